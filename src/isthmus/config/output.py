@@ -1,0 +1,208 @@
+"""Output folders: claimed before work starts, published whole, described by a snapshot.
+
+Every verb that writes a folder goes through here, so that three promises hold everywhere:
+a folder that holds something else is never touched, a half-written one is never mistaken for
+a whole one, and beside every output lies what made it (`isthmus.json`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from isthmus import __version__
+from isthmus.errors import InputError, OutputError
+
+SNAPSHOT = "isthmus.json"
+_LIBRARIES = (
+    "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy",
+    "pyarrow", "bm25s", "ir_measures", "pydantic",
+)  # fmt: skip
+
+
+def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
+    """Reserves an output folder; True when it holds earlier work of the same job to resume.
+
+    `identity` is what makes two jobs the same (settings and data fingerprints). It is written
+    before anything else, so that whoever finds the folder knows what it was meant to become.
+    """
+    marker = folder / SNAPSHOT
+    if folder.is_file():
+        raise OutputError(
+            f"{str(folder)!r} is a file",
+            where="--output",
+            allowed="a folder that does not exist yet, is empty, or holds the same job unfinished",
+            remedy="choose another --output",
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        if not marker.is_file():
+            raise OutputError(
+                f"{str(folder)!r} already holds something that isthmus did not write",
+                where="--output",
+                allowed="a folder that does not exist yet, is empty, or holds the same job",
+                remedy="choose another --output, or move what is there",
+            )
+        earlier = read_snapshot(folder)
+        changed = _differences(earlier.get("identity", {}), json.loads(json.dumps(identity)))
+        if earlier.get("verb") != verb or changed:
+            reason = f"differs in {', '.join(changed)}" if changed else f"is a {earlier['verb']}"
+            raise OutputError(
+                f"{str(folder)!r} already holds another job: it {reason}",
+                where="--output",
+                allowed="a new folder, or the same settings and data to resume",
+                remedy="choose another --output, or remove the folder to start anew",
+            )
+        return True
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_json(marker, _snapshot(verb, identity, complete=False))
+    return False
+
+
+def finish(folder: Path, results: Mapping[str, Any] | None = None) -> None:
+    """Marks a claimed folder as complete, with the results worth keeping beside the settings."""
+    snapshot = read_snapshot(folder)
+    write_json(folder / SNAPSHOT, {**snapshot, "complete": True, "results": dict(results or {})})
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the job that claimed this folder came to its end."""
+    return (folder / SNAPSHOT).is_file() and bool(read_snapshot(folder).get("complete"))
+
+
+def read_snapshot(folder: Path) -> dict[str, Any]:
+    """What made this output: verb, settings, versions, commit, seeds, data fingerprints."""
+    file = folder / SNAPSHOT
+    try:
+        snapshot = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{str(folder)!r} was not written by isthmus: it has no {SNAPSHOT}",
+            where=str(folder),
+            allowed="the --output folder of an earlier isthmus command",
+            remedy="check the path",
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{SNAPSHOT} is damaged: {error}",
+            where=str(file),
+            allowed="the file as isthmus wrote it",
+            remedy="remove the folder and run the command again",
+        ) from None
+    assert isinstance(snapshot, dict)
+    return snapshot
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which appears under its name only when the block ends without error."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    with writing(folder):
+        partial.mkdir(parents=True)
+        yield partial
+    publish(partial, folder)
+
+
+def publish(partial: Path, folder: Path) -> None:
+    """Moves a finished folder to its name in one step, replacing what was there."""
+    if folder.exists():
+        old = folder.with_name(f".{folder.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        partial.rename(folder)
+
+
+@contextlib.contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turns the operating system's refusals (disk full, no permission) into OutputErrors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            what, remedy = "no space left on the disk", "free some space and run again: it resumes"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            what, remedy = "no permission to write", "choose another --output"
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+            what, remedy = "a file stands where a folder should be", "choose another --output"
+        else:
+            raise
+        raise OutputError(
+            f"{what} ({error.strerror})",
+            where=str(error.filename or target),
+            allowed=f"a writable folder; {_free(target)} free there",
+            remedy=remedy,
+        ) from error
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never a part."""
+    with writing(file):
+        partial = file.with_name(f".{file.name}.partial")
+        with partial.open("w", encoding="utf-8") as stream:
+            json.dump(value, stream, indent=2, ensure_ascii=False, sort_keys=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(file)
+
+
+def _free(target: Path) -> str:
+    while not target.exists():
+        target = target.parent
+    return f"{shutil.disk_usage(target).free / 2**20:,.0f} MiB"
+
+
+def _differences(one: Any, two: Any, path: str = "") -> list[str]:
+    if isinstance(one, dict) and isinstance(two, dict):
+        found = []
+        for key in sorted({*one, *two}):
+            inner = f"{path}.{key}" if path else key
+            found += _differences(one.get(key), two.get(key), inner)
+        return found
+    return [] if one == two else [path]
+
+
+def _snapshot(verb: str, identity: Mapping[str, Any], complete: bool) -> dict[str, Any]:
+    return {
+        "verb": verb,
+        "complete": complete,
+        "identity": dict(identity),
+        "versions": {"isthmus": __version__, "python": platform.python_version(), **_versions()},
+        "commit": _commit(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "command": sys.argv,
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for library in _LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[library] = version(library)
+    return found
+
+
+def _commit() -> str | None:
+    """The commit of the source tree isthmus runs from; None when it was installed as a wheel."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    git = shutil.which("git")
+    if git is None:
+        return None
+    head = subprocess.run([git, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True, check=False)  # noqa: S603, E501 # fmt: skip
+    return head.stdout.strip() or None

@@ -1,0 +1,192 @@
+"""Recipes: YAML files that hold anything a flag can say, shipped or the user's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isthmus.errors import InputError, SettingsError, choices
+
+_SHIPPED = Path(str(files("isthmus") / "recipes"))
+_HEADER = ("verb", "summary", "paper", "settings")
+
+
+class Recipe:
+    """One recipe: which verb it is for, what it does in one line, and its settings."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        values = _read_yaml(file)
+        for key in values:
+            if key not in _HEADER:
+                raise SettingsError(
+                    f"unknown key {key!r}",
+                    where=str(file),
+                    allowed=choices(key, _HEADER),
+                    remedy="correct the spelling; what the verb takes belongs under 'settings:'",
+                )
+        for key in ("verb", "settings"):
+            if key not in values:
+                raise SettingsError(
+                    f"the recipe has no {key!r}",
+                    where=str(file),
+                    allowed="a recipe has verb, summary, paper (optional) and settings",
+                    remedy=f"add '{key}:'; `isthmus list recipes` names examples to start from",
+                )
+        self.verb = str(values["verb"])
+        self.summary = str(values.get("summary", ""))
+        self.paper = str(values.get("paper", ""))
+        self.settings: dict[str, Any] = dict(values["settings"] or {})
+
+    @property
+    def name(self) -> str:
+        """The public name: the file's, without its ending."""
+        return self.file.stem
+
+
+def shipped_recipes(verb: str | None = None) -> list[Recipe]:
+    """The recipes that come with the package, in alphabetical order."""
+    recipes = [Recipe(file) for file in sorted(_SHIPPED.glob("*.yaml"))]
+    return [recipe for recipe in recipes if verb in (None, recipe.verb)]
+
+
+def find_recipe(name: str, verb: str) -> Recipe:
+    """The recipe of a shipped name or a path, refused when it is for another verb."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if not path.is_file():
+            raise InputError(
+                f"there is no recipe file {name!r}",
+                where="--recipe",
+                allowed="a path to a YAML file or a shipped name: "
+                + ", ".join(r.name for r in shipped_recipes(verb)),
+                remedy="check the path, or run `isthmus list recipes`",
+            )
+        recipe = Recipe(path)
+    else:
+        known = {recipe.name: recipe for recipe in shipped_recipes()}
+        if name not in known:
+            raise SettingsError(
+                f"there is no recipe named {name!r}",
+                where="--recipe",
+                allowed=choices(name, (r.name for r in known.values() if r.verb == verb)),
+                remedy="choose one of these (`isthmus list recipes` explains them) or give a path",
+            )
+        recipe = known[name]
+    if recipe.verb != verb:
+        raise SettingsError(
+            f"the recipe {recipe.name!r} is for `isthmus {recipe.verb}`, not `isthmus {verb}`",
+            where=str(recipe.file),
+            allowed=", ".join(r.name for r in shipped_recipes(verb)) or "a recipe of your own",
+            remedy=f"run `isthmus {recipe.verb} --recipe {name}`, or choose another recipe",
+        )
+    return recipe
+
+
+def resolve(
+    verb: str,
+    recipe: str | None = None,
+    flags: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+) -> dict[str, Any]:
+    """Recipe, then flags, then overrides, merged into one plain mapping.
+
+    Flags that are None were not given. Overrides are `a.b=c` strings whose right side is YAML,
+    or a mapping of dotted paths to values.
+    """
+    values: dict[str, Any] = {}
+    if recipe is not None:
+        values = _copy(find_recipe(recipe, verb).settings)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            _put(values, name, value, where=f"--{name.replace('_', '-')}")
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_split, overrides)
+    for path, value in pairs:
+        _put(values, path, value, where=f"--set {path}")
+    return values
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+def _split(override: str) -> tuple[str, Any]:
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise SettingsError(
+            f"{override!r} is not an override",
+            where="--set",
+            allowed="a dotted path, an equals sign and a YAML value: training.learning_rate=1e-4",
+            remedy="write --set PATH=VALUE",
+        )
+    return path.strip(), _scalar(text, where=f"--set {override}")
+
+
+def _put(values: dict[str, Any], path: str, value: Any, where: str) -> None:
+    *parents, last = path.split(".")
+    current = values
+    for parent in parents:
+        inner = current.get(parent)
+        if isinstance(inner, str):  # a part chosen by name alone gains settings of its own
+            inner = current[parent] = {"name": inner}
+        elif inner is None:
+            inner = current[parent] = {}
+        elif not isinstance(inner, dict):
+            raise SettingsError(
+                f"{path!r} goes through {parent!r}, which holds {inner!r}",
+                where=where,
+                allowed="a path through nested settings",
+                remedy=f"set {parent!r} itself, or correct the path",
+            )
+        current = inner
+    current[last] = value
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-4 as a number, as everybody who types it means."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
+def _scalar(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader underneath)
+    except yaml.YAMLError as error:
+        raise SettingsError(
+            f"{text!r} is not a YAML value: {error}",
+            where=where,
+            allowed="a number, a word, true, false, null, [a list] or {a: mapping}",
+            remedy="quote the value: --set 'path=\"the value\"'",
+        ) from None
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"the recipe is not valid YAML: {error}",
+            where=str(file),
+            allowed="a YAML mapping in UTF-8",
+            remedy="correct the file; `isthmus list recipes` names examples to start from",
+        ) from None
+    if not isinstance(values, dict):
+        raise InputError(
+            "the recipe is not a mapping",
+            where=str(file),
+            allowed="keys verb, summary, paper and settings",
+            remedy="correct the file; `isthmus list recipes` names examples to start from",
+        )
+    return values

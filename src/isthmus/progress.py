@@ -1,0 +1,114 @@
+"""Progress bars with rate and time left, the same for every long job.
+
+On a terminal a live bar; elsewhere (a log file, CI) one line every half minute, so that a log
+stays readable and nobody wonders whether the job still lives.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+T = TypeVar("T")
+_QUIET_SECONDS = 30.0
+
+console = Console(stderr=True)
+"""Where progress and notices go; results go to standard output."""
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.1f} {task.fields['unit']}/s" if speed else "")
+
+
+class Bar:
+    """One job's progress: a description, a count towards a total, and a note that may change."""
+
+    def __init__(self, description: str, total: int | None = None, unit: str = "it") -> None:
+        self.description = description
+        self.total = total
+        self.unit = unit
+        self.done = 0
+        self.note = ""
+        self._start = self._last = time.monotonic()
+        self._progress: Progress | None = None
+        self._silent = os.environ.get("RANK", "0") != "0"
+
+    def __enter__(self) -> Self:
+        self._start = self._last = time.monotonic()
+        if console.is_terminal and not self._silent:
+            self._progress = Progress(
+                SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
+                MofNCompleteColumn(), _Rate(), TimeElapsedColumn(), TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"), console=console,
+            )  # fmt: skip
+            self._progress.start()
+            self._task = self._progress.add_task(
+                self.description, total=self.total, unit=self.unit, note=""
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        elif kind is None:
+            self._line("done")
+
+    def advance(self, amount: int = 1, note: str | None = None) -> None:
+        """Counts `amount` more; the note (a loss, say) replaces the last one."""
+        self.done += amount
+        if note is not None:
+            self.note = note
+        if self._progress is not None:
+            self._progress.update(self._task, completed=self.done, note=self.note)
+        elif time.monotonic() - self._last > _QUIET_SECONDS:
+            self._line("")
+
+    def _line(self, suffix: str) -> None:
+        if self._silent:
+            return
+        self._last = now = time.monotonic()
+        seconds = max(now - self._start, 1e-9)
+        of = f"/{self.total:,}" if self.total is not None else ""
+        rate = f"{self.done / seconds:,.1f} {self.unit}/s"
+        parts = [f"{self.done:,}{of}", rate, f"{seconds:,.0f} s", self.note, suffix]
+        console.print(f"{self.description}: {', '.join(p for p in parts if p)}", highlight=False)
+
+
+def track(
+    items: Iterable[T], description: str, total: int | None = None, unit: str = "it"
+) -> Iterator[T]:
+    """The items, counted by a bar as they pass."""
+    with Bar(description, total, unit) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
+def notice(message: str) -> None:
+    """Tells the user something worth knowing, on standard error, once per launch."""
+    if os.environ.get("RANK", "0") == "0":
+        console.print(message, highlight=False, markup=False)

@@ -1,0 +1,85 @@
+"""The words everything speaks: documents, queries, judgements and rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One unit of retrieval: an identifier, a text and, where there is one, a title."""
+
+    id: str
+    text: str
+    title: str = ""
+
+    def contents(self, titles: bool = True) -> str:
+        """The text that a model or an index sees: title and text on one line each, or text alone.
+
+        The one place where titles are switched on or off, so that pre-training, fine-tuning,
+        indexing and evaluation cannot disagree.
+        """
+        if not titles or not self.title:
+            return self.text
+        return f"{self.title}\n{self.text}" if self.text else self.title
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One information need as the user typed it."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How relevant one document is to one query; 0 is judged and not relevant."""
+
+    query_id: str
+    document_id: str
+    relevance: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The answer to one query: document ids with scores, best first.
+
+    Construction does not sort; `Ranking.sorted` does, with ties broken by document id.
+    """
+
+    query_id: str
+    document_ids: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.document_ids) == len(self.scores), "one score per document"
+
+    @classmethod
+    def sorted(cls, query_id: str, scores: Mapping[str, float], depth: int | None = None) -> Ranking:
+        """The ranking of a score per document: highest first, equal scores by document id."""
+        ordered = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:depth]
+        return cls(query_id, tuple(d for d, _ in ordered), tuple(float(s) for _, s in ordered))
+
+    def top(self, depth: int) -> Ranking:
+        """The first `depth` entries."""
+        return Ranking(self.query_id, self.document_ids[:depth], self.scores[:depth])
+
+    def __len__(self) -> int:
+        return len(self.document_ids)
+
+    def __iter__(self) -> Iterator[tuple[str, float]]:
+        return iter(zip(self.document_ids, self.scores, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A named set of rankings, one per query: what one system answered."""
+
+    name: str
+    rankings: Mapping[str, Ranking] = field(default_factory=dict)
+
+
+Judgements = Mapping[str, Mapping[str, int]]
+"""Relevance by query id and document id."""

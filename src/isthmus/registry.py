@@ -1,0 +1,69 @@
+"""File name = public name: finds the variants of an idea without importing them.
+
+A registry is a package folder whose modules are the variants, plus whatever other
+distributions announce under an entry-point group of the same name as the folder
+(`isthmus.pretrain.objectives`, say). A module `whole_word.py` holds the class `WholeWord`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from isthmus.errors import SettingsError, choices
+
+
+class Registry:
+    """The named variants of one idea, loaded one at a time and only when asked for."""
+
+    def __init__(self, package: str, kind: str) -> None:
+        self.package = package
+        self.kind = kind
+
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        spec = importlib.util.find_spec(self.package)
+        assert spec is not None and spec.submodule_search_locations, f"no package {self.package}"
+        folder = Path(next(iter(spec.submodule_search_locations)))
+        return {file.stem: file for file in folder.glob("[a-z]*.py")}
+
+    @cached_property
+    def _outsiders(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.package)}
+
+    def names(self) -> list[str]:
+        """Every public name, in alphabetical order."""
+        return sorted({*self._files, *self._outsiders})
+
+    def check(self, name: str, where: str) -> None:
+        """Refuses a name that nothing answers to, before anything is imported."""
+        if name not in self._files and name not in self._outsiders:
+            raise SettingsError(
+                f"there is no {self.kind} named {name!r}",
+                where=where,
+                allowed=choices(name, self.names()),
+                remedy=f"choose one of these, or write {self.kind} {name!r} as a module and "
+                f"announce it under the entry-point group {self.package!r}",
+            )
+
+    def load(self, name: str, where: str = "") -> Any:
+        """The variant itself: the class (or function) that its module is named after."""
+        self.check(name, where or self.kind)
+        if name not in self._files:
+            return self._outsiders[name].load()
+        module = importlib.import_module(f"{self.package}.{name}")
+        camel = "".join(word.capitalize() for word in name.split("_"))
+        return getattr(module, camel, None) or getattr(module, name)
+
+    def summary(self, name: str) -> str:
+        """The first line of the variant's documentation, read without importing it."""
+        self.check(name, self.kind)
+        if name not in self._files:
+            return f"from {self._outsiders[name].value}"
+        tree = ast.parse(self._files[name].read_text(encoding="utf-8"))
+        return (ast.get_docstring(tree) or "").partition("\n")[0]
