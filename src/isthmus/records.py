@@ -57,7 +57,9 @@ class Ranking:
         assert len(self.document_ids) == len(self.scores), "one score per document"
 
     @classmethod
-    def sorted(cls, query_id: str, scores: Mapping[str, float], depth: int | None = None) -> Ranking:
+    def sorted(
+        cls, query_id: str, scores: Mapping[str, float], depth: int | None = None
+    ) -> Ranking:
         """The ranking of a score per document: highest first, equal scores by document id."""
         ordered = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:depth]
         return cls(query_id, tuple(d for d, _ in ordered), tuple(float(s) for _, s in ordered))

@@ -28,7 +28,8 @@ class Registry:
     @cached_property
     def _files(self) -> dict[str, Path]:
         spec = importlib.util.find_spec(self.package)
-        assert spec is not None and spec.submodule_search_locations, f"no package {self.package}"
+        assert spec is not None, f"no package {self.package}"
+        assert spec.submodule_search_locations, f"{self.package} is not a package"
         folder = Path(next(iter(spec.submodule_search_locations)))
         return {file.stem: file for file in folder.glob("[a-z]*.py")}
 

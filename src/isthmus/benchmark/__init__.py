@@ -1,1 +1,1 @@
-
+"""Whole comparisons: from a protocol to runs to a table that gives a verdict."""

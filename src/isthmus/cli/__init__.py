@@ -1,1 +1,50 @@
+"""The command line: one file per verb, no logic; nothing heavy is imported before a verb runs."""
 
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from isthmus.cli import (
+    doctor,
+    evaluate,
+    finetune,
+    index,
+    listing,
+    pretrain,
+    quickstart,
+    rerun,
+    search,
+)
+
+app = typer.Typer(
+    name="isthmus",
+    help="Turns a pile of documents into a retriever that knows them.\n\n"
+    "The usual way: pretrain (learn the corpus, no labels) → finetune (learn from labelled pairs) "
+    "→ index → search → evaluate. Every verb takes --set PATH=VALUE for anything its recipe holds, "
+    "can be interrupted and resumed, and leaves beside its output what made it (isthmus.json). "
+    "`isthmus list recipes` shows where to start.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (pretrain, finetune, index, search, evaluate, rerun, listing, doctor, quickstart):
+    verb.add_to(app)
+
+
+def main() -> None:
+    """Runs the command line; what the user got wrong ends in a message, never in a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted: the same command again goes on where it stopped\n")
+        sys.exit(130)
+    except Exception as error:
+        from isthmus.errors import IsthmusError
+
+        if not isinstance(error, IsthmusError):
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)

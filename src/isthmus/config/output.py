@@ -75,6 +75,14 @@ def finish(folder: Path, results: Mapping[str, Any] | None = None) -> None:
     write_json(folder / SNAPSHOT, {**snapshot, "complete": True, "results": dict(results or {})})
 
 
+def write_snapshot(
+    folder: Path, verb: str, identity: Mapping[str, Any], results: Mapping[str, Any]
+) -> None:
+    """Describes a folder that is finished before it gets its name, and so was never claimed."""
+    snapshot = _snapshot(verb, identity, complete=True)
+    write_json(folder / SNAPSHOT, {**snapshot, "results": dict(results)})
+
+
 def is_complete(folder: Path) -> bool:
     """Whether the job that claimed this folder came to its end."""
     return (folder / SNAPSHOT).is_file() and bool(read_snapshot(folder).get("complete"))

@@ -49,10 +49,6 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> Sett
             allowed=_allowed(model, first),
             remedy=f"give it in the recipe, as a flag, or with --set {path}=…",
         )
-    if first["type"] == "value_error" and isinstance(
-        cause := first.get("ctx", {}).get("error"), SettingsError
-    ):
-        return cause
     message = first["msg"].removeprefix("Value error, ")
     return SettingsError(
         f"{path or model.__name__} = {first['input']!r} cannot be used: {message}{more}",

@@ -1,1 +1,5 @@
+"""Staged fine-tuning: labelled pairs, negatives, losses, and the verb `finetune`."""
 
+from isthmus.finetune.finetune import finetune
+
+__all__ = ["finetune"]

@@ -1,1 +1,1 @@
-
+"""Vectors or texts in, rankings out: exact dense search and BM25."""

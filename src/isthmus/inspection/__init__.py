@@ -1,1 +1,1 @@
-
+"""Looking inside: data, machines and models, before hours are spent."""

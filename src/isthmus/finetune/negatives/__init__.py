@@ -1,1 +1,1 @@
-
+"""Where negatives come from."""

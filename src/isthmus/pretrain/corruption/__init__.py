@@ -1,1 +1,1 @@
-
+"""Which tokens are hidden."""

@@ -1,1 +1,1 @@
-
+"""Which losses are added."""

@@ -1,1 +1,1 @@
-
+"""Which text the encoder sees."""

@@ -1,0 +1,32 @@
+"""`isthmus doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    app.command()(doctor)
+
+
+def doctor(
+    corpus: Annotated[str | None, typer.Option(help="A corpus to read through.")] = None,
+    collection: Annotated[str | None, typer.Option(help="A judged collection to check.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model to load.")] = None,
+    index: Annotated[str | None, typer.Option(help="An index whose checksums to verify.")] = None,
+) -> None:
+    """Check versions, hardware, disk and, where named, data, model and index, before hours are spent.
+
+    Example: isthmus doctor --collection beir:scifact --model bert-base-uncased
+    """
+    from rich.console import Console
+
+    from isthmus.inspection.doctor import doctor, findings_table
+
+    findings = doctor(corpus, collection, model, index)
+    Console().print(findings_table(findings))
+    if any(finding.verdict == "wrong" for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,34 @@
+"""`isthmus index`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isthmus.cli.options import Output, Overrides
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    app.command()(index)
+
+
+def index(
+    corpus: Annotated[str, typer.Option(help="What to search: anything `pretrain` reads.")],
+    output: Output,
+    model: Annotated[
+        str, typer.Option(help="The retriever: a run, a folder, a hub name; or bm25.")
+    ] = "bm25",
+    overrides: Overrides = None,
+) -> None:
+    """Encode a corpus and build an index that `search` opens at once.
+
+    Example: isthmus index --model runs/dense --corpus docs.jsonl --output idx
+    """
+    from isthmus.config import resolve
+    from isthmus.search import IndexSettings, index
+
+    values = resolve("index", None, None, overrides or ())
+    folder = index(corpus, output, model, IndexSettings.parse(values, "--set"))
+    typer.echo(f'index: {folder}\nnext: isthmus search {folder} "a query"')

@@ -1,0 +1,23 @@
+"""`isthmus list`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    app.command(name="list")(listing)
+
+
+def listing(
+    what: Annotated[str, typer.Argument(help="recipes or parts.")] = "recipes",
+) -> None:
+    """List the shipped recipes, or the parts that recipes are made of, a line each."""
+    from rich.console import Console
+
+    from isthmus.inspection.listing import listing
+
+    Console().print(listing(what))

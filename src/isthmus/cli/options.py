@@ -1,0 +1,20 @@
+"""The options that several verbs share, said once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Recipe = Annotated[
+    str, typer.Option(help="A shipped recipe (`isthmus list recipes`) or a path to a YAML file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Overrides one value of the recipe, e.g. --set training.learning_rate=1e-4. Repeatable.",
+    ),
+]
+Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]

@@ -1,0 +1,42 @@
+"""`isthmus pretrain`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isthmus.cli.options import Output, Overrides, Recipe
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    app.command()(pretrain)
+
+
+def pretrain(
+    corpus: Annotated[
+        str,
+        typer.Option(
+            help="What to learn: a .jsonl file, a folder of texts, beir:PATH, hf:NAME, irds:ID, …"
+        ),
+    ],
+    output: Output,
+    model: Annotated[
+        str | None, typer.Option(help="Where to start: a folder, a hub name, package:NAME, a run.")
+    ] = None,
+    init: Annotated[
+        str | None, typer.Option(help="Or from nothing, by size: tiny, mini, small, base.")
+    ] = None,
+    recipe: Recipe = "bow",
+    overrides: Overrides = None,
+) -> None:
+    """Teach an encoder a corpus, without labels.
+
+    Example: isthmus pretrain --recipe bow --corpus docs.jsonl --model bert-base-uncased
+    --output runs/bow
+    """
+    from isthmus.pretrain import pretrain
+
+    final = pretrain(corpus, output, model, init, recipe, overrides or ())
+    typer.echo(f"encoder: {final}\nnext: isthmus finetune --model {output} --collection … ")

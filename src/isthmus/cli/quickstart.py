@@ -1,0 +1,27 @@
+"""`isthmus quickstart`."""
+
+from __future__ import annotations
+
+import typer
+
+from isthmus.cli.options import Output, Overrides, Recipe
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    app.command()(quickstart)
+
+
+def quickstart(
+    output: Output = "runs/quickstart",
+    recipe: Recipe = "quickstart",
+    overrides: Overrides = None,
+) -> None:
+    """Do the main job on the documentation of the Python packages on this machine.
+
+    Pre-trains and fine-tunes an encoder on docstrings, builds indexes, compares five systems in a
+    table with confidence intervals and significance marks, and runs one search.
+    """
+    from isthmus.benchmark.quickstart import quickstart
+
+    quickstart(output, recipe, overrides or ())

@@ -1,0 +1,25 @@
+"""`isthmus rerun`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    app.command()(rerun)
+
+
+def rerun(
+    folder: Annotated[str, typer.Argument(help="The output folder of an earlier command.")],
+    output: Annotated[str, typer.Option(help="Where the repetition goes.")],
+) -> None:
+    """Repeat what made a folder, from the settings and seeds that lie beside it.
+
+    Says what has changed since: library versions, the commit, the data.
+    """
+    from isthmus.benchmark.rerun import rerun
+
+    typer.echo(f"repeated in {rerun(folder, output)}")

@@ -1,0 +1,49 @@
+"""`isthmus search`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isthmus.cli.options import Overrides
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    app.command()(search)
+
+
+def search(
+    index: Annotated[str, typer.Argument(help="An index folder.")],
+    query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
+    queries: Annotated[
+        str | None, typer.Option(help="Instead: a file of queries (jsonl or tsv).")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="And the TREC run file to write.")] = None,
+    hybrid: Annotated[
+        str | None, typer.Option("--with", help="A second index to fuse with, BM25 say.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Search an index for one query, or write a run file for many.
+
+    Examples: isthmus search idx "what is a bottleneck"; isthmus search idx --queries q.jsonl
+    --run out.trec
+    """
+    from isthmus.config import resolve
+    from isthmus.search import SearchSettings, search
+    from isthmus.search.showing import hits_table
+
+    flags = {"depth": depth, "hybrid": hybrid}
+    settings = SearchSettings.parse(
+        resolve("search", None, flags, overrides or ()), "isthmus search"
+    )
+    found = search(index, query, queries, run, settings)
+    if isinstance(found, list):
+        from rich.console import Console
+
+        Console().print(hits_table(query or "", found))
+    else:
+        typer.echo(f"run: {found}\nnext: isthmus evaluate {found} --qrels …")

@@ -1,0 +1,1 @@
+"""One reader per format: the file's name is the scheme in `scheme:location`."""

@@ -1,0 +1,136 @@
+"""A folder of text, markdown and HTML files: every file is one document."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Self
+
+from isthmus.collections.collection import Corpus
+from isthmus.collections.files import fingerprint, open_bytes, report_encoding
+from isthmus.collections.problems import Problems
+from isthmus.collections.screening import screened
+from isthmus.errors import InputError
+from isthmus.records import Document
+
+ENDINGS = (".txt", ".md", ".html", ".htm")
+
+_HEADING = re.compile(r"#{1,6}[ \t]+(.+?)[ \t#]*")
+_FENCE = re.compile(r"\s*(```|~~~)")
+_UNSEEN = frozenset(("script", "style", "template", "noscript"))
+_INLINE = frozenset(
+    ("a", "abbr", "b", "bdi", "cite", "code", "em", "i", "kbd", "mark", "q", "s", "small", "span",
+     "strong", "sub", "sup", "u")
+)  # fmt: skip
+
+
+class Folder(Corpus):
+    """The documents in a folder and the folders below it, hidden ones left out.
+
+    The id is the path below the folder, with forward slashes. The title is the first markdown
+    heading or the HTML title, which then is no longer part of the text.
+    """
+
+    def __init__(self, folder: str | Path, problems: Problems | None = None) -> None:
+        self.folder = Path(folder)
+        self._problems = problems or Problems()
+        if not self.folder.is_dir():
+            raise InputError(
+                f"there is no folder {str(folder)!r}",
+                where=str(folder),
+                allowed=f"a folder with files that end in {', '.join(ENDINGS)}",
+                remedy="check the path",
+            )
+
+    @classmethod
+    def open(cls, location: str, problems: Problems) -> Self:
+        """The corpus in the folder at this path."""
+        return cls(location, problems)
+
+    def documents(self) -> Iterator[Document]:
+        """Every file as a document, in the order of their paths."""
+        problems = self._problems.reading(str(self.folder))
+        return screened(self._documents(problems), problems, str(self.folder))
+
+    def fingerprint(self) -> str:
+        """A digest of the names and bytes of all files."""
+        return fingerprint(_files(self.folder), root=self.folder)
+
+    def _documents(self, problems: Problems) -> Iterator[tuple[str, Document]]:
+        for file in _files(self.folder):
+            with open_bytes(file) as stream:
+                content = stream.read()
+            try:
+                text = content.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                line = content.count(b"\n", 0, error.start) + 1
+                report_encoding(error, f"{file}:{line}", problems)
+                continue
+            title = ""
+            if file.suffix.lower() == ".md":
+                title, text = _markdown(text)
+            elif file.suffix.lower() != ".txt":
+                title, text = _html(text)
+            yield str(file), Document(file.relative_to(self.folder).as_posix(), text.strip(), title)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(Path(entry.path))
+        elif entry.is_file() and entry.name.lower().endswith(ENDINGS):
+            yield Path(entry.path)
+
+
+def _markdown(text: str) -> tuple[str, str]:
+    """The first heading and the text without it; a # within a fenced block is a comment."""
+    lines = text.splitlines()
+    fenced = False
+    for number, line in enumerate(lines):
+        if _FENCE.match(line):
+            fenced = not fenced
+        elif not fenced and (heading := _HEADING.fullmatch(line)):
+            return heading[1], "\n".join(lines[:number] + lines[number + 1 :])
+    return "", text
+
+
+def _html(source: str) -> tuple[str, str]:
+    parser = _Text()
+    parser.feed(source)
+    parser.close()
+    lines = (" ".join(line.split()) for line in "".join(parser.text).split("\0"))
+    return " ".join("".join(parser.title).split()), "\n".join(line for line in lines if line)
+
+
+class _Text(HTMLParser):
+    """Collects what a reader sees; a null character stands where a block begins or ends."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.title: list[str] = []
+        self.text: list[str] = []
+        self._inside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        if tag in _UNSEEN or tag == "title":
+            self._inside.append(tag)
+        elif tag not in _INLINE:
+            self.text.append("\0")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._inside:
+            self._inside.remove(tag)
+        elif tag not in _INLINE:
+            self.text.append("\0")
+
+    def handle_data(self, data: str) -> None:
+        if not self._inside:
+            self.text.append(data.replace("\0", " "))
+        elif self._inside == ["title"]:
+            self.title.append(data)

@@ -1,0 +1,111 @@
+"""Data sets of ir_datasets by their ids; an id may name one split or their parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any, Self
+
+import xxhash
+
+from isthmus.collections.collection import Collection, choose_split
+from isthmus.collections.problems import Problems
+from isthmus.collections.screening import screened, screened_queries
+from isthmus.errors import InputError, MissingPackageError, choices
+from isthmus.records import Document, Query
+
+_TEXTS = ("text", "body", "abstract")
+
+
+class Irds(Collection):
+    """A data set that ir_datasets knows, fetched by it when first read."""
+
+    def __init__(self, identifier: str, problems: Problems | None = None) -> None:
+        try:
+            import ir_datasets
+        except ImportError:
+            raise MissingPackageError(
+                "ir_datasets", extra="irds", needed_for=f"irds:{identifier}"
+            ) from None
+        self.identifier = identifier.strip("/")
+        self._problems = problems or Problems()
+        self._registry = ir_datasets.registry
+        try:
+            self._dataset = self._registry[self.identifier]
+        except KeyError:
+            raise InputError(
+                f"ir_datasets knows no data set {self.identifier!r}",
+                where=f"irds:{self.identifier}",
+                allowed=choices(self.identifier, self._registry),
+                remedy="choose one of these; `ir_datasets list` names them all",
+            ) from None
+
+    @classmethod
+    def open(cls, location: str, problems: Problems) -> Self:
+        """The collection of this id."""
+        return cls(location, problems)
+
+    def documents(self) -> Iterator[Document]:
+        """Every document in ir_datasets' order."""
+        problems = self._problems.reading(f"irds:{self.identifier}")
+        return screened(self._documents(), problems, f"irds:{self.identifier}")
+
+    def queries(self) -> Iterator[Query]:
+        """The queries of all splits, each once."""
+        found: dict[str, Query] = {}
+        for name, part in self._parts.items():
+            source = f"irds:{self.identifier} queries of {name}"
+            given = ((source, _query(q)) for q in self._fetched(part.queries_iter))
+            found |= screened_queries(given, self._problems.reading(source), source)
+        return iter(found.values())
+
+    def splits(self) -> list[str]:
+        """The last part of the id, or the ids below it that have judgements."""
+        return sorted(self._parts)
+
+    def judgements(self, split: str) -> dict[str, dict[str, int]]:
+        """Relevance by query id and document id."""
+        judgements: dict[str, dict[str, int]] = {}
+        part = choose_split(self._parts, split, f"irds:{self.identifier}")
+        for judged in self._fetched(part.qrels_iter):
+            judgements.setdefault(judged.query_id, {})[judged.doc_id] = judged.relevance
+        return judgements
+
+    def fingerprint(self) -> str:
+        """A digest of the id and the version of ir_datasets, which checks what it downloads."""
+        return xxhash.xxh3_128_hexdigest(f"{self.identifier}\0{version('ir_datasets')}".encode())
+
+    @cached_property
+    def _parts(self) -> dict[str, Any]:
+        if self._dataset.has_qrels():
+            return {self.identifier.rpartition("/")[2]: self._dataset}
+        below = f"{self.identifier}/"
+        children = {n.removeprefix(below): n for n in self._registry if n.startswith(below)}
+        found = {name: self._registry[full] for name, full in children.items()}
+        return {name: part for name, part in found.items() if part.has_qrels()}
+
+    def _documents(self) -> Iterator[tuple[str, Document]]:
+        for number, record in enumerate(self._fetched(self._dataset.docs_iter), start=1):
+            title = str(getattr(record, "title", "") or "")
+            text = next((v for v in (getattr(record, k, None) for k in _TEXTS) if v), None)
+            if text is None:  # many fields: ir_datasets knows which of them make up the text
+                text, title = record.default_text(), ""
+            where = f"irds:{self.identifier} document {number:,}"
+            yield where, Document(record.doc_id, text, title)
+
+    def _fetched(self, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """What ir_datasets gives; an InputError where it cannot fetch or read its files."""
+        try:
+            yield from iterate()
+        except (OSError, RuntimeError, EOFError) as error:
+            raise InputError(
+                f"ir_datasets cannot provide {self.identifier!r}: {error}",
+                where=f"irds:{self.identifier}",
+                allowed="a data set that is already there, or that can be downloaded",
+                remedy="check the network; some data sets must be asked for and put in place",
+            ) from error
+
+
+def _query(record: Any) -> Query:
+    return Query(record.query_id, record.default_text())

@@ -1,0 +1,58 @@
+"""One JSON object per line: an id, a text and, where there is one, a title."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from isthmus.collections.collection import Corpus
+from isthmus.collections.fields import (
+    DOCUMENT_ID,
+    DOCUMENT_TEXT,
+    DOCUMENT_TITLE,
+    has_any,
+    identifier,
+    json_lines,
+    text,
+)
+from isthmus.collections.files import fingerprint, require_file
+from isthmus.collections.problems import Problems
+from isthmus.collections.screening import screened
+from isthmus.records import Document
+
+
+class Jsonl(Corpus):
+    """The documents of one jsonl file, compressed or not."""
+
+    def __init__(self, file: str | Path, problems: Problems | None = None) -> None:
+        self.file = Path(file)
+        self._problems = problems or Problems()
+        require_file(self.file)
+
+    @classmethod
+    def open(cls, location: str, problems: Problems) -> Self:
+        """The corpus in the file at this path."""
+        return cls(location, problems)
+
+    def documents(self) -> Iterator[Document]:
+        """Every document in the order of the file."""
+        problems = self._problems.reading(str(self.file))
+        return screened(_documents(self.file, problems), problems, str(self.file))
+
+    def fingerprint(self) -> str:
+        """A digest of the file's bytes."""
+        return fingerprint([self.file])
+
+
+def _documents(file: Path, problems: Problems) -> Iterator[tuple[str, Document]]:
+    for where, record in json_lines(file, problems):
+        document_id = identifier(record, DOCUMENT_ID, where, problems)
+        if document_id is None or not has_any(
+            record, DOCUMENT_TEXT + DOCUMENT_TITLE, where, problems
+        ):
+            continue
+        title = text(record, DOCUMENT_TITLE, where, problems)
+        content = text(record, DOCUMENT_TEXT, where, problems)
+        if title is not None and content is not None:
+            yield where, Document(document_id, content, title)

@@ -1,0 +1,76 @@
+"""From what the user typed to a corpus: `scheme:location`, or a path that speaks for itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from isthmus.collections.collection import Collection, Corpus
+from isthmus.collections.files import find_file, plain_name, require_file
+from isthmus.collections.problems import Problems
+from isthmus.errors import InputError
+from isthmus.registry import Registry
+
+FORMATS = Registry("isthmus.collections.formats", "collection format")
+
+_ALLOWED = (
+    "a BEIR folder (corpus.jsonl), an MS MARCO folder (collection.tsv), a folder of .txt, .md or "
+    ".html files, a data set folder (.parquet, .arrow), a .jsonl or .tsv file (also .gz, .zst, .xz)"
+)
+
+
+def open_corpus(spec: str, problems: Problems | None = None) -> Corpus:
+    """The corpus that `scheme:location` or a plain path names; nothing is read yet."""
+    scheme, location = _resolve(spec)
+    corpus = FORMATS.load(scheme, where=spec).open(location, problems or Problems())
+    assert isinstance(corpus, Corpus)
+    return corpus
+
+
+def open_collection(spec: str, problems: Problems | None = None) -> Collection:
+    """Like `open_corpus`, for what has queries and judgements too."""
+    corpus = open_corpus(spec, problems)
+    if isinstance(corpus, Collection) and corpus.splits():
+        return corpus
+    raise InputError(
+        f"{spec!r} has documents, but no queries and judgements",
+        where=spec,
+        allowed="a BEIR or MS MARCO folder with judgements, irds:ID, hf:ORG/NAME, docstrings:",
+        remedy="put queries.jsonl and qrels/SPLIT.tsv beside a corpus.jsonl, as BEIR does",
+    )
+
+
+def _resolve(spec: str) -> tuple[str, str]:
+    scheme, colon, location = spec.partition(":")
+    if colon and scheme in FORMATS.names():
+        return scheme, location
+    path = Path(spec)
+    if path.exists():
+        return _sniff(path), spec
+    if colon and re.fullmatch(r"[a-z_]{2,}", scheme):
+        FORMATS.check(scheme, where=spec)
+    require_file(path)
+    raise AssertionError("an existing path was sniffed before")
+
+
+def _sniff(path: Path) -> str:
+    """The format of an existing file or folder, by the names in it."""
+    if path.is_dir():
+        if find_file(path, "corpus.jsonl"):
+            return "beir"
+        if find_file(path, "collection.tsv"):
+            return "msmarco"
+        if any(next(path.rglob(f"*.{ending}"), None) for ending in ("parquet", "arrow")):
+            return "hf"
+        if any(next(path.rglob(f"*.{ending}"), None) for ending in ("txt", "md", "html", "htm")):
+            return "folder"
+    elif plain_name(path).endswith((".jsonl", ".ndjson")):
+        return "jsonl"
+    elif plain_name(path).endswith(".tsv"):
+        return "msmarco"
+    raise InputError(
+        f"{str(path)!r} is no corpus that isthmus recognises",
+        where=str(path),
+        allowed=_ALLOWED,
+        remedy="say what it is: beir:PATH, folder:PATH, hf:PATH, jsonl:PATH or msmarco:PATH",
+    )

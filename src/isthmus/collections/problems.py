@@ -1,0 +1,76 @@
+"""What is wrong with the user's data: refused at once, or skipped and counted, never silent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+from isthmus.errors import InputError
+
+_KEPT_EXAMPLES = 5
+_ALLOWED = {
+    "broken line": "lines of the file's format",
+    "duplicate id": "every id once",
+    "duplicate judgement": "one relevance for a query and a document",
+    "empty text": "texts with at least one visible character",
+    "unknown document": "ids of documents in the corpus",
+    "unknown query": "ids of queries in the collection",
+    "wrong encoding": "UTF-8",
+}
+
+
+class Problems:
+    """The account of everything that could not be used as it was given."""
+
+    def __init__(self, action: Literal["refuse", "skip"] = "refuse") -> None:
+        self.action = action
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = {}
+        self._readings: dict[str, Problems] = {}
+
+    def report(self, kind: str, where: str, detail: str, remedy: str) -> None:
+        """Raises an InputError when problems are refused; counts this one when they are skipped."""
+        if self.action == "refuse":
+            raise InputError(
+                f"{kind}: {detail}",
+                where=where,
+                allowed=_ALLOWED.get(kind, "data without this problem"),
+                remedy=f"{remedy}; or choose to skip and count such cases",
+            )
+        self._counts[kind] += 1
+        examples = self._examples.setdefault(kind, [])
+        if len(examples) < _KEPT_EXAMPLES:
+            examples.append(f"{where}: {detail}")
+
+    def reading(self, source: str) -> Problems:
+        """The account of one reading of a source, in place of that of an earlier reading.
+
+        Documents are often read several times (tokenised, then indexed): each problem counts once.
+        """
+        self._readings[source] = Problems(self.action)
+        return self._readings[source]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each kind of problem was met."""
+        return dict(sum((Counter(part.counts) for part in self._parts()), self._counts.copy()))
+
+    @property
+    def examples(self) -> dict[str, list[str]]:
+        """The first few places of each kind of problem, with what was found there."""
+        merged = {kind: list(found) for kind, found in self._examples.items()}
+        for part in self._parts():
+            for kind, found in part.examples.items():
+                merged[kind] = (merged.get(kind, []) + found)[:_KEPT_EXAMPLES]
+        return merged
+
+    def summary(self) -> str:
+        """One line per kind of problem with its count and first place; empty when there is none."""
+        examples = self.examples
+        return "\n".join(
+            f"skipped {count:,} x {kind}, first at {examples[kind][0]}"
+            for kind, count in sorted(self.counts.items())
+        )
+
+    def _parts(self) -> list[Problems]:
+        return list(self._readings.values())

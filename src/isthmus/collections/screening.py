@@ -1,0 +1,98 @@
+"""The checks that every document passes, whatever format it comes from."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+
+from isthmus.collections.problems import Problems
+from isthmus.errors import InputError
+from isthmus.records import Document, Query
+
+
+def screened(
+    documents: Iterable[tuple[str, Document]], problems: Problems, source: str
+) -> Iterator[Document]:
+    """The documents, given with their places, that have a text and an id not seen before."""
+    seen = _Seen()
+    empty = True
+    for where, document in documents:
+        first = seen.add(document.id)
+        if first is not None:
+            problems.report(
+                "duplicate id",
+                where,
+                f"{document.id!r} was the id of document {first:,} already",
+                "give every document an id of its own",
+            )
+        elif _is_blank(document.text) and _is_blank(document.title):
+            problems.report(
+                "empty text",
+                where,
+                f"document {document.id!r} has neither text nor title",
+                "remove the document or give it a text",
+            )
+        else:
+            empty = False
+            yield document
+    if empty:
+        raise InputError(
+            "the corpus holds no document",
+            where=source,
+            allowed="at least one document with a text",
+            remedy=f"check the path and the format{_told(problems)}",
+        )
+
+
+def screened_queries(
+    queries: Iterable[tuple[str, Query]], problems: Problems, source: str
+) -> dict[str, Query]:
+    """The queries, given with their places, that have a text and an id not seen before, by id."""
+    found: dict[str, Query] = {}
+    for where, query in queries:
+        if query.id in found:
+            detail = f"{query.id!r} is the id of an earlier query"
+            problems.report("duplicate id", where, detail, "give every query an id of its own")
+        elif _is_blank(query.text):
+            detail = f"query {query.id!r} has no text"
+            problems.report("empty text", where, detail, "remove the query or give it a text")
+        else:
+            found[query.id] = query
+    if not found:
+        raise InputError(
+            "there is no query",
+            where=source,
+            allowed='lines such as {"_id": "q1", "text": "…"}, or q1, a tab and the text',
+            remedy=f"check the path and the format{_told(problems)}",
+        )
+    return found
+
+
+class _Seen:
+    """The ids met so far, in a private table that moves to disk when it outgrows its cache."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._table = sqlite3.connect("", isolation_level=None)
+        self._table.execute("PRAGMA journal_mode = OFF")
+        self._table.execute("PRAGMA cache_size = -65536")  # 64 MiB
+        self._table.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, position INT) WITHOUT ROWID")
+        self._table.execute("BEGIN")
+        self._add = self._table.cursor().execute
+
+    def add(self, identifier: str) -> int | None:
+        """The position of the earlier document with this id; None when it is the first."""
+        self._count += 1
+        insert = "INSERT OR IGNORE INTO seen VALUES (?, ?)"
+        if self._add(insert, (identifier, self._count)).rowcount:
+            return None
+        found = self._table.execute("SELECT position FROM seen WHERE id = ?", (identifier,))
+        return int(found.fetchone()[0])
+
+
+def _told(problems: Problems) -> str:
+    return f"; {problems.summary()}" if problems.counts else ""
+
+
+def _is_blank(text: str) -> bool:
+    return not text or text.isspace()

@@ -1,0 +1,185 @@
+"""Judgements and runs as TREC's tools know them, and judgements as BEIR keeps them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from isthmus.collections.files import lines
+from isthmus.collections.problems import Problems
+from isthmus.config.output import writing
+from isthmus.errors import InputError, OutputError
+from isthmus.records import Ranking, Run
+
+T = TypeVar("T", int, float)
+_LARGEST_SCORE = 1e38
+_LEAST_STEP = np.float32(1e-30)
+
+
+def read_judgements(
+    path: str | Path,
+    problems: Problems | None = None,
+    known_documents: Container[str] | None = None,
+    known_queries: Container[str] | None = None,
+) -> dict[str, dict[str, int]]:
+    """Relevance by query id and document id, negative values as they are.
+
+    Takes TREC's four columns (query, iteration, document, relevance) and BEIR's three separated
+    by tabs (query, document, relevance), the latter with a header or without.
+    """
+    file = Path(path)
+    problems = (problems or Problems()).reading(str(file))
+    judgements: dict[str, dict[str, int]] = {}
+    for where, query_id, document_id, relevance in _judgement_lines(file, problems):
+        if known_queries is not None and query_id not in known_queries:
+            problems.report(
+                "unknown query",
+                where,
+                f"there is no query {query_id!r} in the collection",
+                "use the judgements that belong to these queries",
+            )
+        elif known_documents is not None and document_id not in known_documents:
+            problems.report(
+                "unknown document",
+                where,
+                f"there is no document {document_id!r} in the corpus",
+                "use the judgements that belong to this corpus",
+            )
+        elif judgements.setdefault(query_id, {}).setdefault(document_id, relevance) != relevance:
+            problems.report(
+                "duplicate judgement",
+                where,
+                f"query {query_id!r} and document {document_id!r} are judged {relevance}, "
+                f"but were judged {judgements[query_id][document_id]} before",
+                "remove one of the two lines",
+            )
+    if not judgements:
+        raise InputError(
+            f"{str(file)!r} holds no judgement",
+            where=str(file),
+            allowed="lines such as 'q1 0 d1 2', or q1, d1 and 2 separated by tabs",
+            remedy="check the path and the format"
+            + (f"; {problems.summary()}" if problems.counts else ""),
+        )
+    return judgements
+
+
+def read_run(path: str | Path, problems: Problems | None = None) -> Run:
+    """The rankings of a run file, ordered by score as evaluators do; named after its first tag."""
+    file = Path(path)
+    problems = (problems or Problems()).reading(str(file))
+    name = ""
+    scores: dict[str, dict[str, float]] = {}
+    for number, line in lines(file, problems):
+        where = f"{file}:{number}"
+        columns = line.split()
+        if len(columns) != 6:
+            problems.report(
+                "broken line",
+                where,
+                f"{len(columns)} columns where six are expected: {line[:60]!r}",
+                "write 'query Q0 document rank score tag'",
+            )
+            continue
+        query_id, _, document_id, _, score_text, tag = columns
+        score = _number(float, score_text)
+        if score is None or not abs(score) < float("inf"):
+            detail = f"the score {score_text!r} is not a finite number"
+            problems.report("broken line", where, detail, "correct the fifth column")
+        elif document_id in scores.setdefault(query_id, {}):
+            detail = f"document {document_id!r} is in the ranking of query {query_id!r} twice"
+            problems.report("duplicate id", where, detail, "keep its best line only")
+        else:
+            name = name or tag
+            scores[query_id][document_id] = score
+    return Run(name, {query: Ranking.sorted(query, found) for query, found in scores.items()})
+
+
+def write_run(path: str | Path, run: Run) -> None:
+    """Writes a run file in which scores strictly decrease, so that every evaluator agrees.
+
+    trec_eval keeps scores in 32 bits and orders equal ones in its own way; a score that is not
+    below its predecessor in 32 bits is lowered by the least step. The file appears whole.
+    """
+    file = Path(path)
+    tag = "_".join(run.name.split()) or "isthmus"
+    partial = file.with_name(f".{file.name}.partial")
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as stream:
+            for ranking in run.rankings.values():
+                stream.writelines(_run_lines(ranking, tag))
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(file)
+
+
+def _judgement_lines(file: Path, problems: Problems) -> Iterator[tuple[str, str, str, int]]:
+    for number, line in lines(file, problems):
+        columns = line.split("\t")
+        if len(columns) != 3:
+            columns = line.split()
+        if number == 1 and columns[0] in ("query-id", "query_id", "qid"):
+            continue
+        where = f"{file}:{number}"
+        if len(columns) not in (3, 4):
+            problems.report(
+                "broken line",
+                where,
+                f"{len(columns)} columns where three (BEIR) or four (TREC) are expected",
+                "correct the line",
+            )
+            continue
+        relevance = _number(int, columns[-1])
+        if relevance is None:
+            detail = f"the relevance {columns[-1]!r} is not a whole number"
+            problems.report("broken line", where, detail, "correct the last column")
+            continue
+        yield where, columns[0], columns[-2], relevance
+
+
+def _number(kind: Callable[[str], T], value: str) -> T | None:
+    try:
+        return kind(value)
+    except ValueError:
+        return None
+
+
+def _run_lines(ranking: Ranking, tag: str) -> Iterator[str]:
+    ordered = Ranking.sorted(ranking.query_id, dict(ranking))
+    for identifier in (ranking.query_id, *ordered.document_ids):
+        if len(identifier.split()) != 1 or identifier != identifier.strip():
+            raise OutputError(
+                f"the id {identifier!r} cannot stand in a run file",
+                where=f"ranking of query {ranking.query_id!r}",
+                allowed="ids without white space",
+                remedy="rename the queries and documents concerned",
+            )
+    printed = _strictly_decreasing(ordered)
+    for rank, (document_id, score) in enumerate(
+        zip(ordered.document_ids, printed, strict=True), start=1
+    ):
+        yield f"{ranking.query_id} Q0 {document_id} {rank} {score} {tag}\n"
+
+
+def _strictly_decreasing(ranking: Ranking) -> list[str]:
+    scores = np.asarray(ranking.scores, dtype=np.float64)
+    if not np.all(np.abs(scores) <= _LARGEST_SCORE):
+        raise OutputError(
+            f"the scores of query {ranking.query_id!r} are not all finite 32-bit numbers",
+            where=f"ranking of query {ranking.query_id!r}",
+            allowed=f"scores between {-_LARGEST_SCORE:g} and {_LARGEST_SCORE:g}",
+            remedy="look at what computed the scores",
+        )
+    narrow = scores.astype(np.float32)
+    if not np.all(narrow[1:] < narrow[:-1]):
+        for index in range(1, len(narrow)):
+            # Never by less than the least step: numbers next to zero have no normal neighbours.
+            below = np.nextafter(narrow[index - 1], np.float32(-np.inf))
+            highest = min(below, narrow[index - 1] - _LEAST_STEP)
+            narrow[index] = min(narrow[index], highest)
+    return [str(text) for text in narrow.astype(str)]

@@ -1,0 +1,98 @@
+"""An encoder from wherever it lies: a run of isthmus, sentence-transformers, or any model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from isthmus.encoders.dense import SETTINGS_FILE, DenseEncoder, DenseSettings
+from isthmus.errors import InputError
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.loading import model_folder
+from isthmus.progress import notice
+from isthmus.text.tokenizer import Tokenizer
+
+
+def load_encoder(name: str, settings: DenseSettings | None = None) -> DenseEncoder:
+    """The encoder of a run, folder or hub name, ready for fast inference.
+
+    Settings given here replace those that lie beside the model; a plain model without any gets
+    the defaults, and a notice saying so.
+    """
+    folder = model_folder(name)
+    tokenizer = Tokenizer.load(folder)
+    backbone = Backbone.load(folder, attention="sdpa")
+    encoder = DenseEncoder(backbone, tokenizer, settings or stored_settings(name), name)
+    encoder.use_fast_inference()
+    return encoder
+
+
+def stored_settings(name: str) -> DenseSettings:
+    """How the model of this name is meant to encode, as far as the files beside it tell."""
+    folder = model_folder(name)
+    own = _json(folder, SETTINGS_FILE)
+    if own is not None:
+        return DenseSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
+    modules = _json(folder, "modules.json")
+    if modules is not None:
+        return _from_sentence_transformers(folder, modules)
+    settings = DenseSettings()
+    notice(
+        f"{name}: nothing beside the model says how to pool; using {settings.pooling} and "
+        f"{settings.similarity}"
+    )
+    return settings
+
+
+def _from_sentence_transformers(folder: str, modules: list[dict[str, Any]]) -> DenseSettings:
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Normalize"}:
+        raise InputError(
+            f"the sentence-transformers model has the modules {', '.join(kinds)}",
+            where=f"{folder}/modules.json",
+            allowed="Transformer, Pooling and, if need be, Normalize",
+            remedy="choose a model of these modules, or fine-tune its backbone here",
+        )
+    pooling = _json(folder, f"{modules[1]['path']}/config.json") or {}
+    modes = [key for key, value in pooling.items() if key.startswith("pooling_mode") and value]
+    known = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    if pooling.get("pooling_mode") in ("cls", "mean"):  # version 6 spells it as one word
+        chosen = pooling["pooling_mode"]
+    elif len(modes) == 1 and modes[0] in known:
+        chosen = known[modes[0]]
+    else:
+        raise InputError(
+            f"the model pools by {', '.join(modes) or pooling}",
+            where=f"{folder}/{modules[1]['path']}/config.json",
+            allowed="cls or mean",
+            remedy="choose a model that pools in one of these ways",
+        )
+    length = int((_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length") or 256)
+    similarity = "cosine" if "Normalize" in kinds else "dot"
+    return DenseSettings.parse(
+        {
+            "pooling": chosen,
+            "similarity": similarity,
+            "query_max_length": length,
+            "document_max_length": length,
+        },
+        where=folder,
+    )
+
+
+def _json(folder: str, file: str) -> Any:
+    path = Path(folder) / file
+    if not Path(folder).is_dir():
+        from transformers.utils import cached_file
+
+        found = cached_file(
+            folder,
+            file,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        if found is None:
+            return None
+        path = Path(found)
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

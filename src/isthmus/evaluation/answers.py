@@ -1,0 +1,84 @@
+"""Top-k accuracy by answer string, as DPR counts it for Natural Questions and TriviaQA."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import regex  # type: ignore[import-untyped]
+
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.evaluation.ordering import best_first
+from isthmus.records import Run
+
+# A run of letters, numbers and marks is one token; any other visible character is one by itself.
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+
+
+def contains_answer(text: str, answers: Sequence[str]) -> bool:
+    """Whether the tokens of one of the answers stand side by side in the tokens of the text.
+
+    Both are brought to Unicode NFD, split and lower-cased. An answer without a single token is
+    never found (DPR's code finds it in every text).
+    """
+    passage = _tokens(text)
+    return any(tokens != "  " and tokens in passage for tokens in map(_tokens, answers))
+
+
+def answer_accuracy(
+    run: Run,
+    answers: Mapping[str, Sequence[str]],
+    texts: Mapping[str, str],
+    cutoffs: Sequence[int] = (5, 20, 100),
+) -> dict[str, dict[str, float]]:
+    """1.0 or 0.0 for each query with answers, by `Answer@k`: is one found in the top k texts.
+
+    `texts` holds the passages without titles, as DPR looks at them. A query without results
+    scores 0.
+    """
+    if not cutoffs or min(cutoffs) < 1:
+        raise SettingsError(
+            f"cutoffs = {list(cutoffs)!r} cannot be used",
+            where="cutoffs",
+            allowed="whole numbers from 1 on, at least one",
+            remedy="give the depths to look at, for example 5, 20 and 100",
+        )
+    found = {
+        query: _first_hit(run, query, answers[query], texts, max(cutoffs)) for query in answers
+    }
+    return {
+        f"Answer@{cutoff}": {
+            query: float(rank is not None and rank <= cutoff) for query, rank in found.items()
+        }
+        for cutoff in cutoffs
+    }
+
+
+def _first_hit(
+    run: Run, query: str, answers: Sequence[str], texts: Mapping[str, str], depth: int
+) -> int | None:
+    """The rank, from 1, of the first text that holds an answer."""
+    if query not in run.rankings:
+        return None
+    for rank, document in enumerate(best_first(run.rankings[query], run.name)[:depth], start=1):
+        if document not in texts:
+            raise MismatchError(
+                f"document {document!r}, retrieved for query {query!r}, is not in the corpus",
+                where=f"run {run.name!r}",
+                allowed=f"the {len(texts):,} documents of the corpus",
+                remedy="evaluate the run with the corpus that it was retrieved from",
+            )
+        if contains_answer(texts[document], answers):
+            return rank
+    return None
+
+
+@lru_cache(maxsize=10_000)
+def _tokens(text: str) -> str:
+    """The tokens, each between two spaces, so that a sequence inside another is a substring.
+
+    No token holds a space: the expression above leaves separators out.
+    """
+    words = (word.lower() for word in _TOKEN.findall(unicodedata.normalize("NFD", text)))
+    return f" {' '.join(words)} "

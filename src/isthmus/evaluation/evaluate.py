@@ -1,0 +1,166 @@
+"""From run files and judgements to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from isthmus.collections import read_judgements, read_run
+from isthmus.config.output import claim, finish, writing
+from isthmus.errors import InputError, MismatchError
+from isthmus.evaluation.measures import parse_measure, per_query
+from isthmus.evaluation.report import Report, RunCounts, summarise
+from isthmus.evaluation.settings import EvaluationSettings
+from isthmus.evaluation.tables import per_query_tsv, report_table
+from isthmus.progress import notice, track
+from isthmus.records import Judgements, Ranking, Run
+
+
+def evaluate(
+    runs: Sequence[Run | str | Path] | Run | str | Path,
+    judgements: Judgements | str | Path,
+    settings: EvaluationSettings | None = None,
+    output: Path | None = None,
+) -> Report:
+    """The report of one or several runs over all judged queries.
+
+    With `output`, that folder holds report.json, table.md, table.tex and per_query.tsv.
+    """
+    settings = settings or EvaluationSettings()
+    sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    judged = _read_judgements(judgements)
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    counts: dict[str, RunCounts] = {}
+    read: dict[str, dict[str, str]] = {}
+    # One run at a time: the scores are small, the rankings need not be.
+    for source in track(sources, "evaluating", total=len(sources), unit="run"):
+        run = _read_run(source)
+        where = str(source) if isinstance(source, str | Path) else f"run {run.name!r}"
+        if run.name in scores:
+            raise InputError(
+                f"two runs are named {run.name!r}",
+                where=f"{read[run.name]['source']} and {where}",
+                allowed="a name of its own for each run: tables and tests go by it",
+                remedy="change the name (the last column of a run file), or give the run once",
+            )
+        read[run.name] = {"source": where, "fingerprint": _fingerprint(run.rankings)}
+        _check_queries(run, judged, where)
+        kept = _without_self(run) if settings.drop_self else run
+        counts[run.name] = _count(run, kept, judged)
+        _warn(run.name, counts[run.name], settings)
+        scores[run.name] = per_query(kept, judged, settings.measures)
+    if not scores:
+        raise InputError(
+            "there is no run to evaluate",
+            where="runs",
+            allowed="one or more run files",
+            remedy="give at least one",
+        )
+    report = summarise(scores, settings, counts)
+    if output is not None:
+        identity = {
+            "settings": settings.model_dump(mode="json"),
+            "runs": read,
+            "judgements": _fingerprint(judged),
+        }
+        _write(report, output, identity)
+    return report
+
+
+def _read_run(source: Run | str | Path) -> Run:
+    return source if isinstance(source, Run) else read_run(Path(source))
+
+
+def _read_judgements(source: Judgements | str | Path) -> Judgements:
+    where, judgements = "judgements", source
+    if isinstance(judgements, str | Path):
+        where, judgements = str(source), read_judgements(Path(judgements))
+    judged = {query: documents for query, documents in judgements.items() if documents}
+    if not judged:
+        raise InputError(
+            "no query is judged",
+            where=where,
+            allowed="at least one judgement",
+            remedy="check that this is the right file",
+        )
+    return judged
+
+
+def _check_queries(run: Run, judged: Judgements, where: str) -> None:
+    if run.rankings.keys().isdisjoint(judged):
+        raise MismatchError(
+            f"run {run.name!r} answers none of the {len(judged):,} judged queries: "
+            + (f"its ids look like {min(run.rankings)!r}" if run.rankings else "it is empty"),
+            where=where,
+            allowed=f"query ids of the judgements, such as {min(judged)!r}",
+            remedy="give the judgements of the collection and split that the run was made for",
+        )
+
+
+def _without_self(run: Run) -> Run:
+    rankings = {}
+    for query, ranking in run.rankings.items():
+        kept = [(document, score) for document, score in ranking if document != query]
+        rankings[query] = Ranking(query, tuple(d for d, _ in kept), tuple(s for _, s in kept))
+    return Run(run.name, rankings)
+
+
+def _count(run: Run, kept: Run, judged: Judgements) -> RunCounts:
+    answered = {query: kept.rankings[query] for query in judged if kept.rankings.get(query)}
+    return RunCounts(
+        answered=len(answered),
+        missing=len(judged) - len(answered),
+        unjudged=sum(query not in judged for query in run.rankings),
+        judged_documents=sum(
+            document in judged[query]
+            for query, ranking in answered.items()
+            for document in ranking.document_ids
+        ),
+        depth=max(map(len, answered.values()), default=0),
+        dropped_self=sum(
+            len(ranking) - len(kept.rankings[query]) for query, ranking in run.rankings.items()
+        ),
+    )
+
+
+def _warn(name: str, counts: RunCounts, settings: EvaluationSettings) -> None:
+    """Says what a reader of the numbers should know, without refusing to compute them."""
+    if counts.missing:
+        notice(f"{name}: {counts.missing:,} judged queries have no results and score 0")
+    if not counts.judged_documents:
+        notice(f"{name}: not one retrieved document is judged: is it a run over another corpus?")
+    for measure in settings.measures:
+        cutoff = parse_measure(measure).params.get("cutoff", 0)
+        if counts.depth < cutoff:
+            notice(
+                f"{name}: {measure} looks deeper than the run's {counts.depth} results per query"
+            )
+
+
+def _fingerprint(nested: Any) -> str:
+    """What identifies rankings or judgements by content, whatever file they came from."""
+    digest = xxhash.xxh3_128()
+    for query in sorted(nested):
+        entries = dict(nested[query])
+        digest.update("\0".join([query, *entries]).encode())
+        digest.update(np.fromiter(entries.values(), float, len(entries)).tobytes())
+    return digest.hexdigest()
+
+
+def _write(report: Report, output: Path, identity: dict[str, Any]) -> None:
+    claim(output, "evaluate", identity)
+    table = report_table(report)
+    files = {
+        "report.json": report.to_json() + "\n",
+        "table.md": table.markdown(),
+        "table.tex": table.latex(),
+        "per_query.tsv": per_query_tsv(report),
+    }
+    with writing(output):
+        for name, text in files.items():
+            (output / name).write_text(text, encoding="utf-8")
+    finish(output, report.means)

@@ -1,0 +1,131 @@
+"""What an evaluation found: means, intervals, tests, and the scores they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from isthmus.errors import InputError
+from isthmus.evaluation.bootstrap import mean_intervals
+from isthmus.evaluation.settings import EvaluationSettings
+from isthmus.evaluation.significance import Comparisons, compare
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """What was counted and what was not, for one system."""
+
+    answered: int
+    """Judged queries with at least one result."""
+    missing: int
+    """Judged queries without a result: they score 0."""
+    unjudged: int
+    """Queries of the run that nobody judged: left out."""
+    judged_documents: int
+    """Results, over all judged queries, that somebody judged."""
+    depth: int
+    """Results of the longest ranking."""
+    dropped_self: int
+    """Results dropped because the document is the query itself."""
+
+
+class Report(BaseModel):
+    """Systems compared over one set of judged queries; tables by measure, then by system."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    systems: tuple[str, ...]
+    measures: tuple[str, ...]
+    queries: int
+    means: dict[str, dict[str, float]]
+    intervals: dict[str, dict[str, tuple[float, float]]]
+    comparisons: dict[str, Comparisons]
+    counts: dict[str, RunCounts]
+    settings: EvaluationSettings
+    per_query: dict[str, dict[str, dict[str, float]]]
+
+    @property
+    def letters(self) -> dict[str, str]:
+        """The letter by which the tables name each system."""
+        return self.comparisons[self.measures[0]].letters
+
+    def best(self, measure: str) -> set[str]:
+        """The system with the highest mean; all of them where several share it."""
+        highest = max(self.means[measure].values())
+        return {system for system, mean in self.means[measure].items() if mean == highest}
+
+    def to_json(self) -> str:
+        """Everything, per-query scores included; `from_json` gives an equal report back."""
+        return self.model_dump_json(indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "report.json") -> Self:
+        """The report that `to_json` wrote."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise InputError(
+                f"not a report: {first['msg']}",
+                where=f"{where}: {place}" if place else where,
+                allowed="a report.json as `isthmus evaluate --output` writes it",
+                remedy="check the path, or evaluate the runs again",
+            ) from None
+
+
+def summarise(
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]],
+    settings: EvaluationSettings | None = None,
+    counts: Mapping[str, RunCounts] | None = None,
+) -> Report:
+    """The report of scores by system, measure and query, wherever they were computed.
+
+    `per_query` and `answer_accuracy` give one system's scores; all systems need the same
+    measures and the same queries.
+    """
+    settings = settings or EvaluationSettings()
+    systems = tuple(scores)
+    assert systems, "a report compares at least one system"
+    measures = tuple(scores[systems[0]])
+    by_measure = {
+        measure: {system: dict(scores[system][measure]) for system in systems}
+        for measure in measures
+    }
+    comparisons = {
+        measure: compare(
+            of, settings.test, settings.correction, settings.alpha,
+            settings.randomisation_samples, settings.seed,
+        )
+        for measure, of in by_measure.items()
+    }  # fmt: skip
+    queries = list(by_measure[measures[0]][systems[0]])
+    rows = [
+        [of[system][query] for query in queries] for of in by_measure.values() for system in systems
+    ]
+    intervals = iter(
+        mean_intervals(rows, settings.bootstrap_samples, settings.confidence, settings.seed)
+    )
+    return Report(
+        systems=systems,
+        measures=measures,
+        queries=len(queries),
+        means={
+            measure: {system: sum(of[system].values()) / len(queries) for system in systems}
+            for measure, of in by_measure.items()
+        },
+        intervals={
+            measure: {system: _pair(*next(intervals)) for system in systems} for measure in measures
+        },
+        comparisons=comparisons,
+        counts=dict(counts or {}),
+        settings=settings,
+        per_query=by_measure,
+    )
+
+
+def _pair(low: float, high: float) -> tuple[float, float]:
+    return float(low), float(high)

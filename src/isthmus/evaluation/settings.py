@@ -1,0 +1,40 @@
+"""What an evaluation measures, and how it tells a difference from luck."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from isthmus.config import Settings
+from isthmus.evaluation.measures import parse_measure
+from isthmus.evaluation.significance import Correction, Test
+
+
+class EvaluationSettings(Settings):
+    """Measures, test, correction, level, samples and seed: what a report's numbers depend on."""
+
+    # A list in YAML, hence not strict; its names still are.
+    measures: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=("RR@10", "nDCG@10", "R@100", "Success@100"),
+        min_length=1,
+        description="names as in ir_measures, and R_cap@k",
+    )
+    test: Test = "t_test"
+    correction: Correction = "bonferroni"
+    alpha: float = Field(
+        default=0.05, gt=0, lt=1, description="a difference with a smaller p-value is significant"
+    )
+    confidence: float = Field(default=0.95, gt=0, lt=1, description="of the bootstrap intervals")
+    bootstrap_samples: int = Field(default=10_000, ge=1)
+    randomisation_samples: int = Field(default=10_000, ge=1)
+    seed: int = Field(default=0, ge=0, description="of the bootstrap and the randomisation test")
+    drop_self: bool = Field(
+        default=False,
+        description="drops a result whose document id is the query's (ArguAna, Quora)",
+    )
+
+    @field_validator("measures")
+    @classmethod
+    def _printed_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(parse_measure(name)) for name in names))

@@ -1,0 +1,192 @@
+"""Which differences between systems are more than luck: paired tests, corrected, as letters."""
+
+from __future__ import annotations
+
+import string
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from isthmus.errors import MismatchError, SettingsError, choices
+
+Test = Literal["t_test", "randomisation"]
+Correction = Literal["bonferroni", "holm", "none"]
+
+_BLOCK = 2**22  # random signs held at a time: 32 MiB as float64
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One pair of systems: the mean difference (first minus second) and how likely by luck."""
+
+    first: str
+    second: str
+    difference: float
+    p_value: float
+    corrected_p_value: float
+    significant: bool
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """All pairs of systems under one test, and the marks that a table shows.
+
+    `letters` names each system; `beats` holds, for each system, the letters of the systems that
+    it is significantly better than.
+    """
+
+    letters: dict[str, str]
+    beats: dict[str, str]
+    pairs: tuple[Comparison, ...]
+
+
+def compare(
+    scores: Mapping[str, Mapping[str, float]],
+    test: Test = "t_test",
+    correction: Correction = "bonferroni",
+    alpha: float = 0.05,
+    samples: int = 10_000,
+    seed: int = 0,
+) -> Comparisons:
+    """Every system against every other over the same queries.
+
+    The correction counts all pairs of this call as one family. Samples and seed belong to the
+    randomisation test alone.
+    """
+    _check(test, get_args(Test), "test")
+    _check(correction, get_args(Correction), "correction")
+    queries = common_queries(scores)
+    values = {name: np.array([of[q] for q in queries], float) for name, of in scores.items()}
+    pairs = list(combinations(values, 2))
+    differences = [values[first] - values[second] for first, second in pairs]
+    if test == "t_test":
+        raw = [paired_t_test(difference) for difference in differences]
+    else:
+        raw = randomisation_tests(np.array(differences), samples, seed)
+    corrected = _CORRECTIONS[correction](raw)
+    letters = dict(zip(values, _letters(len(values)), strict=True))
+    compared = tuple(
+        Comparison(*pair, float(np.mean(difference)), p_value, corrected_p, corrected_p < alpha)
+        for pair, difference, p_value, corrected_p in zip(
+            pairs, differences, raw, corrected, strict=True
+        )
+    )
+    return Comparisons(letters, _beats(letters, compared), compared)
+
+
+def paired_t_test(differences: ArrayLike) -> float:
+    """The two-sided p-value of Student's paired t-test on one difference per query."""
+    from scipy import stats  # takes a second to import: only who tests pays for it
+
+    values = np.asarray(differences, float)
+    if len(values) < 2 or not values.any():
+        return 1.0  # scipy answers NaN: no spread to test against, or nothing to test
+    with warnings.catch_warnings():
+        # Every query differs by the same amount: p is 0 then, with a warning from scipy.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return float(stats.ttest_1samp(values, 0.0).pvalue)
+
+
+def randomisation_tests(differences: ArrayLike, samples: int, seed: int) -> list[float]:
+    """The two-sided p-value of the paired randomisation test for each row of differences.
+
+    Under the null hypothesis the sign of each query's difference is a coin toss. p = (hits + 1) /
+    (samples + 1), where a hit is a toss with a mean at least as far from 0 as the one observed:
+    the observed signs count as one toss, so p is never 0. All rows share the tosses, so a pair's
+    p-value does not depend on which other systems are compared.
+    """
+    values = np.atleast_2d(np.asarray(differences, float))
+    queries = values.shape[1]
+    if values.size == 0:
+        return [1.0] * len(values)
+    # Sums in another order differ in their last bits: without this slack, tosses as extreme as
+    # the observed one would be missed.
+    observed = np.abs(values.sum(axis=1)) - 1e-12 * np.abs(values).sum(axis=1)
+    generator = np.random.default_rng(seed)
+    hits = np.zeros(len(values), dtype=np.int64)
+    for size in _blocks(samples, queries):
+        flipped = generator.integers(0, 2, size=(size, queries), dtype=np.int8).astype(float)
+        sums = values.sum(axis=1) - 2.0 * (flipped @ values.T)
+        hits += (np.abs(sums) >= observed).sum(axis=0)
+    return [float(p) for p in (hits + 1) / (samples + 1)]
+
+
+def bonferroni(p_values: Sequence[float]) -> list[float]:
+    """Each p-value times their number, at most 1."""
+    return [min(1.0, p * len(p_values)) for p in p_values]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down: the smallest p-value times m, the next times m - 1, …, never falling."""
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, p_values[place] * (len(p_values) - rank)))
+        corrected[place] = largest
+    return corrected
+
+
+_CORRECTIONS: dict[Correction, Callable[[Sequence[float]], list[float]]] = {
+    "bonferroni": bonferroni,
+    "holm": holm,
+    "none": list,
+}
+
+
+def _blocks(samples: int, queries: int) -> list[int]:
+    size = max(1, _BLOCK // queries)
+    return [min(size, samples - start) for start in range(0, samples, size)]
+
+
+def _letters(number: int) -> list[str]:
+    """a, b, …, z, aa, ab, …, as a spreadsheet names its columns."""
+    letters = [
+        "".join(pair) for pair in product(["", *string.ascii_lowercase], string.ascii_lowercase)
+    ]
+    assert number <= len(letters), "702 systems are enough for any table"
+    return letters[:number]
+
+
+def _beats(letters: Mapping[str, str], pairs: Sequence[Comparison]) -> dict[str, str]:
+    beaten: dict[str, list[str]] = {system: [] for system in letters}
+    for pair in pairs:
+        if pair.significant:
+            better, worse = pair.first, pair.second
+            if pair.difference < 0:
+                better, worse = worse, better
+            beaten[better].append(letters[worse])
+    # Beyond z a letter has two characters: "aab" could be read in two ways without commas.
+    glue = "," if len(letters) > len(string.ascii_lowercase) else ""
+    order = list(letters.values())
+    return {system: glue.join(sorted(names, key=order.index)) for system, names in beaten.items()}
+
+
+def common_queries(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The queries of all systems, which must be the same ones wherever scores are paired."""
+    reference, *others = scores.items() if scores else [("", {})]
+    for name, values in others:
+        if values.keys() != reference[1].keys():
+            different = sorted(values.keys() ^ reference[1].keys())
+            raise MismatchError(
+                f"systems {reference[0]!r} and {name!r} were scored on different queries: "
+                f"{len(different):,} have a score from one alone, {different[0]!r} for example",
+                where=f"scores of {name!r}",
+                allowed="one score per system for each query: they are compared in pairs",
+                remedy="score both over the same judgements",
+            )
+    return list(reference[1])
+
+
+def _check(name: str, known: Sequence[str], where: str) -> None:
+    if name not in known:
+        raise SettingsError(
+            f"there is no {where} named {name!r}",
+            where=where,
+            allowed=choices(name, known),
+            remedy="choose one of these",
+        )

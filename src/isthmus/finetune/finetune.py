@@ -1,0 +1,136 @@
+"""The verb: turn an encoder into a retriever with labelled pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isthmus.collections import Collection, Problems, open_collection
+from isthmus.config import resolve
+from isthmus.config.output import claim, finish, is_complete, writing
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.errors import InputError, choices
+from isthmus.finetune.mining import NEGATIVES, MiningSettings, Rows, draw_negatives
+from isthmus.finetune.pairs import LabelledQueries, PairExamples, labelled_queries
+from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.task import BiEncoderTask
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.loading import model_folder
+from isthmus.progress import notice
+from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.launch import main_process_first
+from isthmus.training.trainer import Trainer
+
+_NEGATIVES_FILE = "negatives.npy"
+
+
+def finetune(
+    model: str | None = None,
+    collection: str | None = None,
+    output: str | None = None,
+    recipe: str | None = "dense",
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+) -> Path:
+    """Trains a retriever on a judged collection; returns the folder `final`.
+
+    Run again after an interruption, it goes on from the last checkpoint.
+    """
+    flags = {"model": model, "collection": collection, "output": output}
+    settings = FinetuneSettings.parse(
+        resolve("finetune", recipe, flags, overrides), where=f"recipe {recipe}"
+    )
+    return run(settings)
+
+
+def run(settings: FinetuneSettings) -> Path:
+    """The same, from settings that are already complete."""
+    mining = _source_of_negatives(settings)
+    problems = Problems(settings.problems)
+    collection = open_collection(settings.collection, problems)
+    _check_split(collection, settings)
+    name = model_folder(settings.model)
+    output = Path(settings.output)
+    final = output / "final"
+    with main_process_first():
+        fingerprint = collection.fingerprint()
+        identity = {"settings": settings.model_dump(), "data": {"collection": fingerprint}}
+        claim(output, "finetune", identity)
+        if is_complete(output):
+            notice(f"{output} is complete already")
+            return final
+        encoder = _encoder(name, settings)
+        corpus = tokenise(
+            collection.documents(), fingerprint, encoder.tokenizer.serialised, settings.titles
+        )
+        labelled = labelled_queries(collection, settings.split, corpus, problems)
+        negatives = None
+        if mining is not None:
+            negatives = _mine(mining, collection, labelled, corpus, settings)
+    if problems.counts:
+        notice(problems.summary())
+    group = 1 if mining is None else 1 + mining.settings.num_negatives
+    task = BiEncoderTask(encoder, group, settings.temperature)
+    examples = PairExamples(labelled, negatives, group, corpus, encoder.tokenizer, encoder.settings)
+    trainer = Trainer(task, examples, settings.training, output, description="fine-tune")
+    history = trainer.fit()
+    if trainer.is_world_process_zero():
+        task.save(final)
+        finish(output, {"queries": len(examples), "log": history})
+    return final
+
+
+def _encoder(name: str, settings: FinetuneSettings) -> DenseEncoder:
+    chosen = settings.model_dump(include=set(DenseSettings.model_fields))
+    return DenseEncoder(
+        Backbone.load(name, "keep", settings.training.dropout, settings.training.seed),
+        Tokenizer.load(name),
+        DenseSettings.parse(chosen, where="finetune"),
+        name,
+    )
+
+
+def _source_of_negatives(settings: FinetuneSettings) -> Any:
+    if settings.negatives is None:
+        return None
+    values = dict(settings.negatives)
+    source = NEGATIVES.load(str(values.pop("name", None)), "negatives")
+    return source(source.Settings.parse(values, "negatives"))
+
+
+def _check_split(collection: Collection, settings: FinetuneSettings) -> None:
+    if settings.split not in collection.splits():
+        raise InputError(
+            f"the collection has no split {settings.split!r}",
+            where=f"{settings.collection}, split",
+            allowed=choices(settings.split, collection.splits()),
+            remedy="--set split=NAME, or add judgements to train on",
+        )
+
+
+def _mine(
+    source: Any,
+    collection: Collection,
+    labelled: LabelledQueries,
+    corpus: TokenisedCorpus,
+    settings: FinetuneSettings,
+) -> Rows:
+    output = Path(settings.output)
+    file = output / _NEGATIVES_FILE
+    if not file.is_file():
+        mining: MiningSettings = source.settings
+        epochs = math.ceil(settings.training.num_train_epochs)
+        rankings = source.rankings(collection, labelled.queries, settings.titles, output)
+        drawn = draw_negatives(
+            rankings, labelled.positives, corpus, mining, epochs, settings.training.seed
+        )
+        partial = file.with_name(f".partial.{file.name}")
+        with writing(file):
+            np.save(partial, drawn, allow_pickle=False)
+            partial.replace(file)
+    rows: Rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    return rows

@@ -1,0 +1,204 @@
+"""Building that survives a crash: what is done stays done, and an index appears whole or not.
+
+An index under construction lives in `.NAME.building/`: its files in `index/`, and beside them
+`progress.json`, replaced after each block has reached the disk. Whoever comes back cuts the
+files to what is recorded there and goes on. The last step is one rename of `index/`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.config.output import publish, write_json, write_snapshot, writing
+from isthmus.errors import InputError, OutputError
+from isthmus.indexes.dense import VECTORS, unusable
+from isthmus.indexes.documents import DOCUMENTS, DocumentWriter, flush
+from isthmus.indexes.manifest import (
+    MANIFEST,
+    Description,
+    read_manifest,
+    workplace,
+    write_manifest,
+)
+from isthmus.records import Document
+
+PROGRESS = "progress.json"
+_NORM_ROWS = 2**16
+
+
+def already_built(folder: Path, description: Description) -> bool:
+    """Whether the folder holds this very index; anything else in it is refused."""
+    if folder.is_file():
+        raise OutputError(
+            f"{str(folder)!r} is a file",
+            where="--output",
+            allowed="a folder that does not exist yet, is empty, or holds the same index",
+            remedy="choose another --output",
+        )
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return False
+    if not (folder / MANIFEST).is_file():
+        raise OutputError(
+            f"{str(folder)!r} already holds something that is not an index",
+            where="--output",
+            allowed="a folder that does not exist yet, is empty, or holds the same index",
+            remedy="choose another --output, or move what is there",
+        )
+    mine, theirs = description.identity(), read_manifest(folder).identity()
+    changed = [key for key in mine if mine[key] != theirs[key]]
+    if changed:
+        raise OutputError(
+            f"{str(folder)!r} already holds another index: it differs in {', '.join(changed)}",
+            where="--output",
+            allowed="a new folder, or the same corpus, encoder and settings",
+            remedy="choose another --output, or remove the folder to start anew",
+        )
+    shutil.rmtree(workplace(folder), ignore_errors=True)
+    return True
+
+
+def start_anew(folder: Path) -> Path:
+    """An empty folder to write an index into, under its workplace."""
+    shutil.rmtree(workplace(folder), ignore_errors=True)
+    index = workplace(folder) / "index"
+    index.mkdir(parents=True)
+    return index
+
+
+def complete(
+    folder: Path,
+    description: Description,
+    request: Mapping[str, Any],
+    documents: int,
+    largest_norm: float | None = None,
+) -> Path:
+    """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
+    index = workplace(folder) / "index"
+    write_snapshot(index, "index", request, results={"documents": documents})
+    write_manifest(index, description, documents, largest_norm)
+    publish(index, folder)
+    shutil.rmtree(workplace(folder), ignore_errors=True)
+    return folder
+
+
+class DenseBuilder:
+    """Takes documents with their vectors, block by block, and makes a dense index of them."""
+
+    def __init__(self, folder: Path, description: Description) -> None:
+        assert description.dimension is not None
+        assert description.dtype is not None
+        self._folder = folder
+        self._description = description
+        self._dtype = np.dtype(description.dtype).newbyteorder("<")
+        with writing(folder):
+            self.rows, offset = self._resume()
+            self._index = workplace(folder) / "index"
+            self._documents = DocumentWriter(self._index, description.texts, offset)
+            self._vectors: BinaryIO = (self._index / VECTORS).open("r+b" if self.rows else "wb")
+            self._write_header(0)
+            self._vectors.truncate(self._vectors.tell() + self.rows * self._row_bytes)
+            self._vectors.seek(0, 2)
+
+    @property
+    def _row_bytes(self) -> int:
+        assert self._description.dimension is not None
+        return self._description.dimension * self._dtype.itemsize
+
+    def add(self, documents: Sequence[Document], vectors: npt.NDArray[np.floating[Any]]) -> None:
+        """Appends one block and records it; once this returns, no crash can undo it."""
+        assert vectors.shape == (len(documents), self._description.dimension)
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(vectors, dtype=self._dtype)
+        wrong = unusable(stored)
+        if len(wrong):
+            raise InputError(
+                f"the vector of document {documents[wrong[0]].id!r} is not finite in {self._dtype}",
+                where=f"document {self.rows + int(wrong[0]) + 1:,} of the corpus",
+                allowed="finite numbers that float32 or float16 can hold",
+                remedy="check the encoder: its training may have diverged; or store float32",
+            )
+        with writing(self._folder):
+            self._documents.add(documents)
+            self._vectors.write(stored.data)
+            flush(self._vectors)
+            offset = self._documents.flush()
+            self.rows += len(documents)
+            write_json(
+                workplace(self._folder) / PROGRESS,
+                {"identity": self._description.identity(), "rows": self.rows, "offset": offset},
+            )
+
+    def finish(self, request: Mapping[str, Any]) -> Path:
+        """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
+        refuse_empty(self.rows, self._description)
+        with writing(self._folder):
+            self._documents.finish()
+            self._write_header(self.rows)
+            flush(self._vectors)
+            self._vectors.close()
+            norm = _largest_norm(self._index / VECTORS)
+            return complete(self._folder, self._description, request, self.rows, norm)
+
+    def _resume(self) -> tuple[int, int]:
+        """Rows and bytes of documents that earlier work left whole; 0 and 0 when it starts anew."""
+        index = workplace(self._folder) / "index"
+        try:
+            progress = json.loads((workplace(self._folder) / PROGRESS).read_text(encoding="utf-8"))
+            rows, offset = int(progress["rows"]), int(progress["offset"])
+            whole = (
+                progress["identity"] == self._description.identity()
+                and (index / DOCUMENTS).stat().st_size >= offset
+                and (index / VECTORS).stat().st_size >= rows * self._row_bytes
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            whole = False
+        if whole:
+            return rows, offset
+        start_anew(self._folder)
+        return 0, 0
+
+    def _write_header(self, rows: int) -> None:
+        # numpy pads the header of a .npy file so that the number of rows can grow in place.
+        self._vectors.seek(0)
+        np.lib.format.write_array_header_1_0(
+            self._vectors,
+            {
+                "descr": self._dtype.str,
+                "fortran_order": False,
+                "shape": (rows, self._description.dimension),
+            },
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._documents.close()
+        self._vectors.close()
+
+
+def refuse_empty(rows: int, description: Description) -> None:
+    """Refuses a corpus without documents: there is nothing to search in it."""
+    if not rows:
+        raise InputError(
+            "the corpus has no documents",
+            where=description.corpus.spec,
+            allowed="at least one document",
+            remedy="check the path and the format of the corpus",
+        )
+
+
+def _largest_norm(file: Path) -> float:
+    vectors = np.load(file, mmap_mode="r")
+    blocks = range(0, len(vectors), _NORM_ROWS)
+    return max(
+        float(np.linalg.norm(vectors[start : start + _NORM_ROWS].astype(np.float64), axis=1).max())
+        for start in blocks
+    )

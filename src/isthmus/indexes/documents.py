@@ -1,0 +1,171 @@
+"""The documents inside an index: an Arrow stream on disk, read in place, found by row or by id.
+
+A stream and not an Arrow file, because a stream can be cut at any block and continued: that is
+what makes building resumable without writing the documents twice.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from isthmus.errors import InputError
+from isthmus.records import Document, Ranking
+
+DOCUMENTS = "documents.arrow"
+ORDER = "order.npy"
+_SCHEMA = pa.schema(
+    [("id", pa.large_string()), ("title", pa.large_string()), ("text", pa.large_string())]
+)
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+class DocumentStore:
+    """The documents of an index in row order, memory-mapped."""
+
+    def __init__(self, folder: Path) -> None:
+        with pa.ipc.open_stream(pa.memory_map(str(folder / DOCUMENTS))) as reader:
+            self._blocks = list(reader)
+        sizes = [len(block) for block in self._blocks]
+        self._starts = np.cumsum([0, *sizes])
+        self._by_id, self.ranks = _load_order(folder, len(self))
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def id(self, row: int) -> str:
+        """The id of the document in a row."""
+        return self._value("id", row)
+
+    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """The ids of the documents in these rows, taken block by block: rows may be millions."""
+        found = np.empty(len(rows), dtype=object)
+        blocks = np.searchsorted(self._starts, rows, side="right") - 1
+        places = np.argsort(blocks, kind="stable")
+        for same in np.split(places, np.flatnonzero(np.diff(blocks[places])) + 1):
+            if len(same):
+                block = blocks[same[0]]
+                column = self._blocks[block].column("id")
+                found[same] = column.take(pa.array(rows[same] - self._starts[block])).to_pylist()
+        return list(found)
+
+    def rankings(
+        self,
+        query_ids: Sequence[str],
+        answers: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.floating[Any]]]],
+    ) -> list[Ranking]:
+        """One ranking per query from its rows and scores, best first."""
+        ids = self.ids(np.concatenate([rows for rows, _ in answers])) if answers else []
+        ends = np.cumsum([len(rows) for rows, _ in answers])
+        return [
+            Ranking(query_id, tuple(ids[end - len(rows) : end]), tuple(scores.tolist()))
+            for query_id, (rows, scores), end in zip(query_ids, answers, ends, strict=True)
+        ]
+
+    def document(self, row: int) -> Document:
+        """The document in a row; its text is empty where the index was told not to keep texts."""
+        return Document(self.id(row), self._value("text", row), self._value("title", row))
+
+    def row(self, document_id: str) -> int | None:
+        """The row of a document, or None: a binary search, so that no table of ids is loaded."""
+        place = bisect_left(self._by_id, document_id, key=lambda row: self.id(int(row)))
+        if place == len(self):
+            return None
+        row = int(self._by_id[place])
+        return row if self.id(row) == document_id else None
+
+    def _value(self, column: str, row: int) -> str:
+        block = int(np.searchsorted(self._starts, row, side="right")) - 1
+        value = self._blocks[block].column(column)[row - int(self._starts[block])].as_py()
+        return value or ""
+
+
+class DocumentWriter:
+    """Appends documents to the store of a folder, from a byte offset that is known to be whole."""
+
+    def __init__(self, folder: Path, texts: bool, offset: int = 0) -> None:
+        self._folder = folder
+        self._texts = texts
+        self._stream: BinaryIO = (folder / DOCUMENTS).open("r+b" if offset else "wb")
+        self._stream.truncate(offset)
+        self._stream.seek(offset)
+        if not offset:
+            self._stream.write(_SCHEMA.serialize())
+
+    def add(self, documents: Sequence[Document]) -> None:
+        """Appends one block."""
+        columns = {
+            "id": [document.id for document in documents],
+            "title": [document.title for document in documents],
+            "text": [document.text if self._texts else None for document in documents],
+        }
+        self._stream.write(pa.record_batch(columns, schema=_SCHEMA).serialize())
+
+    def flush(self) -> int:
+        """Brings everything to the disk; the byte offset up to which the store is whole."""
+        return flush(self._stream)
+
+    def finish(self) -> None:
+        """Closes the store and writes the order of the ids; ids that occur twice are refused."""
+        self._stream.write(_END_OF_STREAM)
+        self.flush()
+        self.close()
+        with pa.ipc.open_stream(pa.memory_map(str(self._folder / DOCUMENTS))) as reader:
+            ids = pa.chunked_array([block.column("id") for block in reader], pa.large_string())
+        by_id = pc.sort_indices(ids).to_numpy().astype(np.int64)
+        _refuse_duplicates(ids, by_id)
+        ranks = np.empty_like(by_id)
+        ranks[by_id] = np.arange(len(by_id))
+        np.save(self._folder / ORDER, np.stack([by_id, ranks]))
+
+    def close(self) -> None:
+        """Closes the file; what was not flushed is not promised."""
+        self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """The documents in lists of `size`; the last may be shorter."""
+    remaining = iter(documents)
+    while block := list(islice(remaining, size)):
+        yield block
+
+
+def flush(stream: BinaryIO) -> int:
+    """Brings what was written to a file down to the disk; the position reached."""
+    stream.flush()
+    os.fsync(stream.fileno())
+    return stream.tell()
+
+
+def _load_order(folder: Path, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    order = np.load(folder / ORDER, mmap_mode="r")
+    assert order.shape == (2, count)
+    return order[0], order[1]
+
+
+def _refuse_duplicates(ids: pa.ChunkedArray, by_id: npt.NDArray[np.int64]) -> None:
+    ordered = ids.take(by_id)
+    twice = pc.index(pc.equal(ordered[1:], ordered[:-1]), True).as_py()
+    if twice >= 0:
+        first, second = sorted((int(by_id[twice]), int(by_id[twice + 1])))
+        raise InputError(
+            f"two documents have the id {ordered[twice].as_py()!r}",
+            where=f"documents {first + 1:,} and {second + 1:,} of the corpus",
+            allowed="every document has an id of its own",
+            remedy="rename or remove one of the two",
+        )

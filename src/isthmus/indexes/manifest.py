@@ -1,0 +1,177 @@
+"""What an index folder holds and what filled it, written last so that it vouches for the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import xxhash
+from pydantic import Field
+
+from isthmus import __version__
+from isthmus.config import Settings
+from isthmus.config.output import write_json
+from isthmus.errors import InputError, SettingsError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class Bm25Settings(Settings):
+    """How BM25 splits texts and weighs terms."""
+
+    k1: float = Field(0.9, ge=0, description="0 or more; higher lets repetition count longer")
+    b: float = Field(0.4, ge=0, le=1, description="0 to 1; how much long texts are marked down")
+    variant: Literal["lucene", "robertson", "atire"] = "lucene"
+    stemmer: Literal["english", "none"] = "english"
+    stopwords: Literal["english", "none"] = "english"
+
+
+class CorpusOrigin(Settings):
+    """The corpus as the user named it, and the fingerprint of what it held."""
+
+    spec: str
+    fingerprint: str
+
+
+class EncoderOrigin(Settings):
+    """Where the encoder came from, and the fingerprint of its weights, tokenizer and settings."""
+
+    name: str
+    fingerprint: str
+
+
+class Description(Settings):
+    """What an index is to become: all that is known before the first document is read."""
+
+    kind: Literal["dense", "bm25"]
+    corpus: CorpusOrigin
+    titles: bool
+    texts: bool = True
+    encoder: EncoderOrigin | None = None
+    dimension: int | None = None
+    dtype: Literal["float32", "float16"] | None = None
+    bm25: Bm25Settings | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two indexes the same; names and paths may change, contents may not."""
+        names = {"corpus": {"spec"}, "encoder": {"name"}}
+        return self.model_dump(include=set(Description.model_fields), exclude=names)
+
+
+class StoredFile(Settings):
+    """Size and xxh3 checksum of one file."""
+
+    bytes: int
+    xxh3: str
+
+
+class Manifest(Description):
+    """A finished index: its description, counts and files."""
+
+    format: int = FORMAT
+    created_by: str = f"isthmus {__version__}"
+    documents: int
+    largest_norm: float | None = None
+    files: dict[str, StoredFile]
+
+
+def write_manifest(
+    folder: Path, description: Description, documents: int, largest_norm: float | None = None
+) -> None:
+    """Describes every file that is searched; an index exists from this moment on."""
+    files = {
+        file.name: StoredFile(bytes=file.stat().st_size, xxh3=_checksum(file))
+        for file in sorted(folder.iterdir())
+        if file.suffix in (".npy", ".arrow") or file.name.endswith(".index.json")
+    }
+    manifest = Manifest(
+        **dict(description), documents=documents, largest_norm=largest_norm, files=files
+    )
+    write_json(folder / MANIFEST, manifest.model_dump())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a whole index; anything less is refused."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise _not_an_index(folder)
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        version = values["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(file, f"the manifest is damaged: {error}") from None
+    if not isinstance(version, int) or version > FORMAT:
+        raise InputError(
+            f"the index has format version {version}; isthmus {__version__} knows up to {FORMAT}",
+            where=str(file),
+            allowed=f"format version {FORMAT} or older",
+            remedy="pip install --upgrade isthmus, or build the index again with this version",
+        )
+    try:
+        manifest = Manifest.parse(values, where=str(file))
+    except SettingsError as error:
+        raise _damaged(file, f"the manifest is damaged: {error.what}") from None
+    for name, stored in manifest.files.items():
+        part = folder / name
+        if not part.is_file():
+            raise _damaged(part, f"the index is half-written: {name!r} is missing")
+        if (size := part.stat().st_size) != stored.bytes:
+            raise _damaged(
+                part,
+                f"the index is half-written: {name!r} has {size:,} bytes, not {stored.bytes:,}",
+            )
+    return manifest
+
+
+def verify(folder: Path) -> Manifest:
+    """The manifest, after reading every byte of the index and comparing checksums."""
+    manifest = read_manifest(folder)
+    for name, stored in manifest.files.items():
+        if (found := _checksum(folder / name)) != stored.xxh3:
+            raise _damaged(
+                folder / name, f"{name!r} was changed: checksum {found}, not {stored.xxh3}"
+            )
+    return manifest
+
+
+def workplace(folder: Path) -> Path:
+    """Where an index lives until it is whole: a hidden folder beside its final name."""
+    return folder.with_name(f".{folder.name}.building")
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
+
+
+def _not_an_index(folder: Path) -> InputError:
+    if workplace(folder).is_dir():
+        what = f"the index {str(folder)!r} is half-written: its building was interrupted"
+        remedy = "run the same `isthmus index` command again: it resumes where it stopped"
+    elif folder.is_file():
+        what = f"{str(folder)!r} is a file, not an index"
+        remedy = "give the folder that `isthmus index --output` wrote"
+    elif not folder.exists():
+        what = f"there is no index {str(folder)!r}"
+        remedy = "check the path, or build it with `isthmus index`"
+    elif any(folder.glob("*.npy")) or any(folder.glob("*.arrow")):
+        what = f"the index {str(folder)!r} is half-written: it has no {MANIFEST}"
+        remedy = "remove the folder and build the index again with `isthmus index`"
+    else:
+        what = f"{str(folder)!r} is not an index: it has no {MANIFEST}"
+        remedy = "give the folder that `isthmus index --output` wrote"
+    return InputError(
+        what, where=str(folder), allowed="a folder written by `isthmus index`", remedy=remedy
+    )
+
+
+def _damaged(file: Path, what: str) -> InputError:
+    return InputError(
+        what,
+        where=str(file),
+        allowed="an index as `isthmus index` wrote it",
+        remedy="copy the whole folder again, or remove it and build the index again",
+    )

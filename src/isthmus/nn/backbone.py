@@ -1,0 +1,243 @@
+"""One face for every Hugging Face encoder: hidden states, and a head that runs on chosen rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.errors import InputError, MismatchError
+from isthmus.progress import notice
+
+# The modules that, applied in order, turn hidden states into vocabulary logits. transformers
+# gives no common name to an MLM head, and calling the whole model would compute logits for every
+# position. tests/parity holds each row against the model's own logits.
+_HEADS: dict[str, tuple[str, ...]] = {
+    "bert": ("cls",),
+    "distilbert": ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
+    "roberta": ("lm_head",),
+    "xlm-roberta": ("lm_head",),
+    "camembert": ("lm_head",),
+    "mpnet": ("lm_head",),
+    "electra": ("generator_predictions", "generator_lm_head"),
+    "modernbert": ("head", "decoder"),
+}
+_DROPOUTS = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout",
+    "embedding_dropout", "mlp_dropout", "classifier_dropout",
+)  # fmt: skip
+
+
+class Backbone(nn.Module):
+    """An encoder, with its masked-LM head where it has one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.head_modules = _head_modules(model)
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        head: Literal["add", "keep"] = "keep",
+        dropout: float | None = None,
+        seed: int = 0,
+        attention: Literal["sdpa", "eager"] | None = None,
+    ) -> Backbone:
+        """The encoder of a folder or hub name, in float32.
+
+        Args:
+            name: Anything AutoModel loads from safetensors; code inside it is never run.
+            head: "add" gives an encoder without a masked-LM head a fresh one, tied to its
+                embeddings, and says so; "keep" leaves such an encoder without.
+            dropout: Replaces every dropout rate of the model.
+            seed: Of the fresh head's weights.
+            attention: How it is computed; by default, whatever trains faster on this machine.
+
+        """
+        from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+        with _quiet(), _explained(name):
+            config = AutoConfig.from_pretrained(name)
+            if config.model_type not in _HEADS:
+                raise InputError(
+                    f"{name!r} is a {config.model_type!r} model, which isthmus does not know",
+                    where=name,
+                    allowed=", ".join(sorted(_HEADS)),
+                    remedy="choose an encoder of one of these architectures",
+                )
+            _set_dropout(config, dropout)
+            options = {
+                "config": config,
+                "dtype": torch.float32,
+                "use_safetensors": True,
+                "attn_implementation": attention or _training_attention(),
+            }
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                model, report = AutoModelForMaskedLM.from_pretrained(
+                    name, output_loading_info=True, **options
+                )
+            without_head = _missing_head(model, report["missing_keys"])
+            if without_head and head == "keep":
+                model = AutoModel.from_pretrained(name, **options)
+                _drop_pooler(model)
+        if without_head and head == "add":
+            notice(
+                f"{name}: no masked-LM head in this checkpoint; a new one, tied to the "
+                "embeddings, starts untrained."
+            )
+            _start_as_identity(model)
+        return cls(model)
+
+    @property
+    def config(self) -> Any:
+        """The Hugging Face configuration."""
+        return self.model.config
+
+    @property
+    def has_head(self) -> bool:
+        """Whether vocabulary logits can be computed."""
+        return self.head_modules is not None
+
+    @property
+    def encoder(self) -> Any:
+        """The model below the head."""
+        return self.model.base_model
+
+    @property
+    def dimension(self) -> int:
+        """The width of the hidden states."""
+        return int(self.config.hidden_size)
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """E, the [vocabulary, width] matrix of input embeddings."""
+        weight: Tensor = self.model.get_input_embeddings().weight
+        return weight
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """H, the last hidden states [batch, length, width]."""
+        states: Tensor = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask
+        ).last_hidden_state
+        return states
+
+    def head(self, states: Tensor) -> Tensor:
+        """Vocabulary logits of any hidden states [..., width]."""
+        assert self.head_modules is not None, "loaded without a head"
+        for module in self.head_modules:
+            states = module(states)
+        return states
+
+    def freeze_head(self) -> None:
+        """Takes the head's own parameters (not the tied embeddings) out of training."""
+        for name, parameter in self.model.named_parameters():
+            if self.has_head and not name.startswith(f"{self.model.base_model_prefix}."):
+                parameter.requires_grad_(parameter is self.word_embeddings)
+
+    def save(self, folder: Path) -> None:
+        """Writes weights (safetensors) and configuration as AutoModel reads them."""
+        self.model.save_pretrained(str(folder))
+
+    def restore(self, folder: Path) -> None:
+        """Loads weights written by `save` into this very model."""
+        from safetensors.torch import load_file
+
+        state = load_file(folder / "model.safetensors")
+        missing, unexpected = self.model.load_state_dict(state, strict=False)
+        tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
+        if unexpected or set(missing) - tied:
+            raise MismatchError(
+                f"the checkpoint's weights are not this model's: {[*unexpected, *missing][:3]}",
+                where=str(folder),
+                allowed="a checkpoint of the same architecture",
+                remedy="start anew in another --output",
+            )
+
+
+def _training_attention() -> str:
+    # On CPU the backward pass of torch's fused attention is slower than plain products: 44 against
+    # 80 sequences/s for a 6-layer, 384-wide encoder in bf16 (benchmarks/cpu_attention.py).
+    return "sdpa" if torch.cuda.is_available() else "eager"
+
+
+def _head_modules(model: Any) -> list[nn.Module] | None:
+    names = _HEADS[model.config.model_type]
+    return [getattr(model, name) for name in names] if hasattr(model, names[0]) else None
+
+
+def _missing_head(model: Any, missing: Any) -> bool:
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    prefix = f"{model.base_model_prefix}."
+    return any(not key.startswith(prefix) and key not in tied for key in missing)
+
+
+def _start_as_identity(model: Any) -> None:
+    # Tied to the embeddings, a head that changes nothing already makes sense of hidden states; a
+    # random one first has to be learnt, and drags the encoder along while it is.
+    for head in _head_modules(model) or ():
+        for module in head.modules():
+            if isinstance(module, nn.Linear) and module.in_features == module.out_features:
+                nn.init.eye_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def _drop_pooler(model: Any) -> None:
+    # No method here uses BERT's pooler, and a parameter without gradient breaks data parallelism.
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+
+
+def _set_dropout(config: Any, dropout: float | None) -> None:
+    if dropout is None:
+        return
+    for name in _DROPOUTS:
+        if getattr(config, name, None) is not None:
+            setattr(config, name, dropout)
+
+
+class _quiet:  # noqa: N801 (reads as a statement)
+    """Keeps transformers' loading report off the screen; what matters of it is said by a notice."""
+
+    def __enter__(self) -> None:
+        from transformers.utils import logging
+
+        self.level = logging.get_verbosity()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        from transformers.utils import logging
+
+        logging.set_verbosity(self.level)
+
+
+class _explained:  # noqa: N801
+    """Turns the many ways a model cannot be loaded into one InputError."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        folder = Path(self.name)
+        if folder.is_dir() and not (folder / "config.json").is_file():
+            raise InputError(
+                f"{self.name!r} is a folder without a model: it has no config.json",
+                where=self.name,
+                allowed="a folder written by save_pretrained, a run of isthmus, or a hub name",
+                remedy="check the path; of a run, its folder `final`",
+            )
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | ValueError):
+            raise InputError(
+                f"the model {self.name!r} cannot be loaded: {str(error).splitlines()[0]}",
+                where=self.name,
+                allowed="a folder or hub name with config.json and safetensors weights",
+                remedy="check the name and the network; convert pickled weights to safetensors",
+            ) from error

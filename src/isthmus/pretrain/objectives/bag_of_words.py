@@ -1,0 +1,74 @@
+"""Bag of words: one vector predicts the set of the text's tokens; no decoder, nearly free.
+
+"Drop your Decoder" (SIGIR 2024), equation 12. The equation writes h·Eᵀ; the authors' code uses the
+full masked-LM head, and so does the default here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.parts import Objective, ObjectiveSettings, Vocabulary
+from isthmus.training.task import Batch
+
+
+class BagOfWordsSettings(ObjectiveSettings):
+    """What predicts, and through what."""
+
+    projection: Literal["head", "embeddings"] = "head"
+    vector: Literal["cls", "mean"] = "cls"
+
+
+class BagOfWords(Objective):
+    """-(1/|T|) Σ_{t in T} log softmax(head(H_0))_t, T the set of the unmasked text's tokens.
+
+    `vector: mean` predicts from the mean of the hidden states instead of [CLS], for encoders that
+    will retrieve with mean pooling (not in the paper).
+    """
+
+    Settings = BagOfWordsSettings
+    settings: BagOfWordsSettings
+    requires = frozenset({"hidden_states", "input_ids", "attention_mask"})
+
+    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
+        """The texts with at least one token that is not special."""
+        return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
+
+    def __call__(
+        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
+    ) -> dict[str, Tensor]:
+        """The summed loss, and its summed distance from the lower bound log|T|."""
+        states = step["hidden_states"]
+        if self.settings.vector == "cls":
+            vector = states[:, 0]
+        else:
+            weights = step["attention_mask"][:, :, None].to(states.dtype)
+            vector = (states * weights).sum(1) / weights.sum(1)
+        if self.settings.projection == "head":
+            logits = backbone.head(vector)
+        else:
+            logits = vector @ backbone.word_embeddings.to(vector.dtype).T
+        bags = bag(step["input_ids"], vocabulary)
+        losses = bag_of_words(logits, bags)
+        bound = bags.sum(1).clamp(min=1).log()
+        return {"": losses.sum(), "gap": (losses.detach() - bound).sum()}
+
+
+def bag(input_ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """True at [row, token] where the row holds that token and it is not special."""
+    bags = torch.zeros(
+        len(input_ids), vocabulary.size, dtype=torch.bool, device=input_ids.device
+    ).scatter_(1, input_ids, True)
+    return bags & ~vocabulary.special
+
+
+def bag_of_words(logits: Tensor, bags: Tensor) -> Tensor:
+    """The loss of each row, in float32; 0 for an empty bag."""
+    logits = logits.float()
+    sizes = bags.sum(1)
+    inside = torch.where(bags, logits, 0).sum(1) / sizes.clamp(min=1)
+    return torch.where(sizes > 0, logits.logsumexp(1) - inside, 0)

@@ -1,0 +1,34 @@
+"""Masked language modelling: predicts the hidden tokens, head on labelled positions only."""
+
+from __future__ import annotations
+
+import torch.nn.functional as functional
+from torch import Tensor
+
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.masking import IGNORED
+from isthmus.pretrain.parts import Objective, Vocabulary
+from isthmus.training.task import Batch
+
+
+class MaskedLm(Objective):
+    """Cross-entropy of head(H_i) against the original token, at the masked positions i."""
+
+    requires = frozenset({"hidden_states", "labels"})
+
+    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
+        """The labelled positions."""
+        return (step["labels"] != IGNORED).sum()
+
+    def __call__(
+        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
+    ) -> dict[str, Tensor]:
+        """The summed cross-entropy."""
+        labelled = step["labels"] != IGNORED
+        logits = backbone.head(step["hidden_states"][labelled])
+        return {"": masked_lm(logits, step["labels"][labelled])}
+
+
+def masked_lm(logits: Tensor, targets: Tensor) -> Tensor:
+    """Σ -log softmax(logits)[target], in float32; 0 where nothing is labelled."""
+    return functional.cross_entropy(logits.float(), targets, reduction="sum")

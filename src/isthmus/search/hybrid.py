@@ -1,0 +1,126 @@
+"""Several searchers answering as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from isthmus.collections import Problems
+from isthmus.errors import SettingsError
+from isthmus.records import Document, Query, Ranking
+from isthmus.search.fusion import Fusion, fusions
+from isthmus.search.searcher import usable
+
+GRID = tuple(step / 20 for step in range(21))
+
+
+class Component(Protocol):
+    """Anything that answers queries: a Searcher, another HybridSearcher."""
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to search for."""
+
+    def search(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        """One ranking per query."""
+
+    def documents(self, ids: Iterable[str]) -> list[Document]:
+        """The documents with these ids."""
+
+
+class HybridSearcher:
+    """Searchers over the same documents, their rankings fused."""
+
+    def __init__(
+        self,
+        searchers: Sequence[Component],
+        fusion: str | Fusion = "weighted_sum",
+        weights: Sequence[float] | None = None,
+        candidates: int = 1000,
+    ) -> None:
+        """Searches every component to `candidates` documents (or deeper, when more are asked)."""
+        self.searchers = tuple(searchers)
+        self.weights = tuple(weights if weights is not None else [1.0] * len(self.searchers))
+        self.candidates = candidates
+        self._fuse: Fusion = (
+            fusions.load(fusion, where="fusion") if isinstance(fusion, str) else fusion
+        )
+        good = len(self.weights) == len(self.searchers) and min(self.weights, default=0) >= 0
+        if not good or not any(self.weights):
+            raise SettingsError(
+                f"weights = {list(self.weights)} do not fit {len(self.searchers)} searchers",
+                where="weights",
+                allowed="one number of 0 or more per searcher, not all of them 0",
+                remedy="give as many weights as there are searchers",
+            )
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether any of the searchers finds something to search for."""
+        return any(searcher.has_tokens(text) for searcher in self.searchers)
+
+    def search(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        """One ranking per query, at most `depth` long; empty for queries skipped as problems.
+
+        A query that only some searchers can read (stop words alone, say) is answered by those.
+        """
+        answers = self.components(queries, depth, problems)
+        return [fused.top(depth) for fused in fuse(answers, self._fuse, self.weights)]
+
+    def documents(self, ids: Iterable[str]) -> list[Document]:
+        """The documents with these ids, from the first searcher."""
+        return self.searchers[0].documents(ids)
+
+    def components(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[list[Ranking]]:
+        """What each searcher answers by itself, before fusion."""
+        usable(queries, self.has_tokens, depth, problems)
+        depth = max(depth, self.candidates)
+        return [searcher.search(queries, depth, Problems("skip")) for searcher in self.searchers]
+
+    def tune_weight(
+        self,
+        queries: Sequence[Query],
+        measure: Callable[[Sequence[Ranking]], float],
+        grid: Sequence[float] = GRID,
+        depth: int = 1000,
+    ) -> TunedWeight:
+        """The weight w of the first of two searchers, 1 - w for the second, that measures best.
+
+        Every searcher runs once; only the fusion is repeated. Among equals the weight nearest to
+        one half wins: without evidence neither system deserves more.
+        """
+        if len(self.searchers) != 2:
+            raise SettingsError(
+                f"one weight cannot be tuned for {len(self.searchers)} searchers",
+                where="tune_weight",
+                allowed="a hybrid of two searchers",
+                remedy="combine two of them first: a hybrid is a searcher too",
+            )
+        answers = self.components(queries, depth)
+        curve = []
+        for weight in grid:
+            fused = fuse(answers, self._fuse, (weight, 1 - weight))
+            curve.append((weight, measure([ranking.top(depth) for ranking in fused])))
+        best = max(curve, key=lambda point: (point[1], -abs(point[0] - 0.5)))
+        return TunedWeight(best[0], best[1], tuple(curve))
+
+
+@dataclass(frozen=True, slots=True)
+class TunedWeight:
+    """The best weight of a grid, what it measured, and every point of the grid."""
+
+    weight: float
+    value: float
+    curve: tuple[tuple[float, float], ...]
+
+
+def fuse(
+    answers: Sequence[Sequence[Ranking]], fusion: Fusion, weights: Sequence[float]
+) -> list[Ranking]:
+    """One ranking per query from the answers of several systems to the same queries."""
+    return [fusion(rankings, weights) for rankings in zip(*answers, strict=True)]

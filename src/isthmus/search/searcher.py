@@ -1,0 +1,152 @@
+"""Searcher = encoder + index: queries in, rankings out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.collections import Problems
+from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.indexes.manifest import read_manifest
+from isthmus.records import Document, Query, Ranking
+
+if TYPE_CHECKING:
+    from isthmus.indexes.bm25 import Bm25Index
+    from isthmus.indexes.dense import Backend, DenseIndex
+
+
+class Encoder(Protocol):
+    """What a searcher asks of an encoder; cosine similarity means that vectors come normalised."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of weights, tokenizer and settings: equal fingerprints give equal vectors."""
+
+    def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """One row per text."""
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to encode."""
+
+
+class Searcher:
+    """Answers queries from one index, with the encoder that filled it (none for BM25)."""
+
+    def __init__(self, encoder: Encoder | None, index: DenseIndex | Bm25Index) -> None:
+        self.encoder = encoder
+        self.index = index
+        origin = index.manifest.encoder
+        found = encoder.fingerprint if encoder is not None else None
+        if found != (expected := origin.fingerprint if origin is not None else None):
+            raise MismatchError(
+                f"the index was filled by {_named(expected)}, the searcher has {_named(found)}",
+                where=f"index of {index.manifest.corpus.spec}",
+                allowed=f"the encoder {origin.name!r} as it was then" if origin else "no encoder",
+                remedy="give that encoder with --model, or build the index again with this one",
+            )
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to search for."""
+        if self.encoder is None:
+            return cast("Bm25Index", self.index).has_tokens(text)
+        return self.encoder.has_tokens(text)
+
+    def search(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        """One ranking per query, at most `depth` long; empty for queries skipped as problems."""
+        asked = usable(queries, self.has_tokens, depth, problems)
+        ids, texts = [query.id for query in asked], [query.text for query in asked]
+        found = {ranking.query_id: ranking for ranking in self._answer(texts, depth, ids)}
+        return [found.get(query.id, Ranking(query.id)) for query in queries]
+
+    def documents(self, ids: Iterable[str]) -> list[Document]:
+        """The documents with these ids, as far as the index keeps their texts."""
+        rows = {document_id: self.index.store.row(document_id) for document_id in ids}
+        for document_id, row in rows.items():
+            if row is None:
+                raise InputError(
+                    f"the index has no document {document_id!r}",
+                    where=f"index of {self.index.manifest.corpus.spec}",
+                    allowed="ids that a search of this index returned",
+                    remedy="check that the ids come from this index",
+                )
+        return [self.index.store.document(row) for row in rows.values() if row is not None]
+
+    def _answer(self, texts: Sequence[str], depth: int, ids: Sequence[str]) -> list[Ranking]:
+        if not texts:
+            return []
+        if self.encoder is None:
+            return cast("Bm25Index", self.index).search(texts, depth, ids)
+        vectors = self.encoder.encode_queries(texts)
+        return cast("DenseIndex", self.index).search(vectors, depth, ids)
+
+
+def open_searcher(
+    folder: str | Path, model: str | None = None, backend: Backend = "numpy"
+) -> Searcher:
+    """A searcher over an index folder, with the encoder recorded there or found at `model`."""
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if manifest.kind == "bm25":
+        from isthmus.indexes.bm25 import Bm25Index
+
+        return Searcher(None, Bm25Index.open(folder))
+    from isthmus.encoders import load_encoder  # brings torch, which BM25 does without
+    from isthmus.indexes.dense import DenseIndex
+
+    assert manifest.encoder is not None
+    name = model or manifest.encoder.name
+    # Paths are recorded in full, hub names are not paths: an absolute one must still be there.
+    if Path(name).is_absolute() and not Path(name).is_dir():
+        raise InputError(
+            f"the encoder of the index is no longer at {name!r}",
+            where=str(folder),
+            allowed="the folder of the encoder that filled the index",
+            remedy="give its new place: --model FOLDER",
+        )
+    return Searcher(load_encoder(name), DenseIndex.open(folder, backend))
+
+
+def usable(
+    queries: Sequence[Query],
+    has_tokens: Callable[[str], bool],
+    depth: int,
+    problems: Problems | None,
+) -> list[Query]:
+    """The queries that have something to search for; the others are refused or counted."""
+    if depth < 1:
+        raise SettingsError(
+            f"depth = {depth} cannot be used",
+            where="depth",
+            allowed="1 or more",
+            remedy="say how many documents each query should get",
+        )
+    problems = problems or Problems()
+    asked: dict[str, Query] = {}
+    for query in queries:
+        if not has_tokens(query.text):
+            problems.report(
+                "query without tokens",
+                f"query {query.id!r}",
+                f"{query.text!r} has no words to search for",
+                "write the query with at least one word that is not a stop word",
+            )
+        elif query.id in asked:
+            problems.report(
+                "duplicate id",
+                f"query {query.id!r}",
+                f"{query.text!r} has the id of another query",
+                "give every query an id of its own",
+            )
+        else:
+            asked[query.id] = query
+    return list(asked.values())
+
+
+def _named(fingerprint: str | None) -> str:
+    return f"the encoder {fingerprint}" if fingerprint is not None else "no encoder"

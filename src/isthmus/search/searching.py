@@ -1,0 +1,125 @@
+"""The verb `isthmus search`: hits for one query, or a run file for many."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, overload
+
+from pydantic import Field
+
+from isthmus.collections import Problems, read_queries, write_run
+from isthmus.config import Settings
+from isthmus.errors import SettingsError
+from isthmus.progress import Bar, notice
+from isthmus.records import Query, Ranking, Run
+from isthmus.search.searcher import Searcher, open_searcher
+
+_QUERIES_AT_ONCE = 1024
+_SNIPPET = 200
+_WORD = re.compile(r"\w+")
+
+
+class SearchSettings(Settings):
+    """How deep to search, with what, and what to do with queries that cannot be asked."""
+
+    depth: int | None = Field(
+        None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
+    )
+    model: str | None = Field(None, description="the encoder, where it is no longer where it was")
+    backend: Literal["numpy", "faiss"] = "numpy"
+    tag: str = Field("isthmus", pattern=r"^\S+$", description="the name of the run: no spaces")
+    problems: Literal["refuse", "skip"] = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One document found: score, id, title, and the part of its text nearest to the query."""
+
+    score: float
+    id: str
+    title: str
+    snippet: str
+
+
+@overload
+def search(
+    index: str | Path,
+    query: str,
+    queries: None = None,
+    run: None = None,
+    settings: SearchSettings | None = None,
+) -> list[Hit]: ...
+
+
+@overload
+def search(
+    index: str | Path,
+    query: None = None,
+    *,
+    queries: str | Path,
+    run: str | Path,
+    settings: SearchSettings | None = None,
+) -> Path: ...
+
+
+def search(
+    index: str | Path,
+    query: str | None = None,
+    queries: str | Path | None = None,
+    run: str | Path | None = None,
+    settings: SearchSettings | None = None,
+) -> list[Hit] | Path:
+    """The hits of one query, or the run file written for a file of queries."""
+    settings = settings or SearchSettings()
+    if (query is None) == (queries is None) or (queries is None) != (run is None):
+        raise SettingsError(
+            "a search takes one query, or a file of queries and a run file to write",
+            where="isthmus search",
+            allowed='INDEX "a query", or INDEX --queries FILE --run FILE',
+            remedy="give one of the two",
+        )
+    problems = Problems(settings.problems)
+    asked = None if queries is None else list(read_queries(queries, problems))
+    searcher = open_searcher(index, settings.model, settings.backend)
+    if query is not None:
+        (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
+        return hits(searcher, ranking, query)
+    assert asked is not None
+    assert run is not None
+    rankings: dict[str, Ranking] = {}
+    with Bar("searching", len(asked), "queries") as bar:
+        for first in range(0, len(asked), _QUERIES_AT_ONCE):
+            batch = asked[first : first + _QUERIES_AT_ONCE]
+            for ranking in searcher.search(batch, settings.depth or 1000, problems):
+                rankings[ranking.query_id] = ranking
+            bar.advance(len(batch))
+    write_run(Path(run), Run(settings.tag, rankings))
+    if problems.counts:
+        notice(problems.summary())
+    return Path(run)
+
+
+def hits(searcher: Searcher, ranking: Ranking, query: str) -> list[Hit]:
+    """The documents of a ranking as they are shown to a person."""
+    documents = searcher.documents(ranking.document_ids)
+    return [
+        Hit(score, document.id, document.title, snippet(document.text, query))
+        for document, score in zip(documents, ranking.scores, strict=True)
+    ]
+
+
+def snippet(text: str, query: str) -> str:
+    """At most 200 characters of a text, from a little before the first word of the query."""
+    text = " ".join(text.split())
+    words = {word.lower() for word in _WORD.findall(query) if len(word) > 3}
+    places = (match.start() for match in _WORD.finditer(text) if match[0].lower() in words)
+    start = max(0, next(places, 0) - _SNIPPET // 4)
+    if start:
+        start = text.find(" ", start) + 1
+    end = len(text)
+    if end - start > _SNIPPET:
+        end = text.rfind(" ", start, start + _SNIPPET)
+        end = end if end > start else start + _SNIPPET
+    return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"

@@ -1,0 +1,43 @@
+"""The order in which examples are seen: shuffled, and of like length side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+_POOL_BATCHES = 50
+
+
+def bucketed_order(
+    lengths: Sequence[int] | npt.NDArray[np.integer], batch: int, seed: int, epoch: int
+) -> npt.NDArray[np.int64]:
+    """A permutation of the examples of one epoch, cut into whole batches of like lengths.
+
+    Shuffled by (seed, epoch); then, in pools of fifty batches, sorted by length and cut; then
+    the batches are shuffled. `batch` is the batch of the whole optimiser step, so the order is the
+    same however it is split over devices and accumulation. Examples left over when the last batch
+    is not full sit this epoch out (others do in the next); fewer than one batch are all kept.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    order = generator.permutation(len(lengths))
+    if len(order) <= batch:
+        return order
+    order = order[: len(order) // batch * batch]
+    sizes = np.asarray(lengths)[order]
+    pool = batch * _POOL_BATCHES
+    batches: list[npt.NDArray[np.int64]] = []
+    for start in range(0, len(order), pool):
+        chosen = order[start : start + pool]
+        chosen = chosen[np.argsort(sizes[start : start + pool], kind="stable")]
+        batches.extend(chosen.reshape(-1, batch))
+    return np.concatenate([batches[i] for i in generator.permutation(len(batches))])
+
+
+def length_sorted_batches(
+    lengths: Sequence[int] | npt.NDArray[np.integer], batch: int
+) -> list[npt.NDArray[np.int64]]:
+    """Batches of like length, longest first: memory runs out at once or never."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    return [order[start : start + batch] for start in range(0, len(order), batch)]

@@ -1,0 +1,201 @@
+"""The tokenised corpus on disk: Arrow blocks, memory-mapped, made once and reused.
+
+The folder is named after a fingerprint of everything that determines its content, so a folder
+that is complete is always right, and one that is not can be finished by whoever comes next: a
+block is written beside its name and renamed, the manifest comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+from joblib import Parallel, delayed
+from tokenizers import Tokenizer as FastTokenizer
+
+from isthmus.config.output import write_json, writing
+from isthmus.progress import Bar
+from isthmus.records import Document
+from isthmus.text.sentences import sentence_starts
+
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+_BLOCK_DOCUMENTS = 4096
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenisedDocument:
+    """One document's tokens without special ones, the word of each, and where sentences begin."""
+
+    id: str
+    tokens: Ints
+    words: Ints
+    sentences: Ints
+
+
+def cache_folder() -> Path:
+    """Where tokenised corpora are kept: ISTHMUS_CACHE, or the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "isthmus"
+    return Path(os.environ.get("ISTHMUS_CACHE", default))
+
+
+class TokenisedCorpus:
+    """Random access to tokenised documents, without loading them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        self.fingerprint: str = manifest["fingerprint"]
+        self._blocks = [_open(folder / name) for name in manifest["blocks"]]
+        counts = [block.num_rows for block in self._blocks]
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.lengths: Ints = np.concatenate(
+            [np.diff(_offsets(block["tokens"])) for block in self._blocks]
+        ).astype(np.int32)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, row: int) -> TokenisedDocument:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        block, inner = self._blocks[number], int(row - self._starts[number])
+        return TokenisedDocument(
+            id=block["id"][inner].as_py(),
+            tokens=_slice(block["tokens"], inner),
+            words=_slice(block["words"], inner),
+            sentences=_slice(block["sentences"], inner),
+        )
+
+    def __iter__(self) -> Iterator[TokenisedDocument]:
+        return (self[row] for row in range(len(self)))
+
+    @cached_property
+    def keys(self) -> npt.NDArray[np.int64]:
+        """A number per document, equal for documents of equal tokens."""
+        digests = (xxhash.xxh3_64_intdigest(document.tokens.tobytes()) for document in self)
+        return np.fromiter(digests, dtype=np.uint64, count=len(self)).view(np.int64)
+
+    def row_of_id(self) -> dict[str, int]:
+        """The row of every document id."""
+        ids = chain.from_iterable(block["id"].to_pylist() for block in self._blocks)
+        return {document: row for row, document in enumerate(ids)}
+
+
+def tokenise(
+    documents: Iterable[Document],
+    source: str,
+    tokenizer: str,
+    titles: bool = True,
+    workers: int | None = None,
+    cache: Path | None = None,
+) -> TokenisedCorpus:
+    """The tokenised form of a corpus, built on all cores unless it is there already.
+
+    Args:
+        documents: Read only when there is something to build; never held in memory as a whole.
+        source: The corpus's own fingerprint.
+        tokenizer: A fast tokenizer, serialised.
+        titles: Whether titles are part of the text.
+        workers: Processes; None means one per core.
+        cache: The folder of all tokenised corpora; `cache_folder()` when None.
+
+    """
+    identity = [str(_FORMAT), source, tokenizer, str(titles)]
+    fingerprint = xxhash.xxh3_128_hexdigest("\0".join(identity).encode())
+    folder = (cache or cache_folder()) / "tokenised" / fingerprint
+    if not (folder / _MANIFEST).is_file():
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            names = _build(documents, folder, tokenizer, titles, workers)
+            write_json(folder / _MANIFEST, {"fingerprint": fingerprint, "blocks": names})
+    return TokenisedCorpus(folder)
+
+
+def _build(
+    documents: Iterable[Document], folder: Path, tokenizer: str, titles: bool, workers: int | None
+) -> list[str]:
+    blocks = _blocks(documents, titles)
+    first = list(islice(blocks, 2))
+    # Starting processes costs more than one block is worth.
+    jobs = 1 if len(first) < 2 else workers or os.cpu_count() or 1
+    names = []
+    pool = Parallel(n_jobs=jobs, return_as="generator", pre_dispatch="2*n_jobs")
+    tasks = (
+        delayed(_write_block)(folder / f"block-{number:06d}.arrow", ids, texts, tokenizer)
+        for number, (ids, texts) in enumerate(chain(first, blocks))
+    )
+    with Bar("tokenise", unit="documents") as bar:
+        for name, count in pool(tasks):
+            names.append(name)
+            bar.advance(count)
+    return names
+
+
+def _blocks(documents: Iterable[Document], titles: bool) -> Iterator[tuple[list[str], list[str]]]:
+    stream = iter(documents)
+    while block := list(islice(stream, _BLOCK_DOCUMENTS)):
+        yield [document.id for document in block], [document.contents(titles) for document in block]
+
+
+def _write_block(file: Path, ids: list[str], texts: list[str], tokenizer: str) -> tuple[str, int]:
+    if file.is_file():  # an earlier, interrupted build came this far
+        return file.name, len(ids)
+    encodings = _backend(tokenizer).encode_batch(texts, add_special_tokens=False)
+    tokens, words, sentences = [], [], []
+    for text, encoding in zip(texts, encodings, strict=True):
+        tokens.append(encoding.ids)
+        words.append([-1 if word is None else word for word in encoding.word_ids])
+        begins = np.array([begin for begin, _ in encoding.offsets], dtype=np.int64)
+        starts = np.searchsorted(begins, sentence_starts(text))
+        sentences.append(np.unique(starts[starts < len(begins)]).astype(np.int32))
+    ints = pa.list_(pa.int32())
+    table = pa.table(
+        {
+            "id": pa.array(ids, pa.string()),
+            "tokens": pa.array(tokens, ints),
+            "words": pa.array(words, ints),
+            "sentences": pa.array(sentences, ints),
+        }
+    ).combine_chunks()
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    partial.replace(file)
+    return file.name, len(ids)
+
+
+@lru_cache(maxsize=1)
+def _backend(serialised: str) -> FastTokenizer:
+    tokenizer = FastTokenizer.from_str(serialised)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _open(file: Path) -> pa.RecordBatch:
+    reader = pa.ipc.open_file(pa.memory_map(str(file)))
+    assert reader.num_record_batches == 1, "a block is written as one batch"
+    return reader.get_batch(0)
+
+
+def _offsets(column: pa.ListArray) -> Ints:
+    offsets: Ints = column.offsets.to_numpy()
+    return offsets
+
+
+def _slice(column: pa.ListArray, row: int) -> Ints:
+    offsets = _offsets(column)
+    values: Ints = column.values.to_numpy()[offsets[row] : offsets[row + 1]]
+    return values

@@ -1,0 +1,142 @@
+"""Any fast tokenizer, with what training needs to know about its vocabulary."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from tokenizers import Tokenizer as FastTokenizer
+
+from isthmus.errors import InputError
+
+_TOKENIZER_FILES = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model",
+    "tokenizer.model",
+)  # fmt: skip
+_UNUSED = re.compile(r"^\[unused\d+\]$")
+Ids = npt.NDArray[np.int64]
+
+
+class Tokenizer:
+    """A fast tokenizer of transformers without padding or truncation of its own.
+
+    Special tokens come from the tokenizer itself (`all_special_ids`, and `[unusedN]` where the
+    vocabulary has them), never from id ranges.
+    """
+
+    def __init__(self, pretrained: Any) -> None:
+        self.pretrained = pretrained
+        self.backend: FastTokenizer = pretrained.backend_tokenizer
+        # all-MiniLM's file has both baked in, which would silently cut every text at 128 tokens.
+        self.backend.no_padding()
+        self.backend.no_truncation()
+
+    @classmethod
+    def load(cls, name: str) -> Tokenizer:
+        """The tokenizer of a model folder or hub name; slow tokenizers are refused."""
+        from transformers import AutoTokenizer
+
+        folder = Path(name)
+        # transformers makes an empty tokenizer for a folder without one; that is never meant.
+        if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+            raise InputError(
+                f"the model folder {name!r} has no tokenizer",
+                where=name,
+                allowed=f"a folder with one of {', '.join(_TOKENIZER_FILES)}",
+                remedy="save the tokenizer there: AutoTokenizer.from_pretrained(…)"
+                ".save_pretrained(folder)",
+            )
+        try:
+            pretrained = AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"the tokenizer of {name!r} cannot be loaded: {str(error).splitlines()[0]}",
+                where=name,
+                allowed="a folder or a hub name with a fast tokenizer (tokenizer.json)",
+                remedy="check the name, the spelling and the network",
+            ) from error
+        if not pretrained.is_fast:
+            raise InputError(
+                f"the tokenizer of {name!r} is not a fast one",
+                where=name,
+                allowed="tokenizers with a tokenizer.json: words are found through word_ids",
+                remedy="convert it with transformers (convert_slow_tokenizer) and save it",
+            )
+        return cls(pretrained)
+
+    def save(self, folder: Path) -> None:
+        """Writes the tokenizer as transformers reads it."""
+        self.pretrained.save_pretrained(str(folder))
+
+    def __len__(self) -> int:
+        return len(self.pretrained)
+
+    @cached_property
+    def serialised(self) -> str:
+        """The whole tokenizer as JSON, to hand to another process."""
+        return self.backend.to_str()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes whenever any text might be tokenised differently."""
+        return xxhash.xxh3_128_hexdigest(self.serialised.encode())
+
+    @cached_property
+    def special_ids(self) -> Ids:
+        """Ids that are never masked, never labels and never in a bag."""
+        unused = [i for token, i in self.backend.get_vocab().items() if _UNUSED.match(token)]
+        return np.unique(np.array([*self.pretrained.all_special_ids, *unused], dtype=np.int64))
+
+    @cached_property
+    def regular_ids(self) -> Ids:
+        """All other ids."""
+        return np.setdiff1d(np.arange(len(self), dtype=np.int64), self.special_ids)
+
+    @cached_property
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The special tokens before and after a single text, found by encoding one."""
+        bare = self.backend.encode("a", add_special_tokens=False).ids
+        framed = self.backend.encode("a", add_special_tokens=True).ids
+        for start in range(len(framed) - len(bare) + 1):
+            if framed[start : start + len(bare)] == bare:
+                return framed[:start], framed[start + len(bare) :]
+        return framed, []
+
+    @property
+    def prefix(self) -> list[int]:
+        """What stands before a text: [CLS] for BERT."""
+        return self._frame[0]
+
+    @property
+    def suffix(self) -> list[int]:
+        """What stands after a text: [SEP] for BERT."""
+        return self._frame[1]
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the mask token."""
+        mask = self.pretrained.mask_token_id
+        if mask is None:
+            raise InputError(
+                "the tokenizer has no mask token",
+                where=str(self.pretrained.name_or_path),
+                allowed="tokenizers of masked language models ([MASK], <mask>)",
+                remedy="choose the backbone of a masked language model",
+            )
+        return int(mask)
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills rows up; 0 where the tokenizer names none."""
+        return int(self.pretrained.pad_token_id or 0)
+
+    def encode(self, texts: list[str], max_length: int) -> list[list[int]]:
+        """Token ids with special tokens, cut to `max_length` in all, one list per text."""
+        room = max_length - len(self.prefix) - len(self.suffix)
+        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [[*self.prefix, *encoding.ids[:room], *self.suffix] for encoding in encodings]

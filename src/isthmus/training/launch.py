@@ -1,0 +1,15 @@
+"""Work that one process does before the others, under torchrun or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def main_process_first() -> Iterator[None]:
+    """The first process runs the block alone; the others follow and find its files ready."""
+    from accelerate import PartialState
+
+    with PartialState().main_process_first():
+        yield

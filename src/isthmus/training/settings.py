@@ -1,0 +1,47 @@
+"""Training settings, under the names that users of transformers know."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from isthmus.config import Settings
+
+
+class TrainingSettings(Settings):
+    """How long, how fast, in which precision, and what is kept."""
+
+    per_device_train_batch_size: int = Field(32, ge=1, description="examples per device and pass")
+    gradient_accumulation_steps: int = Field(1, ge=1, description="passes per optimiser step")
+    num_train_epochs: float = Field(3.0, gt=0, description="passes over the data")
+    max_steps: int | None = Field(None, ge=1, description="optimiser steps; replaces the epochs")
+    learning_rate: float = Field(5e-5, gt=0, description="peak learning rate")
+    lr_scheduler_type: Literal[
+        "linear", "cosine", "cosine_with_min_lr", "constant", "constant_with_warmup"
+    ] = "linear"
+    min_lr_rate: float | None = Field(
+        None, ge=0, le=1, description="where cosine_with_min_lr ends, as a share of the peak"
+    )
+    warmup_ratio: float = Field(0.1, ge=0, lt=1, description="share of steps that warm up")
+    weight_decay: float = Field(0.01, ge=0)
+    max_grad_norm: float = Field(
+        1.0, ge=0, description="gradients are clipped to it; 0 switches off"
+    )
+    bf16: bool | Literal["auto"] = Field(
+        "auto", description="mixed precision; auto: where the chip computes it natively"
+    )
+    gradient_checkpointing: bool = False
+    dropout: float | None = Field(None, ge=0, lt=1, description="replaces the model's rates")
+    seed: int = Field(42, ge=0)
+    logging_steps: int = Field(50, ge=1)
+    save_steps: int = Field(500, ge=1)
+    save_total_limit: int | None = Field(2, ge=1)
+    report_to: list[str] = Field(["tensorboard"], description="any tracker transformers knows")
+    dataloader_num_workers: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _min_lr_needs_its_schedule(self) -> Self:
+        if (self.min_lr_rate is not None) != (self.lr_scheduler_type == "cosine_with_min_lr"):
+            raise ValueError("min_lr_rate and lr_scheduler_type=cosine_with_min_lr go together")
+        return self

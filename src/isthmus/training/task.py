@@ -1,0 +1,71 @@
+"""What can be trained: a module that names its losses, counts their items, returns their sums."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+Batch = dict[str, Tensor]
+
+
+class Task(nn.Module, ABC):
+    """A model together with its losses.
+
+    A loss is a sum over items (labelled positions, texts, queries). The trainer divides it by the
+    number of items of the whole optimiser step, over all passes and processes, so that the way
+    a batch is split changes nothing.
+    """
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch with everything drawn at random added; on the training device, no gradient."""
+        return batch
+
+    @abstractmethod
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """How many items each loss sums over, known before the forward pass."""
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The sum of each loss; further names `LOSS/METRIC` are only logged, with LOSS's count."""
+
+    def weights(self, progress: float) -> Mapping[str, float]:
+        """The weight of each loss when `progress` (0 to 1) of the optimiser steps are done."""
+        return dict.fromkeys(self.loss_names(), 1.0)
+
+    @abstractmethod
+    def loss_names(self) -> Sequence[str]:
+        """The losses that are added up."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes everything that training changed, as safetensors."""
+
+    @abstractmethod
+    def restore(self, folder: Path) -> None:
+        """Loads what `save` wrote."""
+
+
+class Examples(ABC):
+    """What a task is trained on; the example of an epoch and row is always the same."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """A length per row, to put like beside like."""
+
+    @abstractmethod
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        """The example of (epoch, row)."""
+
+    @abstractmethod
+    def collate(self, examples: list[Any]) -> Batch:
+        """Padded tensors of some examples."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)

@@ -1,0 +1,251 @@
+"""One thin subclass of transformers.Trainer, shared by all training in the project."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from torch.utils.data import Sampler
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from isthmus.config.output import write_json, writing
+from isthmus.nn.precision import native_bf16
+from isthmus.progress import Bar, notice
+from isthmus.text.batches import bucketed_order
+from isthmus.training.settings import TrainingSettings
+from isthmus.training.task import Batch, Examples, Task
+
+_COMPLETE = "complete.json"
+
+
+class Trainer(transformers.Trainer):  # type: ignore[misc]
+    """Trains a Task on Examples: named losses, step-wide means, whole checkpoints, exact resume."""
+
+    def __init__(
+        self,
+        task: Task,
+        examples: Examples,
+        settings: TrainingSettings,
+        output: Path,
+        description: str = "train",
+    ) -> None:
+        self.task = task
+        self.examples = examples
+        self.settings = settings
+        self._sums: dict[str, Tensor] = {}
+        self._steps_summed = 0
+        arguments = _arguments(settings, output)
+        super().__init__(
+            model=task,
+            args=arguments,
+            train_dataset=examples,
+            data_collator=examples.collate,
+        )
+        # compute_loss divides by the items of the whole optimiser step already.
+        self.loss_is_scaled_for_ga = True
+        self.order = _EpochOrder(examples, self._step_batch_size(), settings.seed)
+        self.remove_callback(ProgressCallback)
+        self.remove_callback(PrinterCallback)
+        self.add_callback(_SetEpoch(self.order))
+        self.add_callback(_ShowProgress(description))
+
+    def fit(self) -> list[dict[str, float]]:
+        """Trains to the end, from the last whole checkpoint if there is one; returns the log."""
+        checkpoint = last_checkpoint(Path(self.args.output_dir))
+        if checkpoint is not None:
+            notice(f"resume from {checkpoint}")
+        with writing(Path(self.args.output_dir)):
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        history: list[dict[str, float]] = self.state.log_history
+        return history
+
+    def _step_batch_size(self) -> int:
+        per_pass = self.args.train_batch_size * self.args.world_size
+        return int(per_pass * self.args.gradient_accumulation_steps)
+
+    # What the whole optimiser step holds must be known before its first pass: each pass is divided
+    # by it. So randomness is drawn here, for all passes at once, and the items are counted.
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
+    ) -> tuple[list[Batch], dict[str, Tensor]]:
+        """The prepared passes of one optimiser step, and the items of each loss in all of them."""
+        batches: list[Batch] = []
+        for _ in range(num_batches):
+            batch = next(epoch_iterator, None)
+            if batch is None:
+                break
+            with torch.no_grad():
+                batches.append(self.task.prepare(self._prepare_inputs(batch)))
+        totals: dict[str, Tensor] = {}
+        for batch in batches:
+            for name, count in self.task.counts(batch).items():
+                totals[name] = totals.get(name, 0) + count.to(device, torch.float64)
+        if self.args.world_size > 1:
+            for total in totals.values():
+                torch.distributed.all_reduce(total)
+        return batches, totals
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """The weighted sum of all losses of one pass, each as its share of the step's mean."""
+        assert num_items_in_batch is not None
+        assert not return_outputs, "evaluation does not go through the trainer"
+        sums = model(inputs)
+        progress = self.state.global_step / max(self.state.max_steps, 1)
+        weights = self.task.weights(progress)
+        total: Tensor = torch.zeros((), device=self.args.device)
+        for name, value in sums.items():
+            items = num_items_in_batch[name.partition("/")[0]].clamp(min=1).to(value.dtype)
+            share = value / items
+            if name in weights:
+                total = total + weights[name] * share
+            self._sums[name] = self._sums.get(name, 0) + share.detach()
+        # Gradients are averaged over processes, while the shares of all processes add up.
+        return total * float(self.args.world_size)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds every named loss to what transformers logs."""
+        steps = self.state.global_step - self._steps_summed
+        if "loss" in logs and self._sums and steps:
+            for name, value in self._sums.items():
+                if self.args.world_size > 1:
+                    torch.distributed.all_reduce(value)
+                logs[name] = value.item() / steps
+            self._sums = {}
+            self._steps_summed = self.state.global_step
+        super().log(logs, start_time)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any]:
+        return self.order
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        # Nothing pickled: transformers would add training_args.bin, which nobody reads here.
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.task.save(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        self.task.restore(Path(resume_from_checkpoint))
+        self._steps_summed = int(Path(resume_from_checkpoint).name.rpartition("-")[2])
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.world_size > 1:
+            torch.distributed.barrier()
+        if self.args.should_save:
+            output = Path(self.args.output_dir)
+            newest = output / f"checkpoint-{self.state.global_step}"
+            write_json(newest / _COMPLETE, {"global_step": self.state.global_step})
+            # Only now may older ones go: until here they were the only whole ones.
+            _rotate(output, self.settings.save_total_limit)
+
+
+def last_checkpoint(output: Path) -> Path | None:
+    """The newest checkpoint that was written to its end; later, torn ones are removed."""
+    for folder in reversed(_checkpoints(output)):
+        if (folder / _COMPLETE).is_file():
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def _checkpoints(output: Path) -> list[Path]:
+    found = [folder for folder in output.glob("checkpoint-*") if folder.name[11:].isdigit()]
+    return sorted(found, key=lambda folder: int(folder.name[11:]))
+
+
+def _rotate(output: Path, limit: int | None) -> None:
+    if limit is not None:
+        for folder in _checkpoints(output)[:-limit]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _EpochOrder(Sampler[tuple[int, int]]):
+    """The (epoch, row) pairs of one epoch: the epoch travels with the row."""
+
+    def __init__(self, examples: Examples, batch: int, seed: int) -> None:
+        self.examples = examples
+        self.batch = batch
+        self.seed = seed
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        order = bucketed_order(self.examples.lengths, self.batch, self.seed, self.epoch)
+        return ((self.epoch, int(row)) for row in order)
+
+    def __len__(self) -> int:
+        rows = len(self.examples)
+        return rows if rows <= self.batch else rows // self.batch * self.batch
+
+
+class _SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
+    # accelerate's own set_epoch does not reach a sampler behind both a shard and a skip wrapper,
+    # which is exactly what a resumed run on several processes has.
+    def __init__(self, order: _EpochOrder) -> None:
+        self.order = order
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.order.epoch = math.floor(state.epoch + 1e-6)
+
+
+class _ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
+    def __init__(self, description: str) -> None:
+        self.description = description
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.bar = Bar(self.description, state.max_steps - state.global_step, "steps")
+        self.bar.__enter__()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.bar.advance()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        hidden = ("grad_norm", "epoch", "learning_rate", "total_flos")
+        shown = {name: value for name, value in (logs or {}).items() if name not in hidden}
+        if "loss" in shown:
+            self.bar.advance(0, " ".join(f"{name} {value:.3f}" for name, value in shown.items()))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.bar.__exit__(None, None, None)
+
+
+def _arguments(settings: TrainingSettings, output: Path) -> Any:
+    schedule = {} if settings.min_lr_rate is None else {"min_lr_rate": settings.min_lr_rate}
+    return transformers.TrainingArguments(
+        output_dir=str(output),
+        per_device_train_batch_size=settings.per_device_train_batch_size,
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
+        num_train_epochs=settings.num_train_epochs,
+        max_steps=settings.max_steps or -1,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.lr_scheduler_type,
+        lr_scheduler_kwargs=schedule,
+        warmup_steps=settings.warmup_ratio,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        bf16=native_bf16() if settings.bf16 == "auto" else settings.bf16,
+        seed=settings.seed,
+        logging_steps=settings.logging_steps,
+        save_steps=settings.save_steps,
+        save_total_limit=None,
+        report_to=settings.report_to,
+        dataloader_num_workers=settings.dataloader_num_workers,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        ddp_find_unused_parameters=False,
+        average_tokens_across_devices=False,
+        log_level="error",
+        use_cpu=not torch.cuda.is_available(),
+    )

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.collections import Problems
+from isthmus.collections.formats.folder import Folder
+from isthmus.errors import InputError
+from isthmus.records import Document
+
+
+def write(folder: Path, name: str, content: str | bytes) -> None:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def only(folder: Path) -> Document:
+    (document,) = Folder(folder).documents()
+    return document
+
+
+def test_files_below_in_order_of_their_paths(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.md", "a/b/c.html", "ignored.pdf", ".hidden/x.txt", "C.TXT"):
+        write(tmp_path, name, "text")
+    assert [d.id for d in Folder(tmp_path).documents()] == [
+        "C.TXT",
+        "a/b/c.html",
+        "a/z.md",
+        "b.txt",
+    ]
+
+
+def test_a_text_file_is_its_text(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", b"\xef\xbb\xbf# not a heading here\n")
+    assert only(tmp_path) == Document("a.txt", "# not a heading here")
+
+
+def test_the_first_markdown_heading_is_the_title(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "```\n# a comment\n```\n\n## The title ##\nText.\n# Another\n")
+    assert only(tmp_path) == Document(
+        "a.md", "```\n# a comment\n```\n\nText.\n# Another", "The title"
+    )
+
+
+def test_markdown_without_a_heading_has_no_title(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", "#hashtag only\n")
+    assert only(tmp_path) == Document("a.md", "#hashtag only")
+
+
+def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a.html",
+        "<html><head><title>A &amp; B</title><style>p {color: red}</style></head><body>"
+        "<script>var x = '<p>no</p>';</script><h1>Head</h1><p>One <b>bo</b>ld\nword.</p>"
+        "<!-- hidden --><ul><li>first<li>second</ul>a &lt; b<br>end",
+    )
+    assert only(tmp_path) == Document(
+        "a.html", "Head\nOne bold word.\nfirst\nsecond\na < b\nend", "A & B"
+    )
+
+
+def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", b"fine\nna\xefve\n")
+    write(tmp_path, "b.txt", "good")
+    with pytest.raises(InputError, match="wrong encoding: byte 0xef") as caught:
+        list(Folder(tmp_path).documents())
+    assert caught.value.where == f"{tmp_path / 'a.txt'}:2"
+    problems = Problems("skip")
+    assert [d.id for d in Folder(tmp_path, problems).documents()] == ["b.txt"]
+    assert problems.counts == {"wrong encoding": 1}
+
+
+def test_an_empty_file_is_an_empty_text(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", "")
+    with pytest.raises(InputError, match=r"document 'a\.txt' has neither text nor title"):
+        list(Folder(tmp_path).documents())
+
+
+def test_a_folder_without_documents(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no document"):
+        list(Folder(tmp_path).documents())
+    with pytest.raises(InputError, match="there is no folder"):
+        Folder(tmp_path / "nowhere")
+
+
+def test_the_fingerprint_follows_a_moved_file(tmp_path: Path) -> None:
+    write(tmp_path, "one/a.txt", "text")
+    before = Folder(tmp_path).fingerprint()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "one/a.txt").rename(tmp_path / "two/a.txt")
+    assert Folder(tmp_path).fingerprint() != before

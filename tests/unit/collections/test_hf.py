@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+
+from isthmus.collections import open_collection, open_corpus
+from isthmus.collections.formats.hf import Hf
+from isthmus.errors import InputError, MissingPackageError, SettingsError
+from isthmus.records import Document, Query
+
+ROWS = {"_id": ["a", "b"], "title": ["A", None], "text": ["one", "two"]}
+EXPECTED = [Document("a", "one", "A"), Document("b", "two")]
+
+
+def write(folder: Path, name: str, rows: list[dict[str, object]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_folder_of_parquet(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict(ROWS).to_parquet(tmp_path / "train.parquet")
+    assert list(open_corpus(str(tmp_path)).documents()) == EXPECTED
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_folder_saved_to_disk(several: bool, tmp_path: Path) -> None:
+    dataset = datasets.Dataset.from_dict(ROWS)
+    saved = datasets.DatasetDict(train=dataset) if several else dataset
+    saved.save_to_disk(tmp_path / "saved")
+    assert list(open_corpus(str(tmp_path / "saved")).documents()) == EXPECTED
+
+
+def test_a_split_of_a_folder_of_jsonl_without_ids(tmp_path: Path) -> None:
+    write(tmp_path, "train.jsonl", [{"content": "one"}])
+    write(tmp_path, "test.jsonl", [{"content": "two"}, {"content": "three"}])
+    assert list(open_corpus(f"hf:{tmp_path}:test").documents()) == [
+        Document("0", "two"),
+        Document("1", "three"),
+    ]
+    assert list(open_corpus(f"hf:{tmp_path}").documents()) == [Document("0", "one")]
+    with pytest.raises(SettingsError, match="no split named 'tset'"):
+        list(open_corpus(f"hf:{tmp_path}:tset").documents())
+
+
+def test_a_collection_as_mteb_publishes_it(tmp_path: Path) -> None:
+    configurations = "".join(
+        f"- config_name: {name}\n  data_files:\n"
+        f"  - split: {split}\n    path: {name}/{split}.jsonl\n"
+        for name, split in (("default", "test"), ("corpus", "corpus"), ("queries", "queries"))
+    )
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configurations}---\n")
+    write(tmp_path / "corpus", "corpus.jsonl", [{"_id": "d", "title": "", "text": "one"}])
+    write(tmp_path / "queries", "queries.jsonl", [{"_id": "q", "text": "which"}])
+    write(tmp_path / "default", "test.jsonl", [{"query-id": "q", "corpus-id": "d", "score": 1.0}])
+    found = open_collection(f"hf:{tmp_path}")
+    assert list(found.documents()) == [Document("d", "one")]
+    assert list(found.queries()) == [Query("q", "which")]
+    assert found.splits() == ["test"]
+    assert found.judgements("test") == {"q": {"d": 1}}
+    before = found.fingerprint()
+    write(tmp_path / "queries", "queries.jsonl", [{"_id": "q", "text": "changed"}])
+    assert found.fingerprint() != before
+
+
+def test_unknown_columns_are_listed(tmp_path: Path) -> None:
+    write(tmp_path, "train.jsonl", [{"a": "one", "b": "two"}])
+    with pytest.raises(InputError, match="no column for the text") as caught:
+        list(open_corpus(f"hf:{tmp_path}").documents())
+    assert "its columns are a, b" in caught.value.allowed
+
+
+def test_rows_alone_are_no_collection(tmp_path: Path) -> None:
+    write(tmp_path, "train.jsonl", [{"text": "one"}])
+    with pytest.raises(InputError, match="no queries and judgements"):
+        open_collection(f"hf:{tmp_path}")
+    with pytest.raises(InputError, match="the data set has no queries"):
+        list(Hf(str(tmp_path)).queries())
+
+
+def test_a_folder_that_is_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        list(open_corpus(f"hf:{tmp_path}").documents())
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingPackageError, match=r"isthmus\[hf\]"):
+        open_corpus("hf:org/name")

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import ir_datasets
+import pytest
+from ir_datasets.datasets.base import Dataset
+from ir_datasets.formats import BaseDocs, BaseQrels, BaseQueries, GenericDoc, GenericQuery, TrecQrel
+
+from isthmus.collections import open_collection, open_corpus
+from isthmus.errors import InputError, MissingPackageError
+from isthmus.records import Document, Query
+
+
+class Documents(BaseDocs):  # type: ignore[misc]
+    def docs_iter(self) -> Iterator[GenericDoc]:
+        return iter([GenericDoc("d1", "one"), GenericDoc("d2", "two")])
+
+    def docs_cls(self) -> type:
+        return GenericDoc  # type: ignore[no-any-return]
+
+
+class Unreachable(Documents):
+    def docs_iter(self) -> Iterator[GenericDoc]:
+        raise RuntimeError("all download sources failed")
+
+
+class Queries(BaseQueries):  # type: ignore[misc]
+    def queries_iter(self) -> Iterator[GenericQuery]:
+        return iter([GenericQuery("q1", "which")])
+
+    def queries_cls(self) -> type:
+        return GenericQuery  # type: ignore[no-any-return]
+
+
+class Judged(BaseQrels):  # type: ignore[misc]
+    def qrels_iter(self) -> Iterator[TrecQrel]:
+        return iter([TrecQrel("q1", "d2", 2, "0")])
+
+    def qrels_cls(self) -> type:
+        return TrecQrel  # type: ignore[no-any-return]
+
+    def qrels_defs(self) -> dict[int, str]:
+        return {2: "relevant"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    for name, dataset in {
+        "isthmus-tiny": Dataset(Documents()),
+        "isthmus-tiny/test": Dataset(Documents(), Queries(), Judged()),
+        "isthmus-unreachable": Dataset(Unreachable()),
+    }.items():
+        if name not in list(ir_datasets.registry):
+            ir_datasets.registry.register(name, dataset)
+
+
+@pytest.mark.parametrize("name", ["isthmus-tiny", "isthmus-tiny/test"])
+def test_one_split_or_their_parent(name: str) -> None:
+    found = open_collection(f"irds:{name}")
+    assert list(found.documents()) == [Document("d1", "one"), Document("d2", "two")]
+    assert list(found.queries()) == [Query("q1", "which")]
+    assert found.splits() == ["test"]
+    assert found.judgements("test") == {"q1": {"d2": 2}}
+    assert found.fingerprint() != open_corpus("irds:isthmus-unreachable").fingerprint()
+
+
+def test_an_unknown_id_suggests_the_nearest() -> None:
+    with pytest.raises(InputError, match="knows no data set 'isthmus-tny'") as caught:
+        open_corpus("irds:isthmus-tny")
+    assert caught.value.allowed.startswith("isthmus-tiny")
+
+
+def test_what_cannot_be_fetched_is_explained() -> None:
+    with pytest.raises(InputError, match=r"cannot provide .*all download sources failed"):
+        list(open_corpus("irds:isthmus-unreachable").documents())
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    with pytest.raises(MissingPackageError, match=r"isthmus\[irds\]"):
+        open_corpus("irds:isthmus-tiny")

@@ -1,0 +1,54 @@
+"""Bootstrap intervals: they cover what they promise, repeat, and pair by query."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isthmus.errors import MismatchError
+from isthmus.evaluation import confidence_interval, difference_interval
+from isthmus.evaluation.bootstrap import mean_intervals
+
+
+def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(0)
+    scores = generator.beta(0.5, 0.5, size=(400, 80))  # many zeros and ones, like real measures
+    intervals = mean_intervals(scores, samples=1_000, confidence=0.9, seed=1)
+    covered = np.mean((intervals[:, 0] <= 0.5) & (intervals[:, 1] >= 0.5))
+    assert 0.85 < covered < 0.94
+
+
+def test_the_interval_equals_plain_resampling() -> None:
+    scores = np.random.default_rng(3).random(40)
+    generator = np.random.default_rng(7)
+    means = sorted(float(np.mean(generator.choice(scores, 40))) for _ in range(20_000))
+    low, high = mean_intervals(scores, samples=20_000, confidence=0.95, seed=0)[0]
+    assert low == pytest.approx(means[500], abs=0.004)
+    assert high == pytest.approx(means[19_500], abs=0.004)
+
+
+def test_blocks_rows_and_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = np.random.default_rng(0).random((3, 50))
+    whole = mean_intervals(scores, samples=300)
+    assert np.array_equal(whole, mean_intervals(scores, samples=300))
+    assert not np.array_equal(whole, mean_intervals(scores, samples=300, seed=1))
+    assert np.allclose(whole[1], mean_intervals(scores[1], samples=300)[0])
+    monkeypatch.setattr("isthmus.evaluation.bootstrap._BLOCK", 50 * 7)
+    assert np.allclose(whole, mean_intervals(scores, samples=300))
+
+
+def test_pairing_makes_a_small_steady_difference_visible() -> None:
+    generator = np.random.default_rng(0)
+    first = {f"q{n}": float(value) for n, value in enumerate(generator.random(100))}
+    second = {query: value - 0.01 for query, value in first.items()}
+    low, high = difference_interval(first, second, samples=500)
+    assert low == pytest.approx(0.01)
+    assert high == pytest.approx(0.01)
+    with pytest.raises(MismatchError, match="different queries"):
+        difference_interval(first, {"q0": 0.5})
+    wide_low, wide_high = confidence_interval(first, samples=500)
+    assert wide_high - wide_low > 0.05
+
+
+def test_one_query_has_no_spread() -> None:
+    assert confidence_interval({"q": 0.25}) == (0.25, 0.25)

@@ -1,0 +1,146 @@
+"""Tables say what they must, in every form, whatever the systems are called."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from rich.console import Console
+
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.evaluation import (
+    Cell,
+    EvaluationSettings,
+    Report,
+    Table,
+    per_query_tsv,
+    report_table,
+    suite_table,
+    summarise,
+)
+
+
+def report_of(means: dict[str, float], test: str = "t_test") -> Report:
+    """Systems whose scores differ steadily, so that each beats all those below it."""
+    wobble = [0.01 * (number % 7) for number in range(50)]
+    scores = {
+        system: {
+            "nDCG@10": {
+                f"q{number}": mean + wobble[(number * (place + 1)) % 50] for number in range(50)
+            }
+        }
+        for place, (system, mean) in enumerate(means.items())
+    }
+    settings = EvaluationSettings.parse(
+        {"test": test, "bootstrap_samples": 200, "randomisation_samples": 500}, where="test"
+    )
+    return summarise(scores, settings)
+
+
+def terminal(table: Table, width: int = 200) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(table.terminal())
+    written = console.file
+    assert isinstance(written, io.StringIO)
+    return written.getvalue()
+
+
+def test_means_letters_intervals_and_the_method_stand_in_the_table() -> None:
+    report = report_of({"bm25": 0.1, "dense": 0.5})
+    mean = f"{report.means['nDCG@10']['dense']:.3f}"
+    low, high = report.intervals["nDCG@10"]["dense"]
+    markdown = report_table(report).markdown()
+    assert f"| b | dense | **{mean}**<sup>a</sup> ({low:.3f}–{high:.3f}) |" in markdown
+    for text in (markdown, report_table(report).latex()):
+        assert "50 judged queries" in text
+        assert "paired two-sided t-test, Bonferroni over 1 pairs per measure, level 0.05" in text
+    assert "95% bootstrap interval of the mean (200 samples, seed 0)" in markdown
+    assert "bootstrap" not in report_table(report).latex()
+    assert rf"b & dense & \textbf{{{mean}}}$^{{a}}$ \\" in report_table(report).latex()
+    shown = terminal(report_table(report))
+    assert f"{mean}^a" in shown
+    assert f"{low:.3f}–{high:.3f}" in shown
+
+
+def test_the_caption_names_the_test_that_was_made() -> None:
+    caption = report_table(report_of({"a": 0.1, "b": 0.2}, test="randomisation")).caption
+    assert "paired randomisation test with 500 samples" in caption
+    assert "Letters" not in report_table(report_of({"alone": 0.1})).caption
+
+
+def test_a_narrow_terminal_cuts_nothing_off() -> None:
+    report = report_of({"a_system_with_a_rather_long_name": 0.1, "dense": 0.5})
+    low, high = report.intervals["nDCG@10"]["dense"]
+    shown = terminal(report_table(report), width=36)
+    assert f"{low:.3f}–{high:.3f}" in shown
+    assert "…" not in shown
+
+
+def test_latex_is_balanced_and_escapes_what_latex_reads_as_commands() -> None:
+    name = "a_b & 50% {x} #1 $y$ ~^ \\input{secret} <|>"
+    latex = Table(("system", "R_cap@10"), ((Cell(name), Cell("0.5")),), "A & B").latex()
+    row = next(line for line in latex.splitlines() if "secret" in line)
+    assert row == (
+        r"a\_b \& 50\% \{x\} \#1 \$y\$ \textasciitilde{}\textasciicircum{} "
+        r"\textbackslash{}input\{secret\} \textless{}\textbar{}\textgreater{} & 0.5 \\"
+    )
+    assert r"system & R\_cap@10 \\" in latex
+    assert r"\caption{A \& B}" in latex
+    assert r"\begin{tabular}{lr}" in latex
+    for name in ("table", "tabular"):
+        assert latex.count(rf"\begin{{{name}}}") == latex.count(rf"\end{{{name}}}") == 1
+    for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
+        assert latex.count(rule) == 1
+
+
+def test_markdown_cells_cannot_break_the_table() -> None:
+    table = Table(("system", "R_cap@10"), ((Cell("a|b *c* _d_ <e> snake_case\nf"), Cell("1")),), "")
+    header, rule, row = table.markdown().splitlines()[:3]
+    assert header == "| system | R_cap@10 |"
+    assert rule == "| --- | ---: |"
+    assert row == r"| a\|b \*c\* \_d\_ \<e> snake_case f | 1 |"
+
+
+def test_rich_markup_in_a_name_is_printed_not_obeyed() -> None:
+    assert "[red]x" in terminal(Table(("system",), ((Cell("[red]x"),),), ""))
+
+
+def test_per_query_scores_are_kept_to_the_last_digit() -> None:
+    report = report_of({"with\ttab": 1 / 3, "plain": 0.2})
+    rows = list(csv.reader(io.StringIO(per_query_tsv(report)), delimiter="\t"))
+    assert rows[0] == ["measure", "query", "with\ttab", "plain"]
+    for measure, query, first, second in rows[1:]:
+        assert float(first) == report.per_query[measure]["with\ttab"][query]
+        assert float(second) == report.per_query[measure]["plain"][query]
+    assert len(rows) == 51
+
+
+def test_a_suite_shows_the_average_and_who_is_best_on_how_many() -> None:
+    reports = {
+        "cranfield": report_of({"x": 0.2, "y": 0.4, "z": 0.1}),
+        "cisi": report_of({"x": 0.3, "y": 0.2, "z": 0.1}),
+        "npl": report_of({"x": 0.9, "y": 0.2, "z": 0.1}),
+    }
+    table = suite_table(reports, "nDCG@10")
+    assert table.columns == ("system", "cranfield", "cisi", "npl", "average", "best on")
+    by_name = {row[0].text: row for row in table.rows}
+    average = sum(report.means["nDCG@10"]["x"] for report in reports.values()) / 3
+    assert by_name["x"][4] == Cell(f"{average:.3f}", best=True)
+    assert [by_name[name][5].text for name in "xyz"] == ["2", "1", "0"]
+    assert [cell.best for cell in by_name["y"]] == [False, True, False, False, False, False]
+
+
+def test_a_tie_is_best_for_both() -> None:
+    same = {f"q{n}": 0.5 for n in range(3)}
+    report = summarise({"x": {"AP": same}, "y": {"AP": same}})
+    assert [row[-1].text for row in suite_table({"c": report}, "MAP").rows] == ["1", "1"]
+
+
+def test_a_suite_of_different_systems_or_another_measure_is_refused() -> None:
+    one, two = report_of({"x": 0.2, "y": 0.1}), report_of({"x": 0.2, "z": 0.1})
+    with pytest.raises(MismatchError, match="'y', 'z' stand in one alone"):
+        suite_table({"one": one, "two": two}, "nDCG@10")
+    with pytest.raises(SettingsError, match="not measured on 'one'") as refusal:
+        suite_table({"one": one}, "nDCG@100")
+    assert refusal.value.allowed == "nDCG@10"

@@ -1,0 +1,117 @@
+"""Dense search where the right answer is known beforehand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isthmus.errors import InputError, MismatchError, MissingPackageError
+from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.dense import DenseIndex
+from isthmus.indexes.manifest import Description
+from isthmus.records import Document
+
+
+def test_vectors_are_a_plain_npy_file(dense_folder: Path, vectors: np.ndarray) -> None:
+    np.testing.assert_array_equal(np.load(dense_folder / "vectors.npy"), vectors)
+
+
+def test_depth_beyond_the_collection(
+    dense_folder: Path, vectors: np.ndarray, documents: list[Document]
+) -> None:
+    (ranking,) = DenseIndex.open(dense_folder).search(vectors[:1], 1000, ["q"])
+    assert len(ranking) == 50
+    assert ranking.document_ids[0] == documents[int(np.argmax(vectors @ vectors[0]))].id
+    assert list(ranking.scores) == sorted(ranking.scores, reverse=True)
+
+
+def test_no_queries(dense_folder: Path) -> None:
+    assert DenseIndex.open(dense_folder).search(np.empty((0, 4)), 10, []) == []
+
+
+def test_identical_vectors_tie_exactly_and_go_by_id(
+    tmp_path: Path, dense_description: Description
+) -> None:
+    """Rounded products of equal vectors differ with their place in a block; the answer must not."""
+    generator = np.random.default_rng(1)
+    description = dense_description.model_copy(update={"dimension": 97})
+    vectors = np.repeat(generator.standard_normal((1, 97)).astype(np.float32), 203, axis=0)
+    documents = [Document(f"{row * 61 % 203:03}", "") for row in range(203)]
+    with DenseBuilder(tmp_path / "ties", description) as builder:
+        builder.add(documents, vectors)
+        builder.finish({})
+    queries = generator.standard_normal((5, 97)).astype(np.float32)
+    for backend in ("numpy", "faiss"):
+        index = DenseIndex.open(tmp_path / "ties", backend, block_rows=29)
+        for ranking in index.search(queries, 100, list("abcde")):
+            assert len(set(ranking.scores)) == 1
+            assert ranking.document_ids == tuple(f"{number:03}" for number in range(100))
+
+
+def test_answer_does_not_depend_on_blocks_batch_or_backend(
+    tmp_path: Path, dense_description: Description
+) -> None:
+    """Equal to the last bit, where plain float32 products would differ."""
+    generator = np.random.default_rng(2)
+    description = dense_description.model_copy(update={"dimension": 64})
+    vectors = generator.standard_normal((1000, 64)).astype(np.float32)
+    documents = [Document(str(row), "") for row in range(1000)]
+    with DenseBuilder(tmp_path / "index", description) as builder:
+        builder.add(documents, vectors)
+        builder.finish({})
+    queries = generator.standard_normal((130, 64)).astype(np.float32)
+    ids = [str(number) for number in range(130)]
+    expected = DenseIndex.open(tmp_path / "index").search(queries, 20, ids)
+    for backend in ("numpy", "faiss"):
+        for block_rows in (7, 333, 5000):
+            index = DenseIndex.open(tmp_path / "index", backend, block_rows)
+            assert index.search(queries, 20, ids) == expected
+            assert index.search(queries[:1], 20, ids[:1]) == expected[:1]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+def test_unusable_vectors_are_refused_by_name(
+    tmp_path: Path, dense_description: Description, bad: float
+) -> None:
+    vectors = np.ones((3, 4), dtype=np.float32)
+    vectors[1, 2] = bad
+    documents = [Document(name, "") for name in "xyz"]
+    with DenseBuilder(tmp_path / "index", dense_description) as builder:
+        builder.add(documents, np.ones((3, 4)))
+        with pytest.raises(InputError) as caught:
+            builder.add(documents, vectors)
+    assert "document 'y' is not finite" in caught.value.what
+    assert caught.value.where == "document 5 of the corpus"
+
+
+def test_float16_overflow_is_refused(tmp_path: Path, dense_description: Description) -> None:
+    description = dense_description.model_copy(update={"dtype": "float16"})
+    with (
+        DenseBuilder(tmp_path / "index", description) as builder,
+        pytest.raises(InputError, match="not finite in float16"),
+    ):
+        builder.add([Document("a", "")], np.array([[1e5, 0, 0, 0]], dtype=np.float32))
+
+
+def test_bad_queries_are_refused(dense_folder: Path) -> None:
+    index = DenseIndex.open(dense_folder)
+    with pytest.raises(InputError, match="query 'b' is not finite"):
+        index.search(np.array([[0, 0, 0, 0], [0, np.nan, 0, 0]]), 3, ["a", "b"])
+    with pytest.raises(MismatchError, match=r"shape \(1, 3\)"):
+        index.search(np.zeros((1, 3)), 3, ["a"])
+
+
+def test_missing_faiss_names_the_extra(dense_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(MissingPackageError) as caught:
+        DenseIndex.open(dense_folder, "faiss")
+    assert caught.value.remedy == "pip install 'isthmus[ann]'"
+
+
+def test_other_kind_is_refused(build_bm25: object, tmp_path: Path) -> None:
+    build_bm25([Document("a", "some words")])  # type: ignore[operator]
+    with pytest.raises(MismatchError, match="is a bm25 index"):
+        DenseIndex.open(tmp_path / "bm25")

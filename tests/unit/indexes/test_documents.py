@@ -1,0 +1,51 @@
+"""Documents come back as they went in, by row and by id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isthmus.errors import InputError
+from isthmus.indexes.documents import DocumentStore, DocumentWriter
+from isthmus.records import Document
+
+
+def _write(folder: Path, blocks: list[list[Document]], texts: bool = True) -> DocumentStore:
+    with DocumentWriter(folder, texts) as writer:
+        for block in blocks:
+            writer.add(block)
+        writer.finish()
+    return DocumentStore(folder)
+
+
+def test_rows_and_ids(tmp_path: Path, documents: list[Document]) -> None:
+    store = _write(tmp_path, [documents[:7], documents[7:8], documents[8:]])
+    assert [store.document(row) for row in range(len(store))] == documents
+    assert [store.row(document.id) for document in documents] == list(range(50))
+    assert store.row("absent") is None
+    assert store.row("zzz") is None
+    assert store.row("") is None
+    rows = np.array([49, 0, 8, 7, 7, 6])
+    assert store.ids(rows) == [documents[row].id for row in rows]
+    assert store.ids(np.array([], dtype=np.int64)) == []
+
+
+def test_ranks_are_the_order_of_python_strings(tmp_path: Path) -> None:
+    ids = ["b", "a", "Z", "é", "10", "9", "", "雪", "\U0001f600", "￿"]
+    store = _write(tmp_path, [[Document(i, "")] for i in ids])
+    assert [ids[row] for row in np.argsort(store.ranks)] == sorted(ids)
+
+
+def test_texts_are_optional(tmp_path: Path) -> None:
+    document = Document("a", "long text", "title")
+    assert _write(tmp_path, [[document]], texts=False).document(0) == Document("a", "", "title")
+
+
+def test_duplicate_ids_are_refused(tmp_path: Path) -> None:
+    blocks = [[Document("a", "1"), Document("b", "2")], [Document("a", "3")]]
+    with pytest.raises(InputError) as caught:
+        _write(tmp_path, blocks)
+    assert caught.value.what == "two documents have the id 'a'"
+    assert caught.value.where == "documents 1 and 3 of the corpus"

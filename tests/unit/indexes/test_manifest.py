@@ -1,0 +1,88 @@
+"""An index folder is whole, or it is refused with a message that says what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from isthmus.errors import InputError
+from isthmus.indexes.manifest import read_manifest, verify, workplace
+
+
+def test_manifest_tells_what_filled_the_index(dense_folder: Path) -> None:
+    manifest = read_manifest(dense_folder)
+    assert (manifest.kind, manifest.documents, manifest.dimension) == ("dense", 50, 4)
+    assert manifest.encoder is not None
+    assert manifest.encoder.fingerprint == "e0"
+    assert manifest.corpus.fingerprint == "c0"
+    assert set(manifest.files) == {"vectors.npy", "documents.arrow", "order.npy"}
+    assert verify(dense_folder) == manifest
+
+
+def _edit(folder: Path, **changes: object) -> None:
+    file = folder / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def _refusal(folder: Path) -> InputError:
+    with pytest.raises(InputError) as caught:
+        read_manifest(folder)
+    return caught.value
+
+
+def test_newer_format_is_refused(dense_folder: Path) -> None:
+    _edit(dense_folder, format=2)
+    error = _refusal(dense_folder)
+    assert "format version 2" in error.what
+    assert "--upgrade" in error.remedy
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "1"}', '{"format": 1}'])
+def test_damaged_manifest_is_refused(dense_folder: Path, content: str) -> None:
+    (dense_folder / "manifest.json").write_text(content)
+    error = _refusal(dense_folder)
+    assert str(dense_folder) in error.where
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "documents.arrow", "order.npy"])
+def test_truncated_and_missing_files_are_refused(dense_folder: Path, name: str) -> None:
+    file = dense_folder / name
+    size = file.stat().st_size
+    with file.open("r+b") as stream:
+        stream.truncate(size - 1)
+    error = _refusal(dense_folder)
+    assert "half-written" in error.what
+    assert f"{size - 1:,} bytes, not {size:,}" in error.what
+    assert error.where == str(file)
+    file.unlink()
+    assert f"{name!r} is missing" in _refusal(dense_folder).what
+
+
+def test_changed_byte_is_found_by_verify(dense_folder: Path) -> None:
+    with (dense_folder / "vectors.npy").open("r+b") as stream:
+        stream.seek(-1, 2)
+        last = stream.read(1)
+        stream.seek(-1, 2)
+        stream.write(bytes([last[0] ^ 1]))
+    read_manifest(dense_folder)
+    with pytest.raises(InputError, match=r"'vectors.npy' was changed"):
+        verify(dense_folder)
+
+
+def test_index_without_manifest_is_half_written(dense_folder: Path) -> None:
+    (dense_folder / "manifest.json").unlink()
+    assert "half-written: it has no manifest.json" in _refusal(dense_folder).what
+
+
+def test_what_is_no_index_at_all(tmp_path: Path) -> None:
+    assert "there is no index" in _refusal(tmp_path / "nowhere").what
+    (tmp_path / "file").write_text("")
+    assert "is a file" in _refusal(tmp_path / "file").what
+    (tmp_path / "folder").mkdir()
+    assert "is not an index" in _refusal(tmp_path / "folder").what
+    workplace(tmp_path / "begun").mkdir()
+    error = _refusal(tmp_path / "begun")
+    assert "interrupted" in error.what
+    assert "resumes" in error.remedy

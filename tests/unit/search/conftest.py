@@ -1,0 +1,68 @@
+"""An encoder small enough to reason about, and a corpus for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from isthmus.records import Document
+
+
+@dataclass
+class WordEncoder:
+    """Counts words into buckets."""
+
+    name: str = "words"
+    fingerprint: str = "words-1"
+    dimension: int = 97
+    similarity: str = "dot"
+    encoded: int = 0
+
+    @property
+    def settings(self) -> SimpleNamespace:
+        return SimpleNamespace(titles=True)
+
+    def has_tokens(self, text: str) -> bool:
+        return bool(text.split())
+
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for row, text in enumerate(texts):
+            for word in text.lower().split():
+                vectors[row, crc32(word.encode()) % self.dimension] += 1
+        return vectors
+
+    def encode_documents(self, documents: Sequence[Document], progress: bool = False) -> np.ndarray:
+        self.encoded += len(documents)
+        return self.encode_queries([document.contents(True) for document in documents])
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch) -> WordEncoder:
+    """What every model name loads in these tests."""
+    found = WordEncoder()
+
+    def load_encoder(path: str) -> WordEncoder:
+        found.name = path
+        return found
+
+    monkeypatch.setattr("isthmus.encoders.load_encoder", load_encoder, raising=False)
+    return found
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    texts = ["river bank", "money bank", "boat on the river", "loan and interest", "snow"]
+    file = tmp_path / "corpus.jsonl"
+    with file.open("w", encoding="utf-8") as stream:
+        for row, text in enumerate(texts):
+            record = {"_id": f"d{row}", "title": f"Title{row}", "text": text}
+            stream.write(json.dumps(record) + "\n")
+    return str(file)

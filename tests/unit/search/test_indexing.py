@@ -1,0 +1,107 @@
+"""The verb `index`: what it builds, reuses, resumes and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isthmus.config.output import read_snapshot
+from isthmus.errors import InputError, MismatchError, OutputError
+from isthmus.indexes.manifest import read_manifest, workplace
+from isthmus.search import IndexSettings, index
+
+
+def test_bm25_without_a_model(corpus: str, tmp_path: Path) -> None:
+    folder = index(corpus, tmp_path / "index")
+    manifest = read_manifest(folder)
+    assert (manifest.kind, manifest.documents, manifest.encoder) == ("bm25", 5, None)
+    assert index(corpus, tmp_path / "named", "bm25") == tmp_path / "named"
+    snapshot = read_snapshot(folder)
+    assert snapshot["verb"] == "index"
+    assert snapshot["complete"]
+    assert snapshot["identity"]["corpus"] == corpus
+    assert snapshot["identity"]["model"] == "bm25"
+    assert IndexSettings.parse(snapshot["identity"]["settings"], "rerun") == IndexSettings()
+
+
+def test_dense_index_remembers_its_encoder(corpus: str, tmp_path: Path, encoder: object) -> None:
+    (tmp_path / "model").mkdir()
+    folder = index(corpus, tmp_path / "index", f"{tmp_path}/./model")
+    manifest = read_manifest(folder)
+    assert manifest.encoder is not None
+    assert manifest.encoder.name == str(tmp_path / "model")
+    assert (manifest.documents, manifest.dimension, manifest.titles) == (5, 97, True)
+
+
+def test_same_index_is_reused(
+    corpus: str, tmp_path: Path, encoder: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index(corpus, tmp_path / "index", "model")
+    index(corpus, tmp_path / "index", "model")
+    assert encoder.encoded == 5  # type: ignore[attr-defined]
+    assert "nothing to do" in " ".join(capsys.readouterr().err.split())
+
+
+def test_changed_corpus_is_not_the_same_index(corpus: str, tmp_path: Path) -> None:
+    index(corpus, tmp_path / "index")
+    with Path(corpus).open("a") as stream:
+        stream.write('{"_id": "d9", "text": "more"}\n')
+    with pytest.raises(OutputError, match="differs in corpus"):
+        index(corpus, tmp_path / "index")
+
+
+def test_interrupted_indexing_goes_on(
+    corpus: str, tmp_path: Path, encoder: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = IndexSettings(block_size=2)
+    index(corpus, tmp_path / "whole", "model", settings)
+    plain = encoder.encode_documents  # type: ignore[attr-defined]
+    encoder.encoded = 0  # type: ignore[attr-defined]
+
+    def interrupted(documents: list[object]) -> np.ndarray:
+        if encoder.encoded == 4:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+        return plain(documents)
+
+    monkeypatch.setattr(encoder, "encode_documents", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        index(corpus, tmp_path / "index", "model", settings)
+    assert workplace(tmp_path / "index").is_dir()
+    assert not (tmp_path / "index").exists()
+    monkeypatch.setattr(encoder, "encode_documents", plain)
+    index(corpus, tmp_path / "index", "model", settings)
+    assert encoder.encoded == 5  # type: ignore[attr-defined]
+    for name in ("vectors.npy", "documents.arrow", "order.npy", "manifest.json"):
+        whole = (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "index" / name).read_bytes() == whole
+
+
+def test_titles_are_the_encoders_choice(corpus: str, tmp_path: Path, encoder: object) -> None:
+    with pytest.raises(MismatchError) as caught:
+        index(corpus, tmp_path / "index", "model", IndexSettings(titles=False))
+    assert caught.value.what == (
+        "titles = False, but the encoder 'model' was made with titles = True"
+    )
+
+
+def test_bad_corpora_and_outputs(corpus: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        index(str(tmp_path / "missing.jsonl"), tmp_path / "index")
+    with pytest.raises(OutputError, match="already holds something"):
+        index(corpus, tmp_path)
+    with pytest.raises(OutputError, match="is a file"):
+        index(corpus, corpus)
+
+
+def test_skipped_documents_are_counted(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path(corpus).open("a") as stream:
+        stream.write('{"_id": "d0", "text": "again"}\n')
+    with pytest.raises(InputError, match="duplicate id"):
+        index(corpus, tmp_path / "index")
+    index(corpus, tmp_path / "index", settings=IndexSettings(problems="skip"))
+    assert "skipped 1 x duplicate id" in " ".join(capsys.readouterr().err.split())
+    assert read_manifest(tmp_path / "index").documents == 5

@@ -1,0 +1,210 @@
+"""Searcher, the verb `search`, and hybrids."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from isthmus.collections import Problems, read_run
+from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
+from isthmus.records import Document, Query, Ranking
+from isthmus.search import (
+    HybridSearcher,
+    Searcher,
+    SearchSettings,
+    index,
+    open_searcher,
+    search,
+)
+from isthmus.search.searching import snippet
+
+
+@pytest.fixture
+def bm25(corpus: str, tmp_path: Path) -> Searcher:
+    return open_searcher(index(corpus, tmp_path / "bm25"))
+
+
+@pytest.fixture
+def dense(corpus: str, tmp_path: Path, encoder: object) -> Searcher:
+    return open_searcher(str(index(corpus, tmp_path / "dense", "model")))
+
+
+def test_search_and_show(bm25: Searcher, dense: Searcher) -> None:
+    queries = [Query("q1", "river"), Query("q2", "snow")]
+    for searcher in (bm25, dense):
+        one, two = searcher.search(queries, depth=2)
+        assert (one.query_id, two.query_id) == ("q1", "q2")
+        assert two.document_ids[0] == "d4"
+        assert len(one) == 2
+    assert {document for document, _ in bm25.search(queries)[0]} == {"d0", "d2"}
+    assert bm25.documents(["d4", "d0"]) == [
+        Document("d4", "snow", "Title4"),
+        Document("d0", "river bank", "Title0"),
+    ]
+    with pytest.raises(InputError, match="no document 'd77'"):
+        bm25.documents(["d77"])
+
+
+def test_mismatch_is_refused_when_built(bm25: Searcher, dense: Searcher, encoder: object) -> None:
+    other = replace(encoder, fingerprint="words-2")  # type: ignore[type-var]
+    with pytest.raises(MismatchError) as caught:
+        Searcher(other, dense.index)  # type: ignore[arg-type]
+    assert caught.value.what == (
+        "the index was filled by the encoder words-1, the searcher has the encoder words-2"
+    )
+    assert "--model" in caught.value.remedy
+    with pytest.raises(MismatchError, match="the searcher has no encoder"):
+        Searcher(None, dense.index)
+    with pytest.raises(MismatchError, match="filled by no encoder"):
+        Searcher(encoder, bm25.index)  # type: ignore[arg-type]
+
+
+def test_moved_encoder_is_asked_for(corpus: str, tmp_path: Path, encoder: object) -> None:
+    (tmp_path / "model").mkdir()
+    folder = index(corpus, tmp_path / "index", str(tmp_path / "model"))
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="no longer at") as caught:
+        open_searcher(folder)
+    assert "--model" in caught.value.remedy
+    open_searcher(folder, model=str(tmp_path / "moved"))
+
+
+@pytest.mark.parametrize("text", ["", "  ", "of the"])
+def test_query_without_tokens(bm25: Searcher, text: str) -> None:
+    queries = [Query("q1", "river"), Query("q2", text), Query("q3", "snow")]
+    with pytest.raises(InputError) as caught:
+        bm25.search(queries)
+    assert repr(text) in caught.value.what
+    assert caught.value.where == "query 'q2'"
+    problems = Problems("skip")
+    found = bm25.search(queries, problems=problems)
+    assert [ranking.query_id for ranking in found] == ["q1", "q2", "q3"]
+    assert found[1] == Ranking("q2")
+    assert len(found[2]) == 1
+    assert problems.counts == {"query without tokens": 1}
+
+
+def test_impossible_depth(bm25: Searcher) -> None:
+    with pytest.raises(SettingsError, match="depth = 0"):
+        bm25.search([Query("q", "river")], depth=0)
+
+
+def test_verb_for_one_query(bm25: Searcher, tmp_path: Path) -> None:
+    hits = search(tmp_path / "bm25", "the river", settings=SearchSettings(depth=1))
+    assert [(hit.id, hit.title, hit.snippet) for hit in hits] == [("d0", "Title0", "river bank")]
+    assert hits[0].score > 0
+    assert search(tmp_path / "bm25", "zebra") == []
+
+
+def test_verb_for_a_file_of_queries(bm25: Searcher, tmp_path: Path) -> None:
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("q1\triver\nq2\tthe of\nq3\tsnow\n")
+    with pytest.raises(InputError, match="query without tokens"):
+        search(tmp_path / "bm25", queries=queries, run=tmp_path / "out.trec")
+    assert not (tmp_path / "out.trec").exists()
+    path = search(
+        tmp_path / "bm25",
+        queries=queries,
+        run=tmp_path / "out.trec",
+        settings=SearchSettings(problems="skip", tag="mine"),
+    )
+    run = read_run(path)
+    assert run.name == "mine"
+    assert run.rankings["q1"].document_ids == ("d0", "d2")
+    assert set(run.rankings) == {"q1", "q3"}
+
+
+def test_verb_needs_one_of_the_two(bm25: Searcher, tmp_path: Path) -> None:
+    for arguments in (
+        {},
+        {"query": "a", "queries": "b"},
+        {"queries": "b"},
+        {"query": "a", "run": "c"},
+    ):
+        with pytest.raises(SettingsError, match="takes one query, or a file"):
+            search(tmp_path / "bm25", **arguments)  # type: ignore[call-overload]
+
+
+def test_snippets() -> None:
+    assert snippet("short  text\n here", "query") == "short text here"
+    long = "filler " * 100 + "the needle is here " + "filler " * 100
+    found = snippet(long, "Where is the Needle?")
+    assert "needle is here" in found
+    assert found.startswith("… ")
+    assert found.endswith(" …")
+    assert len(found) <= 204
+    assert snippet("x" * 500, "y") == "x" * 200 + " …"
+
+
+def test_hybrid_of_both(bm25: Searcher, dense: Searcher) -> None:
+    queries = [Query("q1", "river"), Query("q2", "snow")]
+    for fusion in ("weighted_sum", "reciprocal_rank"):
+        hybrid = HybridSearcher([bm25, dense], fusion)
+        assert [ranking.document_ids[0] for ranking in hybrid.search(queries)][1] == "d4"
+        alone = HybridSearcher([bm25, dense], fusion, weights=[1, 0]).search(queries)
+        assert [r.document_ids for r in alone] == [r.document_ids for r in bm25.search(queries)]
+        assert len(hybrid.search(queries, depth=1)[0]) == 1
+    assert hybrid.documents(["d4"])[0].text == "snow"
+
+
+def test_hybrid_answers_what_one_of_them_can(bm25: Searcher, dense: Searcher) -> None:
+    hybrid = HybridSearcher([bm25, dense])
+    assert len(hybrid.search([Query("q", "of the")])[0]) == 5
+    with pytest.raises(InputError, match="query without tokens"):
+        hybrid.search([Query("q", " ")])
+    problems = Problems("skip")
+    assert hybrid.search([Query("q", " ")], problems=problems) == [Ranking("q")]
+    assert problems.counts == {"query without tokens": 1}
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [1.0, -1.0], []])
+def test_impossible_weights(bm25: Searcher, dense: Searcher, weights: list[float]) -> None:
+    with pytest.raises(SettingsError, match="do not fit 2 searchers"):
+        HybridSearcher([bm25, dense], weights=weights)
+
+
+def test_misspelt_fusion(bm25: Searcher) -> None:
+    with pytest.raises(SettingsError, match="no fusion named 'weighted_sums'") as caught:
+        HybridSearcher([bm25], "weighted_sums")
+    assert caught.value.allowed.startswith("weighted_sum")
+
+
+def test_tuning_finds_the_weight_that_measures_best(bm25: Searcher, dense: Searcher) -> None:
+    queries = [Query("q1", "river"), Query("q2", "snow")]
+    hybrid = HybridSearcher([bm25, dense])
+    seen = []
+
+    def measure(rankings: list[Ranking]) -> float:
+        seen.append(rankings)
+        return -abs(len(seen) - 3)
+
+    tuned = hybrid.tune_weight(queries, measure, grid=(0, 0.25, 0.5, 0.75, 1))
+    assert tuned.weight == 0.5
+    assert tuned.curve == ((0, -2), (0.25, -1), (0.5, 0), (0.75, -1), (1, -2))
+    for weight, rankings in zip((0, 0.25, 0.5, 0.75, 1), seen, strict=True):
+        expected = HybridSearcher([bm25, dense], weights=[weight, 1 - weight])
+        assert rankings == expected.search(queries, depth=1000)
+    assert hybrid.tune_weight(queries, lambda _: 1.0).weight == 0.5
+    with pytest.raises(SettingsError, match="cannot be tuned for 3 searchers"):
+        HybridSearcher([bm25, dense, hybrid]).tune_weight(queries, lambda _: 1.0)
+
+
+def test_unwritable_run_file(bm25: Searcher, tmp_path: Path) -> None:
+    (tmp_path / "queries.tsv").write_text("q1\triver\n")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="a file stands where a folder should be"):
+        search(tmp_path / "bm25", queries=tmp_path / "queries.tsv", run=tmp_path / "file" / "out")
+
+
+def test_bm25_search_starts_without_torch(bm25: Searcher, tmp_path: Path) -> None:
+    code = (
+        "import sys; from isthmus.search import search; "
+        f"print(search({str(tmp_path / 'bm25')!r}, 'river')[0].id); "
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy imports'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("d0\n", 0), done.stderr
