@@ -18,7 +18,7 @@ def doctor(
     model: Annotated[str | None, typer.Option(help="A model to load.")] = None,
     index: Annotated[str | None, typer.Option(help="An index whose checksums to verify.")] = None,
 ) -> None:
-    """Check versions, hardware, disk and, where named, data, model and index, before hours are spent.
+    """Check versions, hardware, disk and, where named, data, model and index.
 
     Example: isthmus doctor --collection beir:scifact --model bert-base-uncased
     """

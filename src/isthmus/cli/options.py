@@ -14,7 +14,7 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
-        help="Overrides one value of the recipe, e.g. --set training.learning_rate=1e-4. Repeatable.",
+        help="Overrides one value, e.g. --set training.learning_rate=1e-4. Repeatable.",
     ),
 ]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]

@@ -73,7 +73,8 @@ class _Seen:
 
     def __init__(self) -> None:
         self._count = 0
-        self._table = sqlite3.connect("", isolation_level=None)
+        # Read by one thread at a time, but not always the same: tokenizers pulls from its own.
+        self._table = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._table.execute("PRAGMA journal_mode = OFF")
         self._table.execute("PRAGMA cache_size = -65536")  # 64 MiB
         self._table.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, position INT) WITHOUT ROWID")
