@@ -189,10 +189,17 @@ def _snapshot(verb: str, identity: Mapping[str, Any], complete: bool) -> dict[st
         "verb": verb,
         "complete": complete,
         "identity": dict(identity),
+        **environment(),
+        "command": sys.argv,
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What results may depend on besides settings and data: versions, commit, machine."""
+    return {
         "versions": {"isthmus": __version__, "python": platform.python_version(), **_versions()},
         "commit": _commit(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "command": sys.argv,
     }
 
 

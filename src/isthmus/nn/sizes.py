@@ -13,15 +13,8 @@ from isthmus.nn.backbone import Backbone
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "base": (12, 768)}
 
 
-def new_backbone(
-    size: str,
-    vocabulary: int,
-    pad_id: int,
-    max_length: int = 512,
-    dropout: float = 0.1,
-    seed: int = 0,
-) -> Backbone:
-    """A BERT with a masked-LM head and random weights, the same for the same seed."""
+def check_size(size: str) -> None:
+    """Refuses a size that does not exist."""
     if size not in SIZES:
         raise SettingsError(
             f"there is no size {size!r}",
@@ -29,8 +22,15 @@ def new_backbone(
             allowed=choices(size, SIZES),
             remedy="choose one of these, or give a model with --model",
         )
+
+
+def new_backbone(
+    size: str, vocabulary: int, pad_id: int, max_length: int = 512, seed: int = 0
+) -> Backbone:
+    """A BERT with a masked-LM head and random weights, the same for the same seed."""
     from transformers import BertConfig, BertForMaskedLM
 
+    check_size(size)
     layers, width = SIZES[size]
     config: Any = BertConfig(
         vocab_size=vocabulary,
@@ -40,8 +40,6 @@ def new_backbone(
         intermediate_size=4 * width,
         max_position_embeddings=max_length,
         pad_token_id=pad_id,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -8,16 +8,15 @@ from typing import Any
 
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import resolve
-from isthmus.config.output import claim, finish, is_complete, whole_folder
+from isthmus.config.output import claim, finish, is_complete
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_folder
-from isthmus.nn.sizes import new_backbone
 from isthmus.pretrain.recipe import PretrainSettings, assemble
+from isthmus.pretrain.scratch import start_from_nothing
 from isthmus.pretrain.step import PretrainExamples, PretrainTask
-from isthmus.progress import notice, track
+from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.launch import main_process_first
 from isthmus.training.trainer import Trainer
@@ -78,28 +77,14 @@ def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbo
     training = settings.training
     if settings.model is not None:
         name = model_folder(settings.model)
-        tokenizer = Tokenizer.load(name)
-        return tokenizer, Backbone.load(name, "add", training.dropout, training.seed)
-    assert settings.init is not None
-    tokenizer = _learnt_tokenizer(settings, texts)
-    dropout = 0.1 if training.dropout is None else training.dropout
-    return tokenizer, new_backbone(
-        settings.init, len(tokenizer), tokenizer.pad_id, dropout=dropout, seed=training.seed
-    )
-
-
-def _learnt_tokenizer(settings: PretrainSettings, texts: Corpus) -> Tokenizer:
-    # Kept from the moment it exists: learning it again could break ties another way, and
-    # everything that was tokenised or trained so far would be lost.
-    folder = Path(settings.output) / "tokenizer"
-    if not folder.is_dir():
+    else:
+        assert settings.init is not None
         contents = (document.contents(settings.titles) for document in texts.documents())
-        learnt = new_tokenizer(
-            track(contents, "learn tokenizer", unit="documents"), settings.vocabulary
+        start = Path(settings.output) / "start"
+        name = str(
+            start_from_nothing(contents, settings.init, settings.vocabulary, start, training.seed)
         )
-        with whole_folder(folder) as partial:
-            learnt.save(partial)
-    return Tokenizer.load(str(folder))
+    return Tokenizer.load(name), Backbone.load(name, "add", training.dropout, training.seed)
 
 
 def _check_length(settings: PretrainSettings, backbone: Backbone) -> None:

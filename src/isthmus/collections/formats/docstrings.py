@@ -7,6 +7,7 @@ taken out. Splits go by top-level package, so that nothing leaks from training i
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -21,6 +22,7 @@ from isthmus.collections.sources import Package, installed_sources
 from isthmus.progress import Bar, notice
 from isthmus.records import Document, Query
 
+STANDARD_LIBRARY = "stdlib"
 DEFAULT_SPLITS: Mapping[str, Sequence[str]] = {
     "dev": ("scipy",),
     "test": ("networkx", "numpy"),
@@ -38,8 +40,9 @@ _MARKUP_LINE = re.compile(r"^\s*(\W{3,}|>>>.*|\.\. .*|[:@]\w+.*|[-*] .*)$", re.M
 class Docstrings(Collection):
     """The documentation strings of the standard library and of installed packages.
 
-    `packages` are import names (None: everything found); `splits` gives the top-level packages of
-    each split, all others are in "train". `limit_per_package` keeps a fixed sample of each.
+    `packages` are import names, "stdlib" for the standard library (None: everything found).
+    `splits` gives the top-level packages of each split, all others are in "train".
+    `limit_per_package` keeps a fixed sample of each.
     All documents are in memory: which sentences are queries depends on all of them.
     """
 
@@ -130,9 +133,13 @@ class Docstrings(Collection):
         return {name: named[name] for name in kept}
 
     def _sources(self) -> dict[str, dict[str, Path]]:
-        installed = installed_sources(self.packages)
+        named = None if self.packages is None else set(self.packages) - {STANDARD_LIBRARY}
+        wanted = None if named is None else set(named)
+        if wanted is not None and STANDARD_LIBRARY in (self.packages or ()):
+            wanted |= sys.stdlib_module_names
+        installed = installed_sources(wanted)
         installed.pop("isthmus", None)  # present or not, depending on how it was installed
-        missing = sorted(set(self.packages or ()) - installed.keys())
+        missing = sorted((named or set()) - installed.keys())
         if missing:
             notice(f"documentation of {', '.join(missing)} left out: not installed here")
         return installed

@@ -1,0 +1,64 @@
+# One environment, .venv, for every target. A stamp file records each installed lock, so a second
+# call does nothing until the lock or pyproject.toml changes.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH := torch==2.13.0
+LOCKING := .lock
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-development quickstart quickstart-scratch test check lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/run.installed ## make .venv with the isthmus command in it
+
+setup-development: .venv/test.installed ## the same, with everything the tests and checks need
+
+quickstart: .venv/run.installed ## documentation strings to an evaluated search engine, about ten minutes on 2 cores
+	$(BIN)/isthmus quickstart
+
+quickstart-scratch: .venv/run.installed ## the same with a tokenizer and an encoder trained from nothing
+	$(BIN)/isthmus quickstart --recipe quickstart-scratch --output runs/quickstart-scratch
+
+test: .venv/test.installed ## run all tests; one of them: make test TESTS=tests/golden
+	$(BIN)/pytest $(TESTS)
+
+check: .venv/test.installed ## lint, formatting, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The test lock is resolved first and constrains the run lock: a package in both has one version,
+# and both fit into one .venv. torch comes first, so that nothing else chooses its build; the pin
+# drops the build's suffix (+cpu), because only the machine that installs knows which it needs.
+lock: ## resolve the dependencies anew and write requirements/*.lock
+	rm -rf $(LOCKING) && mkdir $(LOCKING)
+	$(PYTHON) -m venv $(LOCKING)/test && $(PYTHON) -m venv $(LOCKING)/run
+	$(LOCKING)/test/bin/pip install --quiet --upgrade pip
+	$(LOCKING)/test/bin/pip install --quiet $(TORCH)
+	$(LOCKING)/test/bin/pip install --quiet --editable '.[minilm,ann,hf,irds,st]' --group dev
+	$(LOCKING)/test/bin/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > $(LOCKING)/test.lock
+	$(LOCKING)/run/bin/pip install --quiet --upgrade pip
+	$(LOCKING)/run/bin/pip install --quiet $(TORCH)
+	$(LOCKING)/run/bin/pip install --quiet --constraint $(LOCKING)/test.lock --editable '.[minilm]' hatchling editables
+	$(LOCKING)/run/bin/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > $(LOCKING)/run.lock
+	mv $(LOCKING)/test.lock $(LOCKING)/run.lock requirements/
+	rm -rf $(LOCKING)
+
+clean: ## remove the environment and the caches; runs/ stays
+	rm -rf .venv $(LOCKING) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "isthmus needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -m venv .venv
+
+.venv/%.installed: requirements/%.lock pyproject.toml | .venv/bin/python
+	@echo "Installing $$(grep -c == $<) pinned packages into .venv (once, some minutes) ..."
+	@$(PIP) --requirement $<
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,82 @@
+"""Repeating what made a folder, from the snapshot that lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from isthmus.benchmark.quickstart import QuickstartSettings
+from isthmus.benchmark.quickstart import run as run_quickstart
+from isthmus.config.output import environment, read_snapshot
+from isthmus.errors import InputError, choices
+from isthmus.finetune.finetune import run as run_finetune
+from isthmus.finetune.settings import FinetuneSettings
+from isthmus.pretrain.pretrain import run as run_pretrain
+from isthmus.pretrain.recipe import PretrainSettings
+from isthmus.progress import notice
+from isthmus.search.indexing import IndexSettings, index
+
+
+def rerun(folder: str, output: str) -> Path:
+    """Runs the same verb with the same settings and seeds into another folder.
+
+    What has changed since (versions, commit) is said first; changed data is refused or said by
+    the fingerprints of the new snapshot against those of the old one.
+    """
+    snapshot = read_snapshot(Path(folder))
+    verb = snapshot["verb"]
+    if verb not in _VERBS:
+        raise InputError(
+            f"{folder!r} was made by {verb!r}, which cannot be repeated from its snapshot",
+            where=folder,
+            allowed=choices(verb, _VERBS),
+            remedy=f"run it again as it was: {' '.join(snapshot.get('command', []))}",
+        )
+    for line in _changes(snapshot, environment()):
+        notice(line)
+    _VERBS[verb](snapshot["identity"], output)
+    before, after = snapshot["identity"], read_snapshot(Path(output))["identity"]
+    if before.get("data") != after.get("data"):
+        notice("the data is not what it was: its fingerprint differs")
+    return Path(output)
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    versions = before.get("versions", {})
+    lines = [
+        f"{name}: {versions.get(name)} then, {found} now"
+        for name, found in now["versions"].items()
+        if versions.get(name) != found
+    ]
+    if before.get("commit") != now["commit"]:
+        lines.append(f"commit: {before.get('commit')} then, {now['commit']} now")
+    return lines
+
+
+def _pretrain(identity: Mapping[str, Any], output: str) -> None:
+    values = {**identity["settings"], "output": output}
+    run_pretrain(PretrainSettings.parse(values, "snapshot"))
+
+
+def _finetune(identity: Mapping[str, Any], output: str) -> None:
+    values = {**identity["settings"], "output": output}
+    run_finetune(FinetuneSettings.parse(values, "snapshot"))
+
+
+def _quickstart(identity: Mapping[str, Any], output: str) -> None:
+    values = {**identity["settings"], "output": output}
+    run_quickstart(QuickstartSettings.parse(values, "snapshot"))
+
+
+def _index(identity: Mapping[str, Any], output: str) -> None:
+    settings = IndexSettings.parse(identity["settings"], "snapshot")
+    index(identity["corpus"], output, identity["model"], settings)
+
+
+_VERBS: dict[str, Callable[[Mapping[str, Any], str], None]] = {
+    "pretrain": _pretrain,
+    "finetune": _finetune,
+    "index": _index,
+    "quickstart": _quickstart,
+}

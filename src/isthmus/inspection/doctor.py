@@ -1,0 +1,181 @@
+"""Checks before hours are spent: versions, hardware, disk, and whatever the user names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+from rich.table import Table
+
+from isthmus.collections import Problems, open_collection, open_corpus
+from isthmus.errors import IsthmusError
+from isthmus.indexes.manifest import verify
+from isthmus.progress import track
+from isthmus.text.corpus import cache_folder
+
+Verdict = Literal["good", "note", "wrong"]
+_LITTLE_DISK = 10 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, what was found, and whether that will do."""
+
+    subject: str
+    verdict: Verdict
+    detail: str
+
+
+def doctor(
+    corpus: str | None = None,
+    collection: str | None = None,
+    model: str | None = None,
+    index: str | None = None,
+) -> list[Finding]:
+    """What was found; nothing is changed, and one failed check does not stop the others."""
+    findings = [_python(), *_packages(), _hardware(), _disk()]
+    named: list[tuple[str, str | None, Callable[[str], list[Finding]]]] = [
+        ("corpus", corpus, _corpus),
+        ("collection", collection, _collection),
+        ("model", model, _model),
+        ("index", index, _index),
+    ]
+    for kind, spec, check in named:
+        if spec is not None:
+            try:
+                findings += check(spec)
+            except IsthmusError as error:
+                findings.append(Finding(f"{kind} {spec}", "wrong", str(error)))
+    return findings
+
+
+def findings_table(findings: list[Finding]) -> Table:
+    """The findings as a terminal table."""
+    colours = {"good": "green", "note": "yellow", "wrong": "red"}
+    table = Table("checked", "verdict", "found")
+    for finding in findings:
+        colour = colours[finding.verdict]
+        table.add_row(finding.subject, f"[{colour}]{finding.verdict}[/]", finding.detail)
+    return table
+
+
+def _python() -> Finding:
+    enough = sys.version_info >= (3, 11)
+    return Finding("Python", "good" if enough else "wrong", sys.version.split()[0])
+
+
+def _packages() -> list[Finding]:
+    """Every requirement of isthmus against what is installed; extras that are absent are notes."""
+    findings = []
+    for line in requires("isthmus") or ():
+        requirement = Requirement(line)
+        extra = requirement.marker is not None and "extra" in str(requirement.marker)
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            verdict: Verdict = "note" if extra else "wrong"
+            detail = f"not installed; pip install '{requirement.name}{requirement.specifier}'"
+            findings.append(Finding(requirement.name, verdict, detail))
+            continue
+        fits = requirement.specifier.contains(found.partition("+")[0], prereleases=True)
+        wanted = f" (wanted: {requirement.specifier})" if not fits else ""
+        findings.append(Finding(requirement.name, "good" if fits else "wrong", found + wanted))
+    return findings
+
+
+def _hardware() -> Finding:
+    import torch
+
+    from isthmus.nn.precision import native_bf16
+
+    bf16 = "bf16 is native" if native_bf16() else "no native bf16: training runs in float32"
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        count = torch.cuda.device_count()
+        detail = f"{count} x {card.name}, {card.total_memory / 2**30:.0f} GiB; {bf16}"
+        return Finding("GPU", "good", detail)
+    return Finding("GPU", "note", f"none; {os.cpu_count()} CPU cores; {bf16}")
+
+
+def _disk() -> Finding:
+    folder = cache_folder()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    verdict: Verdict = "good" if free > _LITTLE_DISK else "note"
+    return Finding("disk", verdict, f"{free / 2**30:,.1f} GiB free for the cache in {folder}")
+
+
+def _corpus(spec: str) -> list[Finding]:
+    problems = Problems("skip")
+    words = documents = untitled = 0
+    for document in track(open_corpus(spec, problems).documents(), f"read {spec}"):
+        documents += 1
+        words += len(document.text.split())
+        untitled += not document.title
+    detail = f"{documents:,} documents, {words / max(documents, 1):,.0f} words on average"
+    if untitled:
+        detail += f", {untitled:,} without title"
+    verdict: Verdict = "note" if problems.counts else "good"
+    return [
+        Finding(f"corpus {spec}", verdict, "\n".join(filter(None, (detail, problems.summary()))))
+    ]
+
+
+def _collection(spec: str) -> list[Finding]:
+    findings = _corpus(spec)
+    problems = Problems("skip")
+    collection = open_collection(spec, problems)
+    known = {document.id for document in collection.documents()}
+    asked = {query.id for query in collection.queries()}
+    judged_in: Counter[str] = Counter()
+    for split in collection.splits():
+        judgements = collection.judgements(split)
+        judged_in.update(judgements.keys())
+        missing = sum(d not in known for judged in judgements.values() for d in judged)
+        without = sum(query not in asked for query in judgements)
+        detail = f"{len(judgements):,} judged queries"
+        if missing:
+            detail += f"; {missing:,} judged documents are not in the corpus"
+        if without:
+            detail += f"; {without:,} judged queries have no text"
+        findings.append(
+            Finding(f"{spec} {split}", "wrong" if missing or without else "good", detail)
+        )
+    leaked = sum(count > 1 for count in judged_in.values())
+    if leaked:
+        findings.append(Finding(spec, "note", f"{leaked:,} queries are in more than one split"))
+    return findings
+
+
+def _model(name: str) -> list[Finding]:
+    from isthmus.nn.backbone import Backbone
+    from isthmus.nn.loading import model_folder
+    from isthmus.text.tokenizer import Tokenizer
+
+    folder = model_folder(name)
+    backbone, tokenizer = Backbone.load(folder), Tokenizer.load(folder)
+    parameters = sum(parameter.numel() for parameter in backbone.parameters())
+    head = "a masked-LM head" if backbone.has_head else "no masked-LM head: pretrain adds one"
+    detail = (
+        f"{backbone.config.model_type}, {parameters / 1e6:.1f} M parameters, width "
+        f"{backbone.dimension}, {len(tokenizer):,} tokens, {head}"
+    )
+    findings = [Finding(f"model {name}", "good", detail)]
+    if len(tokenizer) > len(backbone.word_embeddings):
+        detail = f"{len(tokenizer):,} tokens, but {len(backbone.word_embeddings):,} embeddings"
+        findings.append(Finding(f"tokenizer of {name}", "wrong", detail))
+    return findings
+
+
+def _index(folder: str) -> list[Finding]:
+    manifest = verify(Path(folder))
+    detail = f"{manifest.kind}, {manifest.documents:,} documents, every checksum holds"
+    return [Finding(f"index {folder}", "good", detail)]

@@ -1,0 +1,21 @@
+"""Results as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from isthmus.search.searching import Hit
+
+
+def hits_table(query: str, found: Sequence[Hit]) -> Table:
+    """The hits of a query as a terminal table, best first."""
+    table = Table(title=f"“{query}”", title_justify="left", caption=None if found else "no results")
+    table.add_column("score", justify="right")
+    table.add_column("document", overflow="fold")
+    table.add_column("text")
+    for hit in found:
+        name = hit.title if hit.title == hit.id else "\n".join(filter(None, (hit.title, hit.id)))
+        table.add_row(f"{hit.score:.3f}", name, hit.snippet)
+    return table
