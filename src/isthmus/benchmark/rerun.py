@@ -37,7 +37,7 @@ def rerun(folder: str, output: str) -> Path:
         notice(line)
     _VERBS[verb](snapshot["identity"], output)
     before, after = snapshot["identity"], read_snapshot(Path(output))["identity"]
-    if before.get("data") != after.get("data"):
+    if any(before.get(key) != after.get(key) for key in ("data", "fingerprints")):
         notice("the data is not what it was: its fingerprint differs")
     return Path(output)
 

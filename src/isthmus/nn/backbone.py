@@ -70,11 +70,13 @@ class Backbone(nn.Module):
                     remedy="choose an encoder of one of these architectures",
                 )
             _set_dropout(config, dropout)
+            fused = (attention or _training_attention()) == "sdpa"
             options = {
                 "config": config,
                 "dtype": torch.float32,
                 "use_safetensors": True,
-                "attn_implementation": attention or _training_attention(),
+                # None: fused where the architecture has it (MPNet has not), else plain products.
+                "attn_implementation": None if fused else "eager",
             }
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking, Run
+from isthmus.search.hybrid import HybridSearcher
 from isthmus.search.searcher import Searcher, open_searcher
 
 _QUERIES_AT_ONCE = 1024
@@ -29,6 +30,9 @@ class SearchSettings(Settings):
     )
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
     backend: Literal["numpy", "faiss"] = "numpy"
+    hybrid: str | None = Field(None, description="a second index, whose answers are fused in")
+    fusion: str = Field("weighted_sum", description="how: weighted_sum or reciprocal_rank")
+    weights: list[float] | None = Field(None, description="of the first and the second index")
     tag: str = Field("isthmus", pattern=r"^\S+$", description="the name of the run: no spaces")
     problems: Literal["refuse", "skip"] = "refuse"
 
@@ -41,27 +45,6 @@ class Hit:
     id: str
     title: str
     snippet: str
-
-
-@overload
-def search(
-    index: str | Path,
-    query: str,
-    queries: None = None,
-    run: None = None,
-    settings: SearchSettings | None = None,
-) -> list[Hit]: ...
-
-
-@overload
-def search(
-    index: str | Path,
-    query: None = None,
-    *,
-    queries: str | Path,
-    run: str | Path,
-    settings: SearchSettings | None = None,
-) -> Path: ...
 
 
 def search(
@@ -82,7 +65,7 @@ def search(
         )
     problems = Problems(settings.problems)
     asked = None if queries is None else list(read_queries(queries, problems))
-    searcher = open_searcher(index, settings.model, settings.backend)
+    searcher = _searcher(index, settings)
     if query is not None:
         (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
         return hits(searcher, ranking, query)
@@ -101,7 +84,15 @@ def search(
     return Path(run)
 
 
-def hits(searcher: Searcher, ranking: Ranking, query: str) -> list[Hit]:
+def _searcher(index: str | Path, settings: SearchSettings) -> Searcher | HybridSearcher:
+    first = open_searcher(index, settings.model, settings.backend)
+    if settings.hybrid is None:
+        return first
+    second = open_searcher(settings.hybrid, backend=settings.backend)
+    return HybridSearcher([first, second], settings.fusion, settings.weights)
+
+
+def hits(searcher: Searcher | HybridSearcher, ranking: Ranking, query: str) -> list[Hit]:
     """The documents of a ranking as they are shown to a person."""
     documents = searcher.documents(ranking.document_ids)
     return [

@@ -157,9 +157,10 @@ def _write_block(file: Path, ids: list[str], texts: list[str], tokenizer: str) -
     for text, encoding in zip(texts, encodings, strict=True):
         tokens.append(encoding.ids)
         words.append([-1 if word is None else word for word in encoding.word_ids])
-        begins = np.array([begin for begin, _ in encoding.offsets], dtype=np.int64)
-        starts = np.searchsorted(begins, sentence_starts(text))
-        sentences.append(np.unique(starts[starts < len(begins)]).astype(np.int32))
+        # By where tokens end: the space before a word is part of its token in some vocabularies.
+        ends = np.array([end for _, end in encoding.offsets], dtype=np.int64)
+        starts = np.searchsorted(ends, sentence_starts(text), side="right")
+        sentences.append(np.unique(starts[starts < len(ends)]).astype(np.int32))
     ints = pa.list_(pa.int32())
     table = pa.table(
         {

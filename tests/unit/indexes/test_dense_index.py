@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.errors import InputError, MismatchError, MissingPackageError
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.dense import DenseIndex
+from isthmus.indexes.dense import Backend, DenseIndex
 from isthmus.indexes.manifest import Description
 from isthmus.records import Document
 
@@ -45,10 +45,28 @@ def test_identical_vectors_tie_exactly_and_go_by_id(
         builder.finish({})
     queries = generator.standard_normal((5, 97)).astype(np.float32)
     for backend in ("numpy", "faiss"):
-        index = DenseIndex.open(tmp_path / "ties", backend, block_rows=29)
-        for ranking in index.search(queries, 100, list("abcde")):
-            assert len(set(ranking.scores)) == 1
-            assert ranking.document_ids == tuple(f"{number:03}" for number in range(100))
+        for block_rows in (29, 150):  # shorter than the depth; long enough to hide ties
+            index = DenseIndex.open(tmp_path / "ties", backend, block_rows)
+            for ranking in index.search(queries, 100, list("abcde")):
+                assert len(set(ranking.scores)) == 1
+                assert ranking.document_ids == tuple(f"{number:03}" for number in range(100))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "faiss"])
+@pytest.mark.parametrize("step", [1, -1])
+def test_best_documents_first_or_last_in_the_corpus(
+    tmp_path: Path, dense_description: Description, backend: Backend, step: int
+) -> None:
+    """Early blocks must not raise the bar before `depth` documents are found."""
+    scores = np.arange(20, dtype=np.float32)[::step]
+    vectors = np.zeros((20, 4), dtype=np.float32)
+    vectors[:, 1] = scores
+    with DenseBuilder(tmp_path / "index", dense_description) as builder:
+        builder.add([Document(f"{score:.0f}", "") for score in scores], vectors)
+        builder.finish({})
+    index = DenseIndex.open(tmp_path / "index", backend, block_rows=3)
+    (ranking,) = index.search(np.ones((1, 4)), 10, ["q"])
+    assert ranking.document_ids == tuple(str(score) for score in range(19, 9, -1))
 
 
 def test_answer_does_not_depend_on_blocks_batch_or_backend(

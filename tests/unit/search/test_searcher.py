@@ -161,6 +161,23 @@ def test_hybrid_answers_what_one_of_them_can(bm25: Searcher, dense: Searcher) ->
     assert problems.counts == {"query without tokens": 1}
 
 
+def test_hybrid_looks_deeper_than_it_answers(
+    bm25: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    plain = bm25.search
+
+    def watched(queries: list[Query], depth: int, problems: Problems) -> list[Ranking]:
+        asked.append(depth)
+        return plain(queries, depth, problems)
+
+    monkeypatch.setattr(bm25, "search", watched)
+    hybrid = HybridSearcher([bm25], candidates=50)
+    hybrid.search([Query("q", "river")], depth=1)
+    hybrid.search([Query("q", "river")], depth=70)
+    assert asked == [50, 70]
+
+
 @pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [1.0, -1.0], []])
 def test_impossible_weights(bm25: Searcher, dense: Searcher, weights: list[float]) -> None:
     with pytest.raises(SettingsError, match="do not fit 2 searchers"):

@@ -1,0 +1,201 @@
+"""Commands as users run them, in processes of their own that can be killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+Result = subprocess.CompletedProcess[str]
+_FOLDER = Path(__file__).parent
+TINY = (
+    "training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1",
+    "training.logging_steps=1", "training.save_steps=3", "training.report_to=[]",
+    "training.bf16=false",
+)  # fmt: skip
+
+
+class Commands:
+    """Runs `isthmus` commands, one at a time, in children of a process that is warm already."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "ISTHMUS_CACHE": str(folder / "cache"), "COLUMNS": "200"}
+        self._arguments: tuple[str, ...] = ()
+        self._parent = subprocess.Popen(
+            [sys.executable, str(_FOLDER / "forking.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )  # fmt: skip
+
+    def run(self, *arguments: str | Path) -> Result:
+        """What the command answered, whatever that is."""
+        self.start(*arguments)
+        result = self.wait()
+        assert result is not None
+        return result
+
+    def succeed(self, *arguments: str | Path) -> Result:
+        """The same, for a command that must end well."""
+        result = self.run(*arguments)
+        assert result.returncode == 0, result.stderr
+        return result
+
+    def start(self, *arguments: str | Path) -> None:
+        """Starts a command; `wait` or `kill` must follow."""
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        self._arguments = tuple(map(str, arguments))
+        command = {
+            "arguments": self._arguments,
+            "environment": self.environment,
+            "stdout": str(self.folder / "stdout"),
+            "stderr": str(self.folder / "stderr"),
+        }
+        self._parent.stdin.write(json.dumps(command) + "\n")
+        self._child = int(self._parent.stdout.readline())
+
+    def wait(self, seconds: float | None = None) -> Result | None:
+        """The result, or None when the command still runs after so many seconds."""
+        assert self._parent.stdout is not None
+        if not select.select([self._parent.stdout], [], [], seconds)[0]:
+            return None
+        code = int(self._parent.stdout.readline())
+        output = [
+            (self.folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")
+        ]
+        return Result(self._arguments, code, *output)
+
+    def kill(self) -> Result:
+        """Kills the command and its workers; its result, should it have ended by itself."""
+        os.killpg(self._child, signal.SIGKILL)
+        result = self.wait()
+        assert result is not None
+        return result
+
+    def close(self) -> None:
+        assert self._parent.stdin is not None
+        self._parent.stdin.close()
+        self._parent.wait()
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """A runner of commands with a cache of its own."""
+    runner = Commands(tmp_path_factory.mktemp("commands"))
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="session")
+def settings() -> Callable[..., list[str]]:
+    """`--set` arguments for runs small enough to test, and whatever is given beside."""
+
+    def arguments(*more: str) -> list[str]:
+        return [part for setting in (*TINY, *more) for part in ("--set", setting)]
+
+    return arguments
+
+
+@pytest.fixture
+def killed(commands: Commands) -> Callable[..., int]:
+    """Kills a command again and again while it makes progress, then lets it run to its end.
+
+    Each life lasts until it has left something new on the disk and a random while longer, so every
+    kill hits work in progress, at any point of it, and the end is always reached.
+    """
+
+    def run(
+        arguments: Sequence[str | Path],
+        progress: Callable[[], object],
+        kills: int,
+        longest: float,
+        seed: int = 0,
+    ) -> int:
+        generator = random.Random(seed)
+        hits = 0
+        for _ in range(kills):
+            before = progress()
+            commands.start(*arguments)
+            result = commands.wait(0)
+            while result is None and progress() == before:
+                result = commands.wait(0.01)
+            if result is None:
+                time.sleep(generator.uniform(0, longest))
+                result = commands.kill()
+            assert result.returncode in (0, -signal.SIGKILL), result.stderr
+            if result.returncode == 0:
+                break
+            hits += 1
+        return hits
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def words() -> list[str]:
+    """A made-up vocabulary of words that share syllables."""
+    syllables = ["ba", "do", "ke", "li", "mu", "na", "po", "ri", "su", "te", "vo", "za"]
+    generator = random.Random(1)
+    return ["".join(generator.choices(syllables, k=generator.randint(1, 4))) for _ in range(800)]
+
+
+@pytest.fixture(scope="session")
+def write_corpus(words: list[str]) -> Callable[[Path, int], Path]:
+    """Writes a jsonl corpus of so many made-up documents."""
+
+    def write(file: Path, documents: int) -> Path:
+        generator = random.Random(2)
+        with file.open("w", encoding="utf-8") as stream:
+            for number in range(documents):
+                text = " ".join(generator.choices(words, k=generator.randint(5, 30)))
+                record = {"_id": f"d{number}", "title": generator.choice(words), "text": text}
+                stream.write(json.dumps(record) + "\n")
+        return file
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def collection(
+    write_corpus: Callable[[Path, int], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A BEIR folder: every query is half of the words of the document that answers it."""
+    folder = tmp_path_factory.mktemp("collection")
+    corpus = write_corpus(folder / "corpus.jsonl", 400)
+    (folder / "qrels").mkdir()
+    generator = random.Random(3)
+    queries, judged = [], ["query-id\tcorpus-id\tscore"]
+    for number, line in enumerate(corpus.read_text(encoding="utf-8").splitlines()[:120]):
+        document = json.loads(line)
+        text = document["text"].split()
+        asked = " ".join(generator.sample(text, k=(len(text) + 1) // 2))
+        queries.append(json.dumps({"_id": f"q{number}", "text": asked}))
+        judged.append(f"q{number}\t{document['_id']}\t1")
+    (folder / "queries.jsonl").write_text("\n".join(queries) + "\n", encoding="utf-8")
+    (folder / "qrels" / "train.tsv").write_text("\n".join(judged) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(
+    commands: Commands,
+    collection: Path,
+    settings: Callable[..., list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A tiny encoder with dropout, pre-trained for a moment."""
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    commands.succeed(
+        "pretrain", "--corpus", collection, "--init", "tiny", "--output", folder,
+        *settings("vocabulary=600", "max_length=32", "training.max_steps=2"),
+    )  # fmt: skip
+    return folder

@@ -1,0 +1,158 @@
+"""Bag of words: -(1/|T|) Σ_{t in T} log softmax(z)_t, T the set of the text's regular tokens."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.objectives.bag_of_words import (
+    BagOfWords,
+    BagOfWordsSettings,
+    bag,
+    bag_of_words,
+)
+from isthmus.pretrain.parts import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+
+# [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4: a text with a repeated token, one of a single
+# token, one that an unknown and a mask typed by the user leave empty, one without any token.
+IDS = torch.tensor(
+    [
+        [2, 7, 12, 7, 7, 30, 3],
+        [2, 9, 3, 0, 0, 0, 0],
+        [2, 1, 4, 3, 0, 0, 0],
+        [2, 3, 0, 0, 0, 0, 0],
+    ]
+)
+MASK = (IDS != 0).long()
+BAGS = [{7, 12, 30}, {9}, set(), set()]
+CHOICES = list(itertools.product(("head", "embeddings"), ("cls", "mean")))
+
+
+def objective(projection: str = "head", vector: str = "cls") -> BagOfWords:
+    return BagOfWords(BagOfWordsSettings(projection=projection, vector=vector))
+
+
+@pytest.fixture
+def plain(backbone: Backbone, plain_head: Callable, log_softmax: Callable) -> Callable:
+    """Loss and gap of each text, from hidden states."""
+
+    def compute(states: torch.Tensor, projection: str, vector: str) -> list[tuple[float, float]]:
+        head = plain_head()
+        embeddings = backbone.word_embeddings.tolist()
+        results = []
+        for rows, mask, tokens in zip(states.tolist(), MASK.tolist(), BAGS, strict=True):
+            if not tokens:
+                results.append((0.0, 0.0))
+                continue
+            seen = [row for row, shown in zip(rows, mask, strict=True) if shown]
+            h = seen[0] if vector == "cls" else [sum(c) / len(seen) for c in zip(*seen)]  # noqa: B905
+            if projection == "head":
+                scores = head(h)
+            else:
+                scores = [sum(e * x for e, x in zip(row, h, strict=True)) for row in embeddings]
+            loss = -sum(log_softmax(scores, token) for token in tokens) / len(tokens)
+            results.append((loss, loss - math.log(len(tokens))))
+        return results
+
+    return compute
+
+
+@pytest.mark.parametrize(("projection", "vector"), CHOICES)
+def test_value_gap_and_count(
+    projection: str, vector: str, backbone: Backbone, vocabulary: Vocabulary, plain: Callable
+) -> None:
+    states = backbone(IDS, MASK)
+    step = {"hidden_states": states, "input_ids": IDS, "attention_mask": MASK}
+    part = objective(projection, vector)
+    assert part.count(step, vocabulary).item() == 2, "texts with an empty bag do not count"
+    found = part(step, backbone, vocabulary)
+    expected = plain(states, projection, vector)
+    assert found[""].item() == pytest.approx(sum(loss for loss, _ in expected), rel=1e-6)
+    assert found["gap"].item() == pytest.approx(sum(gap for _, gap in expected), rel=1e-6)
+    assert not found["gap"].requires_grad, "a number for the log"
+
+
+@pytest.mark.parametrize(("projection", "vector"), CHOICES)
+def test_gradient_of_every_hidden_state(
+    projection: str,
+    vector: str,
+    backbone: Backbone,
+    vocabulary: Vocabulary,
+    plain: Callable,
+    numerical_gradient: Callable,
+) -> None:
+    states = backbone(IDS, MASK).detach().requires_grad_()
+    step = {"hidden_states": states, "input_ids": IDS, "attention_mask": MASK}
+    objective(projection, vector)(step, backbone, vocabulary)[""].backward()
+
+    def loss() -> float:
+        return sum(loss for loss, _ in plain(states, projection, vector))
+
+    torch.testing.assert_close(
+        states.grad, numerical_gradient(loss, states), rtol=1e-5, atol=2e-6
+    )
+    assert not states.grad[2:].any(), "an empty bag contributes nothing"
+    assert not states.grad[MASK == 0].any()
+
+
+@pytest.mark.parametrize(("projection", "vector"), CHOICES)
+def test_gradient_of_all_weights(
+    projection: str, vector: str, backbone: Backbone, vocabulary: Vocabulary, plain: Callable
+) -> None:
+    step = {"hidden_states": backbone(IDS, MASK), "input_ids": IDS, "attention_mask": MASK}
+    objective(projection, vector)(step, backbone, vocabulary)[""].backward()
+    generator = torch.Generator().manual_seed(0)
+    parameters = [p for p in backbone.parameters() if p.grad is not None]
+    direction = [torch.randn(p.shape, generator=generator).double() for p in parameters]
+    analytic = sum((p.grad * d).sum() for p, d in zip(parameters, direction, strict=True))
+    sides = []
+    for size in (1e-6, -1e-6):
+        with torch.no_grad():
+            for parameter, along in zip(parameters, direction, strict=True):
+                parameter += size * along
+            losses = plain(backbone(IDS, MASK), projection, vector)
+            sides.append(sum(loss for loss, _ in losses))
+            for parameter, along in zip(parameters, direction, strict=True):
+                parameter -= size * along
+    assert analytic.item() == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-4)
+
+
+def test_the_bag_is_a_set_without_special_tokens(
+    vocabulary: Vocabulary, tokenizer: Tokenizer
+) -> None:
+    everything = torch.arange(vocabulary.size)[None]
+    found = set(bag(everything, vocabulary)[0].nonzero().flatten().tolist())
+    assert found == set(range(5, len(tokenizer))), "neither specials nor rows beyond the tokens"
+    for row, tokens in zip(bag(IDS, vocabulary), BAGS, strict=True):
+        assert set(row.nonzero().flatten().tolist()) == tokens
+
+
+def test_the_bag_is_of_the_text_before_masking(
+    backbone: Backbone, vocabulary: Vocabulary
+) -> None:
+    states = backbone(IDS, MASK)
+    step = {"hidden_states": states, "input_ids": IDS, "attention_mask": MASK}
+    hidden = {**step, "encoder_ids": torch.full_like(IDS, 4), "labels": IDS}
+    assert objective()(hidden, backbone, vocabulary)[""] == objective()(
+        step, backbone, vocabulary
+    )[""]
+
+
+def test_duplicates_count_once(backbone: Backbone, vocabulary: Vocabulary) -> None:
+    once = torch.tensor([[2, 7, 12, 30, 3]])
+    thrice = torch.tensor([[2, 7, 12, 7, 7, 30, 3]])
+    logits = torch.randn(1, vocabulary.size)
+    found = bag_of_words(logits, bag(thrice, vocabulary))
+    assert torch.equal(found, bag_of_words(logits, bag(once, vocabulary)))
+
+
+def test_the_lower_bound_is_reached_by_the_uniform_distribution(vocabulary: Vocabulary) -> None:
+    bags = bag(torch.tensor([[2, 7, 12, 7, 30, 3]]), vocabulary)
+    logits = torch.where(bags, 0.0, -1e9)
+    assert bag_of_words(logits, bags).item() == pytest.approx(math.log(3))

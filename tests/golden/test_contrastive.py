@@ -1,0 +1,103 @@
+"""Contrastive: -log softmax(q·pᵀ / temperature)[own positive], copies of the positive left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.finetune.losses.contrastive import contrastive
+from isthmus.finetune.task import BiEncoderTask
+from isthmus.nn.backbone import Backbone
+from isthmus.text.tokenizer import Tokenizer
+
+GROUP = 3  # one positive and two negatives per query
+# The first query's positive (key 1) is the second's negative and the third's positive too; the
+# second query's own group repeats its positive; negative 5 is shared and stays a negative.
+KEYS = [1, 5, 6, 2, 1, 2, 1, 5, 7]
+TARGETS = [0, 3, 6]
+
+
+def plain(
+    queries: list[list[float]], passages: list[list[float]], temperature: float
+) -> list[float]:
+    import math
+
+    losses = []
+    for query, target in zip(queries, TARGETS, strict=True):
+        scores = {}
+        for row, passage in enumerate(passages):
+            if row == target or KEYS[row] != KEYS[target]:
+                product = sum(x * y for x, y in zip(query, passage, strict=True))
+                scores[row] = product / temperature
+        total = sum(math.exp(score) for score in scores.values())
+        losses.append(-math.log(math.exp(scores[target]) / total))
+    return losses
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 4.0])
+def test_value_and_gradient(temperature: float, numerical_gradient: Callable) -> None:
+    generator = torch.Generator().manual_seed(1)
+    queries = torch.randn(3, 5, generator=generator).double().requires_grad_()
+    passages = torch.randn(9, 5, generator=generator).double().requires_grad_()
+    losses = contrastive(
+        queries, passages, torch.tensor(TARGETS), torch.tensor(KEYS), temperature
+    )
+    expected = plain(queries.tolist(), passages.tolist(), temperature)
+    assert losses.tolist() == pytest.approx(expected, rel=1e-5)
+    losses.sum().backward()
+
+    def loss() -> float:
+        return sum(plain(queries.tolist(), passages.tolist(), temperature))
+
+    for tensor in (queries, passages):
+        torch.testing.assert_close(
+            tensor.grad, numerical_gradient(loss, tensor), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_a_copy_of_the_positive_gets_no_gradient_from_its_query() -> None:
+    passages = torch.randn(9, 5).requires_grad_()
+    losses = contrastive(
+        torch.randn(3, 5), passages, torch.tensor(TARGETS), torch.tensor(KEYS), 1.0
+    )
+    losses[0].backward()
+    untouched = {row for row in range(9) if not passages.grad[row].any()}
+    assert untouched == {4, 6}
+
+
+@pytest.mark.parametrize(
+    ("pooling", "similarity", "temperature"),
+    [("cls", "dot", 1.0), ("mean", "cosine", 0.05), ("mean", "dot", 1.0), ("cls", "cosine", 1.0)],
+)
+def test_the_task_scores_every_query_against_the_whole_batch(
+    pooling: str, similarity: str, temperature: float, backbone: Backbone, tokenizer: Tokenizer
+) -> None:
+    settings = DenseSettings(pooling=pooling, similarity=similarity)
+    task = BiEncoderTask(DenseEncoder(backbone, tokenizer, settings), GROUP, temperature)
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(5, len(tokenizer), (12, 6), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[::2, 4:] = 0  # padded rows, so that mean pooling has something to leave out
+    batch = {
+        "query_ids": ids[:3],
+        "query_mask": mask[:3],
+        "passage_ids": ids[3:],
+        "passage_mask": mask[3:],
+        "keys": torch.tensor(KEYS),
+    }
+    vectors = []
+    for states, shown in zip(backbone(ids, mask).tolist(), mask.tolist(), strict=True):
+        rows = [row for row, seen in zip(states, shown, strict=True) if seen]
+        vector = rows[0]
+        if pooling == "mean":
+            vector = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        if similarity == "cosine":
+            length = sum(x * x for x in vector) ** 0.5
+            vector = [x / length for x in vector]
+        vectors.append(vector)
+    expected = sum(plain(vectors[:3], vectors[3:], temperature))
+    assert task(batch)["contrastive"].item() == pytest.approx(expected, rel=1e-5)
+    assert task.counts(batch)["contrastive"].item() == 3

@@ -1,0 +1,180 @@
+"""Every architecture: the head on chosen rows gives the model's own logits; saving loses nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+from isthmus.nn.backbone import _HEADS, Backbone
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 67,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 40,
+    "pad_token_id": 1,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "bert": SIZES,
+    "distilbert": {
+        "vocab_size": 67, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24,
+        "max_position_embeddings": 40, "pad_token_id": 1,
+    },
+    "roberta": SIZES,
+    "xlm-roberta": SIZES,
+    "camembert": SIZES,
+    "mpnet": SIZES,
+    "electra": {**SIZES, "embedding_size": 12},
+    "modernbert": {**SIZES, "global_attn_every_n_layers": 2, "local_attention": 8},
+}  # fmt: skip
+IDS = torch.tensor([[0, 9, 33, 60, 5, 8, 13, 2], [0, 66, 7, 2, 1, 1, 1, 1]])
+MASK = (IDS != 1).long()
+architecture = pytest.mark.parametrize("kind", MODELS)
+
+
+def random_model(kind: str) -> Any:
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(kind, **MODELS[kind])
+    model = AutoModelForMaskedLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases and norms that matter
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def test_every_known_architecture_is_here() -> None:
+    assert set(MODELS) == set(_HEADS)
+
+
+@architecture
+def test_states_and_head_are_the_models_own_logits(kind: str) -> None:
+    model = random_model(kind)
+    backbone = Backbone(model).eval()
+    assert backbone.has_head
+    assert backbone.dimension == 16
+    with torch.no_grad():
+        states = backbone(IDS, MASK)
+        expected = model(input_ids=IDS, attention_mask=MASK).logits
+        assert states.shape == (2, 8, 16)
+        torch.testing.assert_close(backbone.head(states), expected, rtol=1e-5, atol=1e-5)
+        rows = MASK.bool()
+        torch.testing.assert_close(backbone.head(states[rows]), expected[rows], rtol=1e-5, atol=1e-5)  # fmt: skip
+        assert backbone.head(states[rows][:0]).shape == (0, 67), "no row is no trouble"
+
+
+@architecture
+def test_padding_changes_no_state(kind: str) -> None:
+    backbone = Backbone(random_model(kind)).eval()
+    with torch.no_grad():
+        padded = backbone(IDS, MASK)[1, :4]
+        alone = backbone(IDS[1:, :4], MASK[1:, :4])[0]
+    torch.testing.assert_close(padded, alone, rtol=1e-4, atol=1e-5)
+
+
+@architecture
+def test_what_is_saved_loads_everywhere(kind: str, tmp_path: Path) -> None:
+    backbone = Backbone(random_model(kind)).eval()
+    backbone.save(tmp_path)
+    assert (tmp_path / "model.safetensors").is_file()
+    assert not list(tmp_path.glob("*.bin"))
+    with torch.no_grad():
+        states = backbone(IDS, MASK)
+        logits = backbone.head(states)
+        plain = AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+        found = plain(input_ids=IDS, attention_mask=MASK).last_hidden_state
+        torch.testing.assert_close(found, states, rtol=1e-5, atol=1e-5)
+        full = AutoModelForMaskedLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+        torch.testing.assert_close(full(input_ids=IDS, attention_mask=MASK).logits, logits)
+        for attention in ("eager", "sdpa"):
+            again = Backbone.load(str(tmp_path), attention=attention).eval()
+            assert again.has_head
+            torch.testing.assert_close(again(IDS, MASK)[MASK.bool()], states[MASK.bool()], rtol=1e-4, atol=1e-5)  # fmt: skip
+        torch.testing.assert_close(
+            dict(again.state_dict()), dict(backbone.state_dict()), rtol=0, atol=0
+        )
+
+
+@architecture
+def test_restore_puts_weights_back_into_the_same_model(kind: str, tmp_path: Path) -> None:
+    backbone = Backbone(random_model(kind))
+    before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
+    backbone.save(tmp_path)
+    with torch.no_grad():
+        for parameter in backbone.parameters():
+            parameter.zero_()
+    backbone.restore(tmp_path)
+    torch.testing.assert_close(dict(backbone.state_dict()), before, rtol=0, atol=0)
+    embeddings = backbone.word_embeddings
+    assert embeddings is backbone.model.get_input_embeddings().weight
+    output = backbone.model.get_output_embeddings()
+    assert output.weight is embeddings, "still tied"
+
+
+@architecture
+def test_freezing_the_head_leaves_everything_else_trainable(kind: str) -> None:
+    backbone = Backbone(random_model(kind)).train()
+    backbone.freeze_head()
+    frozen = {n for n, p in backbone.model.named_parameters() if not p.requires_grad}
+    encoder = {id(p) for p in backbone.encoder.parameters()}
+    own = {n for n, p in backbone.model.named_parameters() if id(p) not in encoder}
+    assert frozen == own
+    assert own
+    assert backbone.word_embeddings.requires_grad
+    # Trainable and reached: what takes part in data-parallel training must get a gradient.
+    backbone(IDS, MASK).sum().backward()
+    unreached = {n for n, p in backbone.model.named_parameters() if p.requires_grad and p.grad is None}  # fmt: skip
+    assert not unreached
+
+
+@architecture
+def test_an_encoder_without_head_keeps_or_gains_one(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = random_model(kind).base_model
+    plain.save_pretrained(tmp_path)
+    kept = Backbone.load(str(tmp_path)).eval()
+    assert not kept.has_head
+    kept.freeze_head()
+    assert all(parameter.requires_grad for parameter in kept.parameters())
+    said = capsys.readouterr().err
+    assert "masked-LM head" not in said
+    added = Backbone.load(str(tmp_path), head="add", seed=1).eval()
+    assert "no masked-LM head in this checkpoint" in capsys.readouterr().err.replace("\n", " ")
+    assert added.has_head
+    with torch.no_grad():
+        torch.testing.assert_close(added(IDS, MASK), kept(IDS, MASK), rtol=1e-5, atol=1e-5)
+        logits = added.head(added(IDS, MASK))
+    assert logits.shape == (2, 8, 67)
+    assert added.model.get_output_embeddings().weight is added.word_embeddings
+    again = Backbone.load(str(tmp_path), head="add", seed=1).eval()
+    torch.testing.assert_close(dict(again.state_dict()), dict(added.state_dict()), rtol=0, atol=0)
+
+
+@architecture
+def test_dropout_replaces_every_rate(kind: str, tmp_path: Path) -> None:
+    Backbone(random_model(kind)).save(tmp_path)
+    backbone = Backbone.load(str(tmp_path), dropout=0.0).train()
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(IDS, MASK), backbone(IDS, MASK), rtol=0, atol=0)
+    rates = [m.p for m in backbone.modules() if isinstance(m, torch.nn.Dropout)]
+    assert set(rates) <= {0.0}
+    strong = Backbone.load(str(tmp_path), dropout=0.5).train()
+    with torch.no_grad():
+        assert not torch.equal(strong(IDS, MASK), strong(IDS, MASK))
+
+
+def test_other_architectures_are_refused(tmp_path: Path) -> None:
+    from isthmus.errors import InputError
+
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=67)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="'gpt2' model, which isthmus does not know") as caught:
+        Backbone.load(str(tmp_path))
+    assert "modernbert" in caught.value.allowed

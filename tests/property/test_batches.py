@@ -1,0 +1,78 @@
+"""The order of examples: nothing twice, like lengths side by side, the same however it is split."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isthmus.text.batches import bucketed_order, length_sorted_batches
+
+LENGTHS = st.lists(st.integers(0, 512), max_size=300)
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 40), st.integers(0, 5), st.integers(0, 5))
+def test_an_epoch_is_a_permutation_of_whole_batches(
+    lengths: list[int], batch: int, seed: int, epoch: int
+) -> None:
+    order = bucketed_order(lengths, batch, seed, epoch)
+    assert len(set(order.tolist())) == len(order)
+    assert set(order.tolist()) <= set(range(len(lengths)))
+    kept = len(lengths) if len(lengths) <= batch else len(lengths) // batch * batch
+    assert len(order) == kept
+    np.testing.assert_array_equal(order, bucketed_order(np.array(lengths), batch, seed, epoch))
+
+
+@settings(deadline=None)
+@given(st.integers(2, 40), st.integers(1, 8), st.integers(0, 9))
+def test_batches_hold_like_lengths(batches: int, batch: int, seed: int) -> None:
+    # Fewer than a pool: the batches are then exactly the sorted lengths, cut.
+    lengths = np.random.default_rng(seed).permutation(batches * batch)
+    order = bucketed_order(lengths, batch, seed, epoch=0)
+    cut = lengths[order].reshape(-1, batch)
+    assert sorted(map(tuple, cut)) == [
+        tuple(range(start, start + batch)) for start in range(0, len(lengths), batch)
+    ]
+
+
+def test_epochs_and_seeds_differ_and_batches_are_not_sorted() -> None:
+    lengths = np.arange(4000) % 97
+    orders = {
+        bucketed_order(lengths, 16, seed, epoch).tobytes() for seed in (0, 1) for epoch in (0, 1)
+    }
+    assert len(orders) == 4
+    first = lengths[bucketed_order(lengths, 16, 0, 0)].reshape(-1, 16).mean(1)
+    assert abs(np.corrcoef(first, np.arange(len(first)))[0, 1]) < 0.3
+
+
+def test_pools_mix_lengths_between_epochs() -> None:
+    # Examples of a batch in one epoch are not chained together in the next.
+    lengths = np.random.default_rng(0).integers(0, 100, 20_000)
+    company: list[set[int]] = []
+    for epoch in (0, 1):
+        rows = bucketed_order(lengths, 10, 0, epoch).reshape(-1, 10)
+        company.append(set(next(row for row in rows.tolist() if 7 in row)))
+    assert len(company[0] & company[1]) < 5
+
+
+def test_examples_that_sit_out_take_turns() -> None:
+    lengths = [10] * 17
+    left_out = {
+        (set(range(17)) - set(bucketed_order(lengths, 8, 0, epoch).tolist())).pop()
+        for epoch in range(40)
+    }
+    assert len(left_out) > 10
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 40))
+def test_encoding_batches_hold_everything_once_longest_first(
+    lengths: list[int], batch: int
+) -> None:
+    batches = length_sorted_batches(lengths, batch)
+    seen = [int(row) for rows in batches for row in rows]
+    assert sorted(seen) == list(range(len(lengths)))
+    assert all(0 < len(rows) <= batch for rows in batches)
+    ordered = [lengths[row] for row in seen]
+    assert ordered == sorted(lengths, reverse=True)
