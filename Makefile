@@ -57,8 +57,12 @@ clean: ## remove the environment and the caches; runs/ stays
 		{ echo "isthmus needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -m venv .venv
 
+# An interrupted pip leaves packages without metadata, at which its next run fails: start anew then.
 .venv/%.installed: requirements/%.lock pyproject.toml | .venv/bin/python
+	@if [ -e .venv/installing ]; then $(PYTHON) -m venv --clear .venv; fi
+	@touch .venv/installing
 	@echo "Installing $$(grep -c == $<) pinned packages into .venv (once, some minutes) ..."
 	@$(PIP) --requirement $<
 	@$(PIP) --no-deps --no-build-isolation --editable .
+	@rm .venv/installing
 	@touch $@

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,11 +30,18 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {**os.environ, "ISTHMUS_CACHE": str(folder / "cache"), "COLUMNS": "200"}
+        # Threads that wait for each other cost these small matrices more than they bring.
+        self.environment = {
+            **os.environ,
+            "ISTHMUS_CACHE": str(folder / "cache"),
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "200",
+        }
         self._arguments: tuple[str, ...] = ()
         self._parent = subprocess.Popen(
             [sys.executable, str(_FOLDER / "forking.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            env=self.environment,
         )  # fmt: skip
 
     def run(self, *arguments: str | Path) -> Result:
@@ -69,9 +77,7 @@ class Commands:
         if not select.select([self._parent.stdout], [], [], seconds)[0]:
             return None
         code = int(self._parent.stdout.readline())
-        output = [
-            (self.folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")
-        ]
+        output = [(self.folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
         return Result(self._arguments, code, *output)
 
     def kill(self) -> Result:
@@ -106,8 +112,8 @@ def settings() -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def killed(commands: Commands) -> Callable[..., int]:
-    """Kills a command again and again while it makes progress, then lets it run to its end.
+def killed(commands: Commands) -> Callable[..., Counter[str]]:
+    """Kills a command again and again, then lets it run to its end; counts the hits by stage.
 
     Each life lasts until it has left something new on the disk and a random while longer, so every
     kill hits work in progress, at any point of it, and the end is always reached.
@@ -118,10 +124,10 @@ def killed(commands: Commands) -> Callable[..., int]:
         progress: Callable[[], object],
         kills: int,
         longest: float,
-        seed: int = 0,
-    ) -> int:
-        generator = random.Random(seed)
-        hits = 0
+        stage: Callable[[], str] = str,
+    ) -> Counter[str]:
+        generator = random.Random(0)
+        hits: Counter[str] = Counter()
         for _ in range(kills):
             before = progress()
             commands.start(*arguments)
@@ -133,8 +139,9 @@ def killed(commands: Commands) -> Callable[..., int]:
                 result = commands.kill()
             assert result.returncode in (0, -signal.SIGKILL), result.stderr
             if result.returncode == 0:
-                break
-            hits += 1
+                return hits
+            hits[stage()] += 1
+        commands.succeed(*arguments)
         return hits
 
     return run

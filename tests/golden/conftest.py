@@ -34,7 +34,7 @@ def backbone(tokenizer: Tokenizer) -> Backbone:
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=16,
-        max_position_embeddings=32,
+        max_position_embeddings=144,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         initializer_range=0.4,

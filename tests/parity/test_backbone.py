@@ -10,6 +10,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
+from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import _HEADS, Backbone
 
 SIZES: dict[str, Any] = {
@@ -76,6 +77,22 @@ def test_padding_changes_no_state(kind: str) -> None:
         padded = backbone(IDS, MASK)[1, :4]
         alone = backbone(IDS[1:, :4], MASK[1:, :4])[0]
     torch.testing.assert_close(padded, alone, rtol=1e-4, atol=1e-5)
+
+
+@architecture
+def test_positions_are_exactly_as_many_as_there_are(kind: str) -> None:
+    backbone = Backbone(random_model(kind)).eval()
+    ids = torch.full((1, backbone.positions + 1), 9)
+    with torch.no_grad():
+        states = backbone(ids[:, 1:], torch.ones_like(ids[:, 1:]))
+        assert states.shape == (1, backbone.positions, 16)
+        if kind != "modernbert":  # rotary: trained for so many, able to take more
+            with pytest.raises((IndexError, RuntimeError)):
+                backbone(ids, torch.ones_like(ids))
+    backbone.check_length(backbone.positions, "max_length")
+    with pytest.raises(SettingsError, match="more than the model has positions for") as caught:
+        backbone.check_length(backbone.positions + 1, "max_length")
+    assert caught.value.remedy == f"--set max_length={backbone.positions}"
 
 
 @architecture
@@ -171,8 +188,6 @@ def test_dropout_replaces_every_rate(kind: str, tmp_path: Path) -> None:
 
 
 def test_other_architectures_are_refused(tmp_path: Path) -> None:
-    from isthmus.errors import InputError
-
     config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=67)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="'gpt2' model, which isthmus does not know") as caught:

@@ -37,14 +37,19 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
     before anything else, so that whoever finds the folder knows what it was meant to become.
     """
     marker = folder / SNAPSHOT
-    if folder.is_file():
-        raise OutputError(
-            f"{str(folder)!r} is a file",
-            where="--output",
-            allowed="a folder that does not exist yet, is empty, or holds the same job unfinished",
-            remedy="choose another --output",
-        )
-    if folder.is_dir() and any(folder.iterdir()):
+    with writing(folder):
+        if folder.is_file():
+            raise OutputError(
+                f"{str(folder)!r} is a file",
+                where="--output",
+                allowed="a folder that does not exist yet, is empty, or holds the same job "
+                "unfinished",
+                remedy="choose another --output",
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        # A marker that was being written when the process died is nobody's work.
+        empty = all(found == _partial(marker) for found in folder.iterdir())
+    if not empty:
         if not marker.is_file():
             raise OutputError(
                 f"{str(folder)!r} already holds something that isthmus did not write",
@@ -63,8 +68,6 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
                 remedy="choose another --output, or remove the folder to start anew",
             )
         return True
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     write_json(marker, _snapshot(verb, identity, complete=False))
     return False
 
@@ -114,7 +117,7 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill, which appears under its name only when the block ends without error."""
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial = _partial(folder)
     shutil.rmtree(partial, ignore_errors=True)
     with writing(folder):
         partial.mkdir(parents=True)
@@ -159,7 +162,7 @@ def writing(target: Path) -> Iterator[None]:
 def write_json(file: Path, value: Any) -> None:
     """Writes JSON so that a reader sees the old file or the new one, never a part."""
     with writing(file):
-        partial = file.with_name(f".{file.name}.partial")
+        partial = _partial(file)
         with partial.open("w", encoding="utf-8") as stream:
             json.dump(value, stream, indent=2, ensure_ascii=False, sort_keys=False)
             stream.write("\n")
@@ -168,10 +171,15 @@ def write_json(file: Path, value: Any) -> None:
         partial.replace(file)
 
 
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")
+
+
 def _free(target: Path) -> str:
-    while not target.exists():
-        target = target.parent
-    return f"{shutil.disk_usage(target).free / 2**20:,.0f} MiB"
+    for folder in (target, *target.absolute().parents):
+        with contextlib.suppress(OSError):  # not there, or behind a closed door
+            return f"{shutil.disk_usage(folder).free / 2**20:,.0f} MiB"
+    return "an unknown amount"
 
 
 def _differences(one: Any, two: Any, path: str = "") -> list[str]:

@@ -27,7 +27,7 @@ class Recipe:
                 raise SettingsError(
                     f"unknown key {key!r}",
                     where=str(file),
-                    allowed=choices(key, _HEADER),
+                    allowed=choices(str(key), _HEADER),
                     remedy="correct the spelling; what the verb takes belongs under 'settings:'",
                 )
         for key in ("verb", "settings"):
@@ -38,6 +38,13 @@ class Recipe:
                     allowed="a recipe has verb, summary, paper (optional) and settings",
                     remedy=f"add '{key}:'; `isthmus list recipes` names examples to start from",
                 )
+        if not isinstance(values["settings"] or {}, dict):
+            raise SettingsError(
+                f"settings = {values['settings']!r} is not a mapping",
+                where=str(file),
+                allowed="'settings:' and below it, indented, what the verb takes as key: value",
+                remedy="correct the file; `isthmus list recipes` names examples to start from",
+            )
         self.verb = str(values["verb"])
         self.summary = str(values.get("summary", ""))
         self.paper = str(values.get("paper", ""))

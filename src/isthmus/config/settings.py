@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Self
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic.fields import FieldInfo
 
 from isthmus.errors import SettingsError, choices
 
@@ -19,71 +21,108 @@ class Settings(BaseModel):
     )
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], where: str) -> Self:
-        """The settings these values spell, or a SettingsError naming the first wrong one."""
+    def parse(cls, values: Mapping[str, Any], where: str, under: str = "") -> Self:
+        """The settings these values spell, or a SettingsError naming the first wrong one.
+
+        `under` is the path at which the values stand in a recipe, if not at its top.
+        """
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise _explain(cls, error, where) from None
+            raise _explain(cls, error, where, under) from None
 
 
-def _explain(model: type[BaseModel], error: ValidationError, where: str) -> SettingsError:
+def _explain(
+    model: type[BaseModel], error: ValidationError, where: str, under: str
+) -> SettingsError:
     details = error.errors(include_url=False)
     first = details[0]
-    path = ".".join(str(part) for part in first["loc"])
-    place = f"{where}: {path}" if path else where
-    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    names, owner, field = _locate(model, first["loc"])
+    others = {tuple(_locate(model, detail["loc"])[0]) for detail in details} - {tuple(names)}
+    more = f" (and {len(others)} more)" if others else ""
+    place = f"{where}: {'.'.join(names)}" if names else where
+    path = ".".join([*([under] if under else []), *names])
     if first["type"] == "extra_forbidden":
-        known = _keys_at(model, first["loc"][:-1])
-        key = str(first["loc"][-1])
         return SettingsError(
             f"unknown key {path!r}{more}",
             where=place,
-            allowed=choices(key, known),
+            allowed=choices(names[-1], owner.model_fields),
             remedy="correct the spelling or remove the key",
         )
     if first["type"] == "missing":
         return SettingsError(
             f"{path!r} is missing{more}",
             where=place,
-            allowed=_allowed(model, first),
+            allowed=_allowed(owner, field),
             remedy=f"give it in the recipe, as a flag, or with --set {path}=…",
         )
     message = first["msg"].removeprefix("Value error, ")
+    inner = _model_in(field) if field else model
+    if first["type"] == "value_error" and inner is not None:  # several values disagree
+        return SettingsError(
+            f"{path or 'the settings'} cannot be used: {message}{more}",
+            where=place,
+            allowed=", ".join(inner.model_fields),
+            remedy="change one of these values in the recipe or with --set PATH=…",
+        )
+    allowed = _allowed(owner, field)
+    if first["type"] == "literal_error":
+        spelt = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        allowed = choices(str(first["input"]), spelt)
     return SettingsError(
-        f"{path or model.__name__} = {first['input']!r} cannot be used: {message}{more}",
+        f"{path or 'the settings'} = {first['input']!r} cannot be used: {message}{more}",
         where=place,
-        allowed=_allowed(model, first),
-        remedy=f"change the value in the recipe or with --set {path or 'key'}=…",
+        allowed=allowed,
+        remedy=f"change the value in the recipe or with --set {path or 'PATH'}=…",
     )
 
 
-def _keys_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """The keys a model accepts below a path, as far as plain nesting can tell."""
-    current = model
-    for part in path:
-        field = current.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        candidates = [inner, *getattr(inner, "__args__", ())]
-        found = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-        if not found:
+def _locate(
+    model: type[BaseModel], location: tuple[int | str, ...]
+) -> tuple[list[str], type[BaseModel], FieldInfo | None]:
+    """The part of a location that a user wrote, the innermost model on it, and its field there."""
+    names: list[str] = []
+    owner: type[BaseModel] = model
+    field: FieldInfo | None = None
+    for part in location:
+        if field is not None:
+            inner = _model_in(field)
+            if inner is None:
+                # Inside a free mapping or list every part is the user's; elsewhere pydantic adds
+                # which member of a union it tried.
+                if not re.search(r"dict|list", str(field.annotation)):
+                    break
+                names.append(str(part))
+                continue
+            owner = inner
+        names.append(str(part))
+        field = owner.model_fields.get(str(part))
+        if field is None:
             break
-        current = found[0]
-    return list(current.model_fields)
+    return names, owner, field
 
 
-def _allowed(model: type[BaseModel], detail: ErrorDetails) -> str:
-    expected = detail.get("ctx", {}).get("expected")
-    if expected:
-        return str(expected)
-    keys = _keys_at(model, detail["loc"][:-1])
-    current: type[BaseModel] = model
-    for part in detail["loc"][:-1]:
-        field = current.model_fields.get(str(part))
-        if field and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            current = field.annotation
-    field = current.model_fields.get(str(detail["loc"][-1])) if detail["loc"] else None
-    if field is not None:
-        kind = getattr(field.annotation, "__name__", None) or str(field.annotation)
-        return f"{kind}: {field.description}" if field.description else str(kind)
-    return ", ".join(keys) or "see the documentation"
+def _model_in(field: FieldInfo) -> type[BaseModel] | None:
+    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+    found = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+    return found[0] if found else None
+
+
+def _allowed(owner: type[BaseModel], field: FieldInfo | None) -> str:
+    if field is None:
+        return ", ".join(owner.model_fields)
+    inner = _model_in(field)
+    if inner is not None:
+        return f"a mapping with the keys {', '.join(inner.model_fields)}"
+    kind = _kind(field.annotation)
+    return f"{kind}: {field.description}" if field.description else kind
+
+
+def _kind(annotation: Any) -> str:
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_kind(member) for member in get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return ", ".join(str(value) for value in get_args(annotation))
+    if annotation is NoneType:
+        return "null"
+    return str(getattr(annotation, "__name__", annotation))

@@ -68,8 +68,9 @@ def _from_sentence_transformers(folder: str, modules: list[dict[str, Any]]) -> D
             allowed="cls or mean",
             remedy="choose a model that pools in one of these ways",
         )
-    length = int((_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length") or 256)
-    similarity = "cosine" if "Normalize" in kinds else "dot"
+    length = _max_length(folder)
+    stated = (_json(folder, "config_sentence_transformers.json") or {}).get("similarity_fn_name")
+    similarity = "cosine" if "Normalize" in kinds or stated == "cosine" else "dot"
     return DenseSettings.parse(
         {
             "pooling": chosen,
@@ -79,6 +80,13 @@ def _from_sentence_transformers(folder: str, modules: list[dict[str, Any]]) -> D
         },
         where=folder,
     )
+
+
+def _max_length(folder: str) -> int:
+    # Version 6 keeps it with the tokenizer, which without one states a number beyond all lengths.
+    stated = (_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length")
+    stated = stated or (_json(folder, "tokenizer_config.json") or {}).get("model_max_length")
+    return int(stated) if stated and stated < 1_000_000 else 256
 
 
 def _json(folder: str, file: str) -> Any:

@@ -99,7 +99,7 @@ def _source_of_negatives(settings: FinetuneSettings) -> Any:
         return None
     values = dict(settings.negatives)
     source = NEGATIVES.load(str(values.pop("name", None)), "negatives")
-    return source(source.Settings.parse(values, "negatives"))
+    return source(source.Settings.parse(values, "negatives", under="negatives"))
 
 
 def _check_split(collection: Collection, settings: FinetuneSettings) -> None:

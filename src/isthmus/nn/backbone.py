@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from isthmus.errors import InputError, MismatchError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.progress import notice
 
 # The modules that, applied in order, turn hidden states into vocabulary logits. transformers
@@ -120,6 +120,24 @@ class Backbone(nn.Module):
         """E, the [vocabulary, width] matrix of input embeddings."""
         weight: Tensor = self.model.get_input_embeddings().weight
         return weight
+
+    @property
+    def positions(self) -> int:
+        """The longest text the model can read, special tokens included."""
+        # RoBERTa and its kin count positions from behind the padding id.
+        padding = getattr(self.encoder.embeddings, "padding_idx", None)
+        limit = int(self.config.max_position_embeddings)
+        return limit if padding is None else limit - padding - 1
+
+    def check_length(self, length: int, setting: str) -> None:
+        """Refuses a setting that allows longer texts than the model has positions for."""
+        if length > self.positions:
+            raise SettingsError(
+                f"{setting} = {length} is more than the model has positions for",
+                where=setting,
+                allowed=f"at most {self.positions}",
+                remedy=f"--set {setting}={self.positions}",
+            )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """H, the last hidden states [batch, length, width]."""

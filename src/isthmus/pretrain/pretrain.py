@@ -9,7 +9,6 @@ from typing import Any
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import resolve
 from isthmus.config.output import claim, finish, is_complete
-from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_folder
 from isthmus.pretrain.recipe import PretrainSettings, assemble
@@ -60,7 +59,7 @@ def run(settings: PretrainSettings) -> Path:
         )
     if problems.counts:
         notice(problems.summary())
-    _check_length(settings, backbone)
+    backbone.check_length(settings.max_length, "max_length")
     task = PretrainTask(backbone, tokenizer, parts)
     examples = PretrainExamples(
         tokenised, parts.view, tokenizer, settings.max_length, settings.training.seed
@@ -85,14 +84,3 @@ def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbo
             start_from_nothing(contents, settings.init, settings.vocabulary, start, training.seed)
         )
     return Tokenizer.load(name), Backbone.load(name, "add", training.dropout, training.seed)
-
-
-def _check_length(settings: PretrainSettings, backbone: Backbone) -> None:
-    limit = getattr(backbone.config, "max_position_embeddings", None)
-    if limit is not None and settings.max_length > limit:
-        raise SettingsError(
-            f"max_length = {settings.max_length} is more than the model has positions for",
-            where="max_length",
-            allowed=f"at most {limit}",
-            remedy=f"--set max_length={limit}",
-        )

@@ -58,7 +58,10 @@ class PretrainSettings(Settings):
     @model_validator(mode="after")
     def _one_start(self) -> Self:
         if (self.model is None) == (self.init is None):
-            raise ValueError("give either model (a folder or hub name) or init (a size), not both")
+            found = "both" if self.model is not None else "neither"
+            raise ValueError(
+                f"give either model (a folder or hub name) or init (a size); there is {found}"
+            )
         return self
 
 
@@ -102,7 +105,7 @@ def _part(registry: Registry, chosen: Mapping[str, Any], where: str) -> Any:
             remedy=f"write {where}: {{name: …}}",
         )
     part = registry.load(name, where)
-    return part(part.Settings.parse(values, where))
+    return part(part.Settings.parse(values, where, under=where))
 
 
 def _check(part: Part, where: str, provided: set[str]) -> None:

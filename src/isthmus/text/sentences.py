@@ -8,8 +8,8 @@ import re
 # or at a blank line. Full stops after single letters (initials) and these abbreviations do not end
 # one; the list holds what is frequent in encyclopaedic, medical and technical English.
 _ABBREVIATIONS = frozenset(
-    """mr mrs ms dr prof st vs etc e.g i.e cf al fig figs eq eqs no nos vol pp ed eds approx resp inc
-    ltd co corp jr sr dept est sec ch jan feb mar apr jun jul aug sep sept oct nov dec
+    """mr mrs ms dr prof st vs etc e.g i.e cf al fig figs eq eqs no nos vol pp ed eds approx resp
+    inc ltd co corp jr sr dept est sec ch jan feb mar apr jun jul aug sep sept oct nov dec
     """.split()  # noqa: SIM905 (a list of fifty strings reads worse)
 )
 _BOUNDARY = re.compile(

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 @contextmanager
 def main_process_first() -> Iterator[None]:
     """The first process runs the block alone; the others follow and find its files ready."""
+    import torch
     from accelerate import PartialState
 
-    with PartialState().main_process_first():
+    # Unless told so, accelerate takes several processes without a GPU for one each.
+    with PartialState(cpu=not torch.cuda.is_available()).main_process_first():
         yield

@@ -40,6 +40,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.settings = settings
         self._sums: dict[str, Tensor] = {}
         self._steps_summed = 0
+        if settings.gradient_checkpointing:
+            # By hand: transformers asks the module it trains, and a task is none of its models.
+            for module in task.modules():
+                if isinstance(module, transformers.PreTrainedModel):
+                    module.gradient_checkpointing_enable({"use_reentrant": False})
         arguments = _arguments(settings, output)
         super().__init__(
             model=task,

@@ -1,0 +1,185 @@
+"""What the documentation shows can be typed: verbs, flags, settings, targets, files, links."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from isthmus.cli import app
+from isthmus.config import Settings, resolve
+from isthmus.evaluation import EvaluationSettings
+from isthmus.finetune.settings import FinetuneSettings
+from isthmus.pretrain.recipe import PretrainSettings, assemble
+from isthmus.search import IndexSettings, SearchSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+)
+COMMAND: Any = typer.main.get_command(app)
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^]]*\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+OVERRIDE = re.compile(r"--set '?([\w.]+)=")
+SETTINGS: dict[str, type[Settings]] = {
+    "pretrain": PretrainSettings,
+    "finetune": FinetuneSettings,
+    "index": IndexSettings,
+    "search": SearchSettings,
+    "evaluate": EvaluationSettings,
+}
+TARGET = re.compile(r"^([a-z][a-z-]*):(?!=)(.*)$", re.MULTILINE)
+EXAMPLES = re.compile(r"isthmus [a-z]+ (?:(?!Example|;).)*", re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> Iterator[str]:
+    for found, content in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if found == language:
+            yield content
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every shell command of every page, as words, without what merely launches it."""
+    for page in PAGES:
+        for content in blocks(page, "bash"):
+            for line in content.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words:
+                    yield page.name, words
+
+
+def ours() -> list[tuple[str, list[str]]]:
+    """The words after `isthmus`, whatever stands before it."""
+    found = []
+    for page, words in commands():
+        names = [Path(word).name for word in words]
+        if "isthmus" in names:
+            found.append((page, words[names.index("isthmus") + 1 :]))
+    for verb, command in COMMAND.commands.items():
+        examples = EXAMPLES.findall(command.help or "")
+        found += [(f"isthmus {verb} --help", shlex.split(example)[1:]) for example in examples]
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), ours(), ids=lambda value: " ".join(value))
+def test_commands_can_be_typed(page: str, words: list[str]) -> None:
+    verb, *arguments = words
+    assert verb in COMMAND.commands, f"{page}: no verb {verb}"
+    context = COMMAND.commands[verb].make_context(verb, arguments)
+    check_settings(verb, context.params)
+
+
+def check_settings(verb: str, values: dict[str, Any]) -> None:
+    """Resolves recipe, flags and overrides as the verb does: misspelt settings are refused."""
+    if verb in SETTINGS:
+        overrides = values.pop("overrides") or ()
+        recipe = values.pop("recipe", None)
+        flags = {key: value for key, value in values.items() if key in SETTINGS[verb].model_fields}
+        flags.pop("measures", None)  # one string on the command line, a list in the settings
+        settings = SETTINGS[verb].parse(resolve(verb, recipe, flags, overrides), where=verb)
+        if isinstance(settings, PretrainSettings):
+            assemble(settings)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_overrides_in_sentences_name_settings(page: Path) -> None:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    unknown = [
+        path
+        for path in OVERRIDE.findall(text)
+        if not any(has_setting(model, path) for model in SETTINGS.values())
+    ]
+    assert not unknown
+
+
+def has_setting(model: type[Settings], path: str) -> bool:
+    """Whether a dotted path leads somewhere, as far as plain nesting can tell."""
+    first, _, rest = path.partition(".")
+    if first not in model.model_fields:
+        return False
+    inner = model.model_fields[first].annotation
+    if rest and isinstance(inner, type) and issubclass(inner, Settings):
+        return has_setting(inner, rest)
+    return True
+
+
+def test_there_are_commands_for_every_verb() -> None:
+    shown = {words[0] for page, words in ours() if page == "README.md"}
+    assert shown == set(COMMAND.commands) - {"quickstart"}  # which make runs
+
+
+def makefile() -> str:
+    return (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_every_target_has_a_help_text() -> None:
+    targets = TARGET.findall(makefile())
+    silent = [name for name, rest in targets if not re.search(r"## \S", rest)]
+    assert not silent
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile(), re.MULTILINE)
+    assert phony.split() == [name for name, _ in targets]
+
+
+def test_make_commands_name_targets() -> None:
+    targets = {name for name, _ in TARGET.findall(makefile())}
+    named = {
+        word
+        for _, words in commands()
+        if words[0] == "make"
+        for word in words[1:]
+        if "=" not in word
+    }
+    assert named <= targets
+    assert {"quickstart", "test", "setup"} <= named
+
+
+def python_blocks() -> list[tuple[str, str]]:
+    return [(page.name, block) for page in PAGES for block in blocks(page, "python")]
+
+
+@pytest.mark.parametrize(("page", "block"), python_blocks(), ids=lambda value: value[:30])
+def test_python_names_exist_and_take_these_arguments(page: str, block: str) -> None:
+    tree = ast.parse(block)
+    imported: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("isthmus"):
+            module = importlib.import_module(str(node.module))
+            imported |= {alias.name: getattr(module, alias.name) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            function = imported.get(node.func.id)
+            if function is not None:
+                keywords = {keyword.arg: None for keyword in node.keywords if keyword.arg}
+                inspect.signature(function).bind(*node.args, **keywords)
+
+
+def test_the_map_names_what_is_there() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    ((_, content),) = BLOCK.findall(readme.partition("## Map")[2])
+    named = {line.split()[0] for line in content.splitlines()}
+    assert not [name for name in named if not (ROOT / name).exists()]
+    packages = {
+        f"src/isthmus/{file.parent.name}/" for file in (ROOT / "src/isthmus").glob("*/__init__.py")
+    }
+    assert packages <= named, "a folder is missing from the map"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    dead = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    assert not dead
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = set(LINK.findall((folder / "README.md").read_text(encoding="utf-8")))
+    assert listed == {file.name for file in folder.glob("*.md")} - {"README.md"}

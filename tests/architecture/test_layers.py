@@ -1,0 +1,64 @@
+"""The layers of pyproject.toml hold, nothing stands outside them, and breaking them is noticed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+    "contracts"
+]
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the contracts of a source tree, whichever one is installed."""
+    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", command, "--no-cache"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_imports_point_downwards() -> None:
+    result = lint(ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("text/batches.py", "import isthmus.search.fusion.reciprocal_rank"),
+        ("finetune/pairs.py", "import isthmus.pretrain.parts"),
+        ("indexes/selection.py", "import torch"),
+        ("evaluation/tables.py", "from transformers import AutoModel"),
+    ],
+)
+def test_a_wrong_import_is_noticed(tmp_path: Path, file: str, line: str) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    broken = tmp_path / "src" / "isthmus" / file
+    broken.write_text(f"{broken.read_text()}\n{line}\n")
+    result = lint(tmp_path)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "BROKEN" in result.stdout
+
+
+def test_every_module_has_a_layer() -> None:
+    (layers,) = [contract["layers"] for contract in CONTRACTS if contract["type"] == "layers"]
+    named = {name for layer in layers for name in re.split(r"\s*[|:]\s*", layer)}
+    folder = ROOT / "src" / "isthmus"
+    packages = {file.parent.name for file in folder.glob("*/__init__.py")}
+    modules = {file.stem for file in folder.glob("[!_]*.py")}  # __main__ stands above them all
+    assert {f"isthmus.{name}" for name in packages | modules} == named

@@ -1,0 +1,146 @@
+"""Real collections through the whole pipeline, as the README shows it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_MEASURES = ("RR@10", "nDCG@10", "R@100", "Success@100")
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    """What made a folder, after checking that nothing which every output must tell is missing."""
+    found: dict[str, Any] = json.loads((folder / "isthmus.json").read_text(encoding="utf-8"))
+    assert found["complete"] is True
+    assert found["command"][0] == "isthmus"
+    for library in ("isthmus", "python", "torch", "transformers", "numpy", "bm25s"):
+        assert found["versions"][library]
+    assert "commit" in found  # None outside a source tree
+    return found
+
+
+def report_of(commands: Any, runs: list[Path], qrels: Path, output: Path) -> dict[str, Any]:
+    """The report of some runs, after checking its files."""
+    ended = commands.succeed("evaluate", *runs, "--qrels", qrels, "--output", output)
+    print(ended.stdout)
+    assert {file.name for file in output.iterdir()} >= {
+        "isthmus.json", "report.json", "table.md", "table.tex", "per_query.tsv",
+    }  # fmt: skip
+    report: dict[str, Any] = json.loads((output / "report.json").read_text(encoding="utf-8"))
+    assert set(report["means"]) == set(_MEASURES)
+    for of in report["means"].values():
+        assert all(math.isfinite(mean) and 0 <= mean <= 1 for mean in of.values())
+    recorded = snapshot(output)["identity"]
+    assert recorded["judgements"]
+    assert all(run["fingerprint"] for run in recorded["runs"].values())
+    return report
+
+
+def search(commands: Any, index: Path, queries: Path, run: Path) -> Path:
+    commands.succeed(
+        "search", index, "--queries", queries, "--run", run, "--depth", "100",
+        "--set", f"tag={index.name}",
+    )  # fmt: skip
+    assert run.is_file()
+    return run
+
+
+def queries_in(file: Path) -> set[str]:
+    """The query ids of a run or of judgements (whose first line is a header)."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return {line.split()[0] for line in lines} - {"query-id"}
+
+
+@pytest.fixture(scope="module")
+def scifact(shared_data: Path) -> Path:
+    return shared_data / "collections" / "scifact"
+
+
+@pytest.fixture(scope="module")
+def retriever(
+    commands: Any,
+    scifact: Path,
+    settings: Callable[..., list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """An encoder from nothing, pre-trained and fine-tuned on SciFact for a few steps."""
+    folder = tmp_path_factory.mktemp("retriever")
+    commands.succeed(
+        "pretrain", "--corpus", f"beir:{scifact}", "--init", "tiny", "--output", folder / "bow",
+        *settings("vocabulary=2000", "max_length=64", "training.max_steps=6"),
+    )  # fmt: skip
+    pretrained = snapshot(folder / "bow")
+    assert pretrained["identity"]["settings"]["training"]["seed"] == 42
+    assert pretrained["identity"]["data"]["corpus"]
+    assert pretrained["results"]["documents"] == 5183
+    for name in ("masked_lm", "bag_of_words", "bag_of_words/gap", "learning_rate"):
+        assert all(name in entry for entry in pretrained["results"]["log"][:6])
+
+    commands.succeed(
+        "finetune", "--model", folder / "bow", "--collection", f"beir:{scifact}",
+        "--output", folder / "dense",
+        *settings("training.max_steps=6", "document_max_length=24", "negatives.num_negatives=2"),
+    )  # fmt: skip
+    finetuned = snapshot(folder / "dense")
+    assert finetuned["identity"]["data"]["collection"]
+    assert finetuned["results"]["queries"] == 809
+    return folder / "dense"
+
+
+def test_scifact(commands: Any, scifact: Path, retriever: Path, tmp_path: Path) -> None:
+    corpus = f"beir:{scifact}"
+    commands.succeed("index", "--model", retriever, "--corpus", corpus, "--output", tmp_path / "d")
+    made = snapshot(tmp_path / "d")
+    assert made["identity"]["fingerprints"]["encoder"]
+    assert made["results"]["documents"] == 5183
+    runs = [search(commands, tmp_path / "d", scifact / "queries.jsonl.zst", tmp_path / "d.trec")]
+
+    for name, k1, b in (("anserini", 0.9, 0.4), ("lucene", 1.2, 0.75)):
+        commands.succeed(
+            "index", "--corpus", corpus, "--output", tmp_path / name,
+            "--set", f"bm25.k1={k1}", "--set", f"bm25.b={b}",
+        )  # fmt: skip
+        run = tmp_path / f"{name}.trec"
+        runs.append(search(commands, tmp_path / name, scifact / "queries.jsonl.zst", run))
+
+    qrels = scifact / "qrels" / "test.tsv"
+    for run in runs:
+        assert queries_in(run) >= queries_in(qrels)
+    report = report_of(commands, runs, qrels, tmp_path / "report")
+    assert report["queries"] == 300
+    assert report["systems"] == ["d", "anserini", "lucene"]
+    # Published values of BM25 on this collection lie between .665 and .679.
+    assert 0.66 <= report["means"]["nDCG@10"]["anserini"] <= 0.70
+    assert 0.66 <= report["means"]["nDCG@10"]["lucene"] <= 0.70
+    assert report["comparisons"]["nDCG@10"]
+
+    hits = commands.succeed("search", tmp_path / "lucene", "vitamin D deficiency", "--depth", "3")
+    assert "vitamin" in hits.stdout.lower()
+
+
+def test_cranfield(commands: Any, shared_data: Path, retriever: Path, tmp_path: Path) -> None:
+    folder = shared_data / "collections" / "cranfield"
+    command = ["index", "--corpus", f"beir:{folder}", "--model"]
+    refused = commands.run(*command, retriever, "--output", tmp_path / "refused")
+    assert refused.returncode == 2
+    assert "empty text" in refused.stderr  # two documents of this collection have none
+    assert "corpus.jsonl.zst:" in refused.stderr
+
+    runs = []
+    for model in (str(retriever), "bm25"):
+        index = tmp_path / Path(model).name
+        ended = commands.succeed(*command, model, "--output", index, "--set", "problems=skip")
+        assert "skipped 2 x empty text" in ended.stderr
+        assert snapshot(index)["results"]["documents"] == 1398
+        run = tmp_path / f"{index.name}.trec"
+        runs.append(search(commands, index, folder / "queries.jsonl.zst", run))
+    qrels = folder / "qrels" / "test.tsv"
+    report = report_of(commands, runs, qrels, tmp_path / "report")
+    assert report["queries"] == 225
+    assert all(queries_in(run) == queries_in(qrels) for run in runs)
+    assert report["means"]["nDCG@10"]["bm25"] >= 0.35

@@ -1,0 +1,89 @@
+"""How a batch is split, over processes or over passes, changes no loss and no weight."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+Result = subprocess.CompletedProcess[str]
+_STEPS = 12
+_GLOBAL_BATCH = 16
+
+
+def on_two_processes(commands: Any, *arguments: str | Path) -> Result:
+    """`torchrun --nproc_per_node 2 -m isthmus …`, over gloo."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc_per_node", "2", "-m", "isthmus", *map(str, arguments)]
+    return subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
+
+
+def assert_same_training(one: Path, two: Path) -> None:
+    logs = []
+    for output in (one, two):
+        snapshot = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))
+        logs.append([entry for entry in snapshot["results"]["log"] if "loss" in entry])
+    assert [entry["step"] for entry in logs[0]] == list(range(1, _STEPS + 1))
+    for left, right in zip(*logs, strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+    left, right = (load_file(folder / "final" / "model.safetensors") for folder in (one, two))
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.fixture
+def shared(settings: Callable[..., list[str]]) -> list[str]:
+    """Dropout draws differently for every split: without it, only arithmetic is left."""
+    return settings(f"training.max_steps={_STEPS}", "training.dropout=0.0")
+
+
+def split(batch: int, passes: int = 1) -> list[str]:
+    return [
+        "--set", f"training.per_device_train_batch_size={batch}",
+        "--set", f"training.gradient_accumulation_steps={passes}",
+    ]  # fmt: skip
+
+
+def test_pretraining(
+    commands: Any, model: Path, collection: Path, shared: list[str], tmp_path: Path
+) -> None:
+    command = ["pretrain", "--recipe", "bow", "--corpus", collection, "--model", model, *shared]
+    command += ["--set", "max_length=32", "--output"]
+    one, two, passes = tmp_path / "one", tmp_path / "two", tmp_path / "passes"
+    commands.succeed(*command, one, *split(_GLOBAL_BATCH))
+    ended = on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2))
+    assert ended.returncode == 0, ended.stderr
+    assert_same_training(one, two)
+    commands.succeed(*command, passes, *split(_GLOBAL_BATCH // 4, passes=4))
+    assert_same_training(one, passes)
+
+
+def test_finetuning(
+    commands: Any, model: Path, collection: Path, shared: list[str], tmp_path: Path
+) -> None:
+    # In-batch negatives: the loss of a query depends on the passages of the other process.
+    command = ["finetune", "--model", model, "--collection", collection, *shared]
+    command += ["--set", "negatives.num_negatives=2", "--output"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    commands.succeed(*command, one, *split(_GLOBAL_BATCH))
+    ended = on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2))
+    assert ended.returncode == 0, ended.stderr
+    assert_same_training(one, two)
+
+
+def test_two_processes_refuse_bad_input_like_one(
+    commands: Any, model: Path, settings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    refused = on_two_processes(
+        commands, "pretrain", "--corpus", tmp_path / "missing.jsonl", "--model", model,
+        "--output", tmp_path / "output", *settings(),
+    )  # fmt: skip
+    assert refused.returncode != 0
+    assert "there is no file" in refused.stderr

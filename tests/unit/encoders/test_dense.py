@@ -1,0 +1,191 @@
+"""A dense encoder is what is stored beside it; its fingerprint changes whenever a vector might."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.loading import load_encoder, stored_settings
+from isthmus.errors import InputError, SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.sizes import new_backbone
+from isthmus.records import Document
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import Tokenizer
+
+TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
+TEXTS = ["the fox", "a lazy dog jumps", ""]
+
+
+def encoder(seed: int = 0, tokenizer: Tokenizer = TOKENIZER, **settings: Any) -> DenseEncoder:
+    backbone = new_backbone("tiny", 90, tokenizer.pad_id, max_length=144, seed=seed)
+    return DenseEncoder(backbone, tokenizer, DenseSettings.parse(settings, "test"))
+
+
+def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
+    saved = encoder(pooling="mean", similarity="cosine", query_max_length=17, titles=False)
+    saved.save(tmp_path)
+    settings = stored_settings(str(tmp_path))
+    assert settings == saved.settings
+    again = DenseEncoder(Backbone.load(str(tmp_path)), Tokenizer.load(str(tmp_path)), settings)
+    stored = dict(again.backbone.state_dict())
+    torch.testing.assert_close(stored, dict(saved.backbone.state_dict()), rtol=0, atol=0)
+    vectors = saved.encode_queries(TEXTS)
+    np.testing.assert_allclose(again.encode_queries(TEXTS), vectors, atol=1e-6)
+    assert again.backbone.has_head, "a sparse retriever may need it"
+    again.save(tmp_path / "twice")
+    loaded = load_encoder(str(tmp_path))
+    assert loaded.fingerprint == load_encoder(str(tmp_path / "twice")).fingerprint
+    assert loaded.settings == saved.settings
+    difference = loaded.encode_queries(TEXTS) - saved.encode_queries(TEXTS)
+    assert np.abs(difference).max() < 0.05, "bf16 where the chip is fast in it"
+
+
+def test_settings_given_replace_those_stored(tmp_path: Path) -> None:
+    encoder(pooling="mean").save(tmp_path)
+    loaded = load_encoder(str(tmp_path), DenseSettings(pooling="cls"))
+    assert loaded.settings.pooling == "cls"
+
+
+def test_the_fingerprint_sees_weights_tokenizer_and_every_setting() -> None:
+    other_tokenizer = new_tokenizer(["pack my box with five dozen liquor jugs"], 60)
+    variants = [
+        encoder(),
+        encoder(seed=1),
+        encoder(tokenizer=other_tokenizer),
+        encoder(pooling="mean"),
+        encoder(similarity="cosine"),
+        encoder(query_max_length=32),
+        encoder(document_max_length=100),
+        encoder(titles=False),
+    ]
+    assert len({variant.fingerprint for variant in variants}) == len(variants)
+    assert encoder().fingerprint == variants[0].fingerprint
+    changed = encoder()
+    with torch.no_grad():
+        changed.backbone.encoder.encoder.layer[1].output.dense.bias[3] += 1e-6
+    assert changed.fingerprint != variants[0].fingerprint
+
+
+def test_the_head_does_not_change_the_fingerprint() -> None:
+    changed = encoder()
+    with torch.no_grad():
+        changed.backbone.model.cls.predictions.bias += 1
+    assert changed.fingerprint == encoder().fingerprint, "no vector depends on it"
+
+
+def test_rounding_for_speed_does_not_change_the_fingerprint() -> None:
+    fast = encoder()
+    fast.use_fast_inference()
+    assert fast.fingerprint == encoder().fingerprint
+    assert fast.encode_queries(TEXTS).dtype == np.float32
+
+
+def test_titles_follow_the_switch() -> None:
+    document = [Document("1", "lazy dog", title="the fox")]
+    together = encoder().encode_documents([Document("1", "the fox\nlazy dog")])
+    np.testing.assert_allclose(encoder().encode_documents(document), together, atol=1e-6)
+    alone = encoder().encode_documents([Document("1", "lazy dog")])
+    without = encoder(titles=False).encode_documents(document)
+    np.testing.assert_allclose(without, alone, atol=1e-6)
+    assert not np.allclose(together, alone, atol=1e-3)
+
+
+def test_lengths_beyond_the_models_positions() -> None:
+    with pytest.raises(SettingsError, match="document_max_length = 145 is more than") as caught:
+        encoder(document_max_length=145)
+    assert caught.value.remedy == "--set document_max_length=144"
+
+
+def sentence_transformers_folder(folder: Path, files: dict[str, Any]) -> str:
+    for name, value in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(value))
+    return str(folder)
+
+
+def modules(*kinds: str, path: str = "sentence_transformers.models") -> list[dict[str, Any]]:
+    return [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind}" if n else "", "type": f"{path}.{kind}"}
+        for n, kind in enumerate(kinds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"modules.json": modules("Transformer", "Pooling"),
+             "1_Pooling/config.json": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+             "sentence_bert_config.json": {"max_seq_length": 128}},
+            ("cls", "dot", 128),
+        ),
+        (
+            {"modules.json": modules("Transformer", "Pooling", "Normalize"),
+             "1_Pooling/config.json": {"pooling_mode_mean_tokens": True}},
+            ("mean", "cosine", 256),
+        ),
+        (
+            {"modules.json": modules("Transformer", "Pooling", path="sentence_transformers.base.x"),
+             "1_Pooling/config.json": {"pooling_mode": "mean"},
+             "tokenizer_config.json": {"model_max_length": 77},
+             "config_sentence_transformers.json": {"similarity_fn_name": "cosine"}},
+            ("mean", "cosine", 77),
+        ),
+        (
+            {"modules.json": modules("Transformer", "Pooling"),
+             "1_Pooling/config.json": {"pooling_mode": "cls"},
+             "tokenizer_config.json": {"model_max_length": int(1e30)},
+             "sentence_bert_config.json": {"max_seq_length": None},
+             "config_sentence_transformers.json": {"similarity_fn_name": None}},
+            ("cls", "dot", 256),
+        ),
+    ],
+)  # fmt: skip
+def test_what_sentence_transformers_stored(
+    files: dict[str, Any], expected: tuple[str, str, int], tmp_path: Path
+) -> None:
+    settings = stored_settings(sentence_transformers_folder(tmp_path, files))
+    assert (settings.pooling, settings.similarity, settings.document_max_length) == expected
+    assert settings.query_max_length == expected[2]
+
+
+def test_modules_and_poolings_nobody_here_computes(tmp_path: Path) -> None:
+    folder = sentence_transformers_folder(
+        tmp_path / "dense", {"modules.json": modules("Transformer", "Pooling", "Dense")}
+    )
+    with pytest.raises(InputError, match="Transformer, Pooling, Dense"):
+        stored_settings(folder)
+    for pooling in (
+        {"pooling_mode_max_tokens": True},
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+        {"pooling_mode": "lasttoken"},
+    ):
+        folder = sentence_transformers_folder(
+            tmp_path / "pool",
+            {"modules.json": modules("Transformer", "Pooling"), "1_Pooling/config.json": pooling},
+        )
+        with pytest.raises(InputError) as caught:
+            stored_settings(folder)
+        assert caught.value.allowed == "cls or mean"
+
+
+def test_a_plain_model_gets_the_defaults_and_a_notice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new_backbone("tiny", 90, 0).save(tmp_path)
+    assert stored_settings(str(tmp_path)) == DenseSettings()
+    assert "says how to pool" in " ".join(capsys.readouterr().err.split())
+
+
+def test_stored_settings_with_an_unknown_key(tmp_path: Path) -> None:
+    (tmp_path / "encoder.json").write_text('{"poling": "cls"}')
+    with pytest.raises(SettingsError, match="unknown key 'poling'") as caught:
+        stored_settings(str(tmp_path))
+    assert caught.value.where == f"{tmp_path}/encoder.json: poling"

@@ -1,0 +1,224 @@
+"""Output folders: claimed, published whole, never another's; the system's refusals explained."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.config import output as output_module
+from isthmus.config.output import (
+    SNAPSHOT,
+    claim,
+    finish,
+    is_complete,
+    publish,
+    read_snapshot,
+    whole_folder,
+    write_json,
+    write_snapshot,
+    writing,
+)
+from isthmus.errors import InputError, OutputError
+
+IDENTITY: dict[str, Any] = {
+    "settings": {"training": {"seed": 1, "report_to": ["a"]}, "titles": True},
+    "data": {"corpus": "f00"},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "deep" / "one"
+
+
+def test_claim_resume_finish(folder: Path) -> None:
+    assert claim(folder, "pretrain", IDENTITY) is False
+    assert not is_complete(folder)
+    assert claim(folder, "pretrain", IDENTITY) is True
+    finish(folder, {"loss": 1.5})
+    assert is_complete(folder)
+    assert claim(folder, "pretrain", IDENTITY) is True
+    snapshot = read_snapshot(folder)
+    assert snapshot["verb"] == "pretrain"
+    assert snapshot["identity"] == IDENTITY
+    assert snapshot["results"] == {"loss": 1.5}
+    assert {"isthmus", "python", "torch", "numpy"} <= set(snapshot["versions"])
+    assert {"commit", "machine", "command"} <= set(snapshot)
+
+
+def test_identities_are_compared_as_they_are_stored(folder: Path) -> None:
+    claim(folder, "pretrain", {"pair": (1, 2), "path": "a"})
+    assert claim(folder, "pretrain", {"pair": [1, 2], "path": "a"}) is True
+
+
+def test_an_empty_folder_is_free(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    assert claim(folder, "pretrain", IDENTITY) is False
+
+
+def test_a_claim_that_was_killed_while_it_wrote_is_free(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / f".{SNAPSHOT}.partial").write_text('{"verb": "pre')
+    assert claim(folder, "pretrain", IDENTITY) is False
+    assert read_snapshot(folder)["verb"] == "pretrain"
+
+
+def test_a_folder_that_holds_something_else(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(OutputError) as caught:
+        claim(folder, "pretrain", IDENTITY)
+    assert caught.value.what == f"{str(folder)!r} already holds something that isthmus did not write"
+    assert caught.value.where == "--output"
+    assert [file.name for file in folder.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "change", "reason"),
+    [
+        ("pretrain", {"data": {"corpus": "f01"}}, "it differs in data.corpus"),
+        ("pretrain", {"settings": {"training": {"seed": 2, "report_to": ["a"]}, "titles": True}},
+         "it differs in settings.training.seed"),
+        ("pretrain", {"data": {}}, "it differs in data.corpus"),
+        ("finetune", {}, "it is a pretrain"),
+    ],
+)  # fmt: skip
+def test_another_jobs_folder(
+    verb: str, change: dict[str, Any], reason: str, folder: Path
+) -> None:
+    claim(folder, "pretrain", IDENTITY)
+    before = (folder / SNAPSHOT).read_bytes()
+    with pytest.raises(OutputError) as caught:
+        claim(folder, verb, {**IDENTITY, **change})
+    assert caught.value.what == f"{str(folder)!r} already holds another job: {reason}"
+    assert "another --output" in caught.value.remedy
+    assert (folder / SNAPSHOT).read_bytes() == before
+
+
+def test_a_file_where_the_folder_should_be(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file")
+    with pytest.raises(OutputError, match="is a file"):
+        claim(folder, "pretrain", IDENTITY)
+    with pytest.raises(OutputError, match="a file stands where a folder should be"):
+        claim(folder / "below", "pretrain", IDENTITY)
+
+
+def test_snapshots_that_cannot_be_read(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    with pytest.raises(InputError, match="was not written by isthmus"):
+        read_snapshot(folder)
+    for damage in (b'{"verb"', b"\xff\xfe"):
+        (folder / SNAPSHOT).write_bytes(damage)
+        with pytest.raises(InputError, match=r"isthmus\.json is damaged") as caught:
+            read_snapshot(folder)
+        assert caught.value.where == str(folder / SNAPSHOT)
+
+
+def test_write_snapshot_is_complete_at_once(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    write_snapshot(folder, "index", IDENTITY, {"documents": 3})
+    assert is_complete(folder)
+    assert read_snapshot(folder)["results"] == {"documents": 3}
+
+
+def test_a_whole_folder_appears_only_when_it_is_whole(folder: Path) -> None:
+    with pytest.raises(ValueError, match="torn"), whole_folder(folder) as partial:
+        (partial / "a").write_text("1")
+        assert not folder.exists()
+        raise ValueError("torn")
+    assert not folder.exists()
+    with whole_folder(folder) as partial:
+        assert not list(partial.iterdir()), "what a torn attempt left is gone"
+        (partial / "b").write_text("2")
+    assert [file.name for file in folder.iterdir()] == ["b"]
+    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
+
+
+def test_publishing_replaces_the_old_folder(folder: Path) -> None:
+    for content in ("old", "new"):
+        with whole_folder(folder) as partial:
+            (partial / content).write_text(content)
+    assert [file.name for file in folder.iterdir()] == ["new"]
+    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
+
+
+def test_publishing_over_what_a_kill_left_behind(tmp_path: Path) -> None:
+    folder, partial, old = tmp_path / "x", tmp_path / ".x.partial", tmp_path / ".x.old"
+    for path in (folder, partial, old):
+        path.mkdir()
+        (path / path.name).write_text("")
+    publish(partial, folder)
+    assert [file.name for file in folder.iterdir()] == [".x.partial"]
+    assert not old.exists()
+
+
+def test_json_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "value.json"
+    write_json(file, {"naïve": [1, 2]})
+    assert json.loads(file.read_text(encoding="utf-8")) == {"naïve": [1, 2]}
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(output_module.os, "fsync", full)
+    with pytest.raises(OutputError, match="no space left on the disk"):
+        write_json(file, {"new": 1})
+    assert json.loads(file.read_text(encoding="utf-8")) == {"naïve": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "remedy"),
+    [
+        (errno.ENOSPC, "no space left on the disk", "free some space and run again: it resumes"),
+        (errno.EACCES, "no permission to write", "choose another --output"),
+        (errno.EPERM, "no permission to write", "choose another --output"),
+        (errno.EROFS, "no permission to write", "choose another --output"),
+        (errno.ENOTDIR, "a file stands where a folder should be", "choose another --output"),
+    ],
+)
+def test_the_systems_refusals(number: int, what: str, remedy: str, tmp_path: Path) -> None:
+    target = tmp_path / "not" / "there" / "yet"
+    with pytest.raises(OutputError) as caught, writing(target):
+        raise OSError(number, os.strerror(number))
+    assert caught.value.what == f"{what} ({os.strerror(number)})"
+    assert caught.value.where == str(target)
+    assert caught.value.allowed.startswith("a writable folder; ")
+    assert caught.value.allowed.endswith(" MiB free there")
+    assert caught.value.remedy == remedy
+    with pytest.raises(OutputError) as named, writing(target):
+        raise OSError(number, os.strerror(number), "/some/file")
+    assert named.value.where == "/some/file"
+
+
+def test_other_troubles_keep_their_name(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionResetError), writing(tmp_path):
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+
+
+def test_a_folder_behind_a_closed_door(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    stat = Path.stat
+
+    def refused(path: Path, **options: Any) -> os.stat_result:
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    usage = shutil.disk_usage
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setattr(
+        output_module.shutil, "disk_usage", lambda p: usage(p) if refused(Path(p)) else None
+    )
+    with pytest.raises(OutputError, match="no permission to write") as caught:
+        claim(closed / "runs" / "x", "pretrain", IDENTITY)
+    assert caught.value.where == str(closed / "runs" / "x")
+    assert "MiB free there" in caught.value.allowed

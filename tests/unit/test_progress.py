@@ -1,0 +1,82 @@
+"""Progress: a live bar on a terminal, readable lines elsewhere, one voice per launch."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from isthmus import progress
+from isthmus.progress import Bar, notice, track
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    stream = io.StringIO()
+    monkeypatch.setattr(progress, "console", Console(file=stream, width=200))
+    monkeypatch.delenv("RANK", raising=False)
+    return stream
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_log_gets_a_line_every_half_minute(screen: io.StringIO, clock: list[float]) -> None:
+    with Bar("encode", 400, "texts") as bar:
+        for _ in range(4):
+            clock[0] += 20
+            bar.advance(100, note="loss 1.0")
+    lines = screen.getvalue().splitlines()
+    assert lines == [
+        "encode: 200/400, 5.0 texts/s, 40 s, loss 1.0",
+        "encode: 400/400, 5.0 texts/s, 80 s, loss 1.0",
+        "encode: 400/400, 5.0 texts/s, 80 s, loss 1.0, done",
+    ]
+
+
+def test_work_without_a_known_end(screen: io.StringIO, clock: list[float]) -> None:
+    with Bar("read", unit="documents") as bar:
+        clock[0] += 2
+        bar.advance(3000)
+    assert screen.getvalue() == "read: 3,000, 1,500.0 documents/s, 2 s, done\n"
+
+
+def test_what_fails_is_not_called_done(screen: io.StringIO) -> None:
+    with pytest.raises(ValueError, match="broken"), Bar("read"):
+        raise ValueError("broken")
+    assert "done" not in screen.getvalue()
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120)
+    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.delenv("RANK", raising=False)
+    with Bar("train", 2, "steps") as bar:
+        bar.advance(2, note="loss 0.5")
+    shown = stream.getvalue()
+    assert "train" in shown
+    assert "2/2" in shown
+    assert "loss 0.5" in shown
+
+
+def test_only_the_first_process_speaks(
+    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    notice("hello")
+    assert list(track([1, 2], "count")) == [1, 2]
+    assert screen.getvalue() == ""
+    monkeypatch.setenv("RANK", "0")
+    notice("[CLS] stays as it is")
+    assert screen.getvalue() == "[CLS] stays as it is\n"
+
+
+def test_tracked_items_pass_unchanged(screen: io.StringIO) -> None:
+    assert list(track(iter("abc"), "letters", unit="letters")) == ["a", "b", "c"]
+    assert screen.getvalue().startswith("letters: 3, ")

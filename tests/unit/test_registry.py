@@ -1,0 +1,86 @@
+"""File name = public name, nothing imported before it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from isthmus import registry as registry_module
+from isthmus.errors import SettingsError
+from isthmus.registry import Registry
+
+
+@pytest.fixture
+def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    package = tmp_path / "drawing_shapes"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "_hidden.py").write_text("")
+    (package / "round_circle.py").write_text(
+        '"""Round.\n\nVery round."""\nclass RoundCircle:\n    pass\n'
+    )
+    (package / "square.py").write_text("def square():\n    return 4\n")
+    (package / "broken.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    return Registry("drawing_shapes", "shape")
+
+
+def test_names_are_the_files(shapes: Registry) -> None:
+    assert shapes.names() == ["broken", "round_circle", "square"]
+
+
+def test_a_class_or_a_function_of_the_files_name(shapes: Registry) -> None:
+    assert shapes.load("round_circle").__name__ == "RoundCircle"
+    assert shapes.load("square")() == 4
+
+
+def test_nothing_is_imported_to_list_check_or_summarise(shapes: Registry) -> None:
+    shapes.check("broken", "here")
+    assert shapes.summary("broken") == ""
+    assert shapes.summary("round_circle") == "Round."
+    with pytest.raises(RuntimeError, match="imported"):
+        shapes.load("broken")
+
+
+def test_a_misspelt_name(shapes: Registry) -> None:
+    with pytest.raises(SettingsError) as caught:
+        shapes.load("rond_circle", "shapes.first")
+    error = caught.value
+    assert error.what == "there is no shape named 'rond_circle'"
+    assert error.where == "shapes.first"
+    assert error.allowed == "round_circle, broken, square"
+    assert "entry-point group 'drawing_shapes'" in error.remedy
+
+
+def test_other_distributions_add_variants(
+    shapes: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = EntryPoint("star", "collections:OrderedDict", "drawing_shapes")
+    groups = {"drawing_shapes": [point]}
+    monkeypatch.setattr(registry_module, "entry_points", lambda group: groups[group])
+    assert "star" in shapes.names()
+    assert shapes.load("star").__name__ == "OrderedDict"
+    assert shapes.summary("star") == "from collections:OrderedDict"
+
+
+def test_the_parts_of_pretraining_load_and_have_a_summary() -> None:
+    from isthmus.pretrain.parts import CORRUPTIONS, OBJECTIVES, VIEWS, Corruption, Objective, View
+
+    for registry, base in ((VIEWS, View), (CORRUPTIONS, Corruption), (OBJECTIVES, Objective)):
+        assert registry.names()
+        for name in registry.names():
+            assert issubclass(registry.load(name), base)
+            assert registry.summary(name).endswith(".")
+
+
+def test_light_modules_import_nothing_heavy() -> None:
+    code = (
+        "import sys, isthmus.registry, isthmus.config, isthmus.config.output, isthmus.progress;"
+        "print([m for m in ('torch', 'transformers', 'tokenizers') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

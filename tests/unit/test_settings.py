@@ -1,0 +1,166 @@
+"""Strict settings: what is misspelt, of a wrong type or impossible is named and explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from isthmus.config import Settings
+from isthmus.errors import SettingsError
+from isthmus.finetune.settings import FinetuneSettings
+from isthmus.pretrain.recipe import PretrainSettings, assemble
+from isthmus.training.settings import TrainingSettings
+
+PRETRAIN: dict[str, Any] = {
+    "corpus": "docs.jsonl",
+    "output": "runs/x",
+    "init": "tiny",
+    "corruption": {"name": "uniform", "rate": 0.3},
+    "objectives": {"masked_lm": {"weight": 1.0}},
+}
+
+
+def refusal(change: dict[str, Any]) -> SettingsError:
+    values = {**PRETRAIN, **change}
+    values = {key: value for key, value in values.items() if value is not ...}
+    with pytest.raises(SettingsError) as caught:
+        assemble(PretrainSettings.parse(values, where="recipe mine.yaml"))
+    assert all((caught.value.what, caught.value.where, caught.value.allowed, caught.value.remedy))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "first"),
+    [
+        ({"corpsu": "x"}, "corpsu", "corpus"),
+        ({"training": {"learing_rate": 1e-4}}, "training.learing_rate", "learning_rate"),
+        ({"corruption": {"name": "uniform", "rat": 0.3}}, "corruption.rat", "rate"),
+        ({"objectives": {"masked_lm": {"wieght": 1.0}}}, "objectives.masked_lm.wieght", "weight"),
+        ({"view": {"name": "same", "corp": "head"}}, "view.corp", "crop"),
+    ],
+)
+def test_misspelt_keys(change: dict[str, Any], key: str, first: str) -> None:
+    error = refusal(change)
+    assert error.what == f"unknown key {key!r}"
+    assert error.allowed.split(",")[0] == first
+    assert error.where.endswith(key.rpartition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "first"),
+    [
+        ({"corruption": "unifrom"}, "there is no corruption named 'unifrom'", "uniform"),
+        ({"corruption": {"name": "whole_words"}}, "corruption named 'whole_words'", "whole_word"),
+        ({"objectives": {"mask_lm": 1.0}}, "there is no objective named 'mask_lm'", "masked_lm"),
+        ({"view": "sme"}, "there is no view named 'sme'", "same"),
+    ],
+)
+def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
+    error = refusal(change)
+    assert name in error.what
+    assert error.allowed.split(",")[0] == first
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "allowed"),
+    [
+        ({"max_length": "long"}, "max_length = 'long'", "int: tokens per text"),
+        ({"max_length": 4}, "max_length = 4", "int"),
+        ({"titles": "yes"}, "titles = 'yes'", "bool: whether titles"),
+        ({"training": {"learning_rate": "fast"}}, "training.learning_rate = 'fast'", "float: peak"),
+        ({"training": {"gradient_accumulation_steps": 1.5}}, "steps = 1.5", "int: passes"),
+        ({"training": {"bf16": "yes"}}, "training.bf16 = 'yes'", "bool or auto: mixed precision"),
+        ({"training": {"lr_scheduler_type": "cosin"}}, "'cosin'", "cosine, "),
+        ({"training": {"max_steps": "x"}}, "max_steps = 'x'", "int or null: optimiser steps"),
+        ({"training": 3}, "training = 3", "a mapping with the keys per_device"),
+        ({"problems": "skp"}, "problems = 'skp'", "skip, refuse"),
+        ({"corruption": {"name": "uniform", "rate": 2}}, "corruption.rate = 2", "float: share"),
+        ({"objectives": {"bag_of_words": {"vector": "max"}}}, "bag_of_words.vector = 'max'", "mean"),
+        ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "dict"),
+        ({"objectives": {}}, "objectives = {}", "dict"),
+        ({"corruption": {"rate": 0.3}}, "corruption has no name", "uniform, whole_word"),
+    ],
+)  # fmt: skip
+def test_wrong_values(change: dict[str, Any], what: str, allowed: str) -> None:
+    error = refusal(change)
+    assert what in error.what
+    assert error.allowed.startswith(allowed)
+
+
+def test_nothing_is_converted_behind_ones_back() -> None:
+    for values in ({"seed": "42"}, {"seed": 42.0}, {"gradient_checkpointing": 1}):
+        with pytest.raises(SettingsError):
+            TrainingSettings.parse(values, "test")
+    assert TrainingSettings.parse({"learning_rate": 1}, "test").learning_rate == 1.0
+
+
+def test_a_missing_key() -> None:
+    error = refusal({"corpus": ...})
+    assert error.what == "'corpus' is missing"
+    assert error.allowed == "str: what to learn: a path, beir:PATH, hf:NAME, irds:ID, …"
+    assert "--set corpus=…" in error.remedy
+    assert "(and 1 more)" in refusal({"corpus": ..., "output": ...}).what
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "m"}, "give either model (a folder or hub name) or init (a size); there is both"),
+        ({"init": ...}, "there is neither"),
+        ({"training": {"min_lr_rate": 0.1}}, "min_lr_rate and lr_scheduler_type"),
+        ({"training": {"lr_scheduler_type": "cosine_with_min_lr"}}, "go together"),
+        ({"corruption": {"name": "uniform", "mask_share": 0.9, "random_share": 0.2}}, "exceed 1"),
+    ],
+)  # fmt: skip
+def test_values_that_disagree(change: dict[str, Any], message: str) -> None:
+    assert message in refusal(change).what
+
+
+def test_masked_lm_without_corruption_names_who_provides_labels() -> None:
+    error = refusal({"corruption": ...})
+    assert error.what == (
+        "objectives.masked_lm requires 'labels', which nothing in this recipe provides"
+    )
+    assert error.where == "objectives.masked_lm"
+    assert error.allowed == "'labels' comes from: corruption uniform, corruption whole_word"
+    assert error.remedy == "add one of these to the recipe, or remove objectives.masked_lm"
+
+
+def test_bag_of_words_alone_needs_no_corruption() -> None:
+    values = {**PRETRAIN, "corruption": None, "objectives": {"bag_of_words": 0.5}}
+    parts = assemble(PretrainSettings.parse(values, where="test"))
+    assert parts.corruption is None
+    assert parts.objectives["bag_of_words"].settings.weight == 0.5
+
+
+def test_short_forms_are_the_long_ones() -> None:
+    short = PretrainSettings.parse(
+        {**PRETRAIN, "view": "same", "corruption": "uniform", "objectives": {"masked_lm": None}},
+        where="test",
+    )
+    assert short.view == {"name": "same"}
+    assert short.corruption == {"name": "uniform"}
+    assert assemble(short).objectives["masked_lm"].settings.weight == 1.0
+    base = {"model": "m", "collection": "c", "output": "o", "negatives": "bm25"}
+    assert FinetuneSettings.parse(base, where="test").negatives == {"name": "bm25"}
+
+
+def test_settings_are_frozen() -> None:
+    settings = TrainingSettings()
+    with pytest.raises(ValidationError):
+        settings.seed = 1  # type: ignore[misc]
+
+
+def test_defaults_are_checked_too() -> None:
+    class Wrong(Settings):
+        amount: int = "one"  # type: ignore[assignment]
+
+    with pytest.raises(SettingsError, match="amount = 'one'"):
+        Wrong.parse({}, "test")
+
+
+def test_settings_survive_the_snapshot() -> None:
+    settings = PretrainSettings.parse(PRETRAIN, where="test")
+    assert PretrainSettings.parse(settings.model_dump(), where="snapshot") == settings

@@ -1,0 +1,157 @@
+"""Checkpoints: whole, without pickle of ours, rotated; the log names every loss."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.sizes import new_backbone
+from isthmus.pretrain.recipe import PretrainSettings, assemble
+from isthmus.pretrain.step import PretrainExamples, PretrainTask
+from isthmus.records import Document
+from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.training.gather import gather, rank
+from isthmus.training.settings import TrainingSettings
+from isthmus.training.trainer import Trainer, last_checkpoint
+
+TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 70)
+BACKBONE = new_backbone("tiny", len(TOKENIZER), 0)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> TokenisedCorpus:
+    documents = [Document(str(n), "the lazy fox jumps " * (1 + n % 5)) for n in range(12)]
+    return tokenise(documents, "s", TOKENIZER.serialised, cache=tmp_path / "cache")
+
+
+def trainer(corpus: TokenisedCorpus, output: Path, **training: Any) -> Trainer:
+    values = {
+        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform",
+        "objectives": {"masked_lm": 1.0, "bag_of_words": 1.0},
+        "training": {
+            "per_device_train_batch_size": 4, "max_steps": 4, "save_steps": 1, "bf16": False,
+            "logging_steps": 2, "report_to": [], "learning_rate": 1e-3, "warmup_ratio": 0.0,
+            **training,
+        },
+    }  # fmt: skip
+    settings = PretrainSettings.parse(values, where="test")
+    backbone = copy.deepcopy(BACKBONE)
+    for module in backbone.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    task = PretrainTask(backbone, TOKENIZER, assemble(settings))
+    examples = PretrainExamples(corpus, task.parts.view, TOKENIZER, 32, settings.training.seed)
+    return Trainer(task, examples, settings.training, output)
+
+
+def test_checkpoints_hold_everything_and_no_arguments(
+    corpus: TokenisedCorpus, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    log = trainer(corpus, output, save_total_limit=2).fit()
+    folders = sorted(folder.name for folder in output.glob("checkpoint-*"))
+    assert folders == ["checkpoint-3", "checkpoint-4"]
+    files = {file.name for file in (output / "checkpoint-4").iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "optimizer.pt", "scheduler.pt",
+            "trainer_state.json", "complete.json"} <= files  # fmt: skip
+    assert not list(output.rglob("training_args.bin"))
+    assert not list(output.rglob("*.bin"))
+    again = Backbone.load(str(output / "checkpoint-4"))
+    assert again.has_head
+    entries = [entry for entry in log if "loss" in entry]
+    assert len(entries) == 2, "every two steps"
+    for entry in entries:
+        assert {"masked_lm", "bag_of_words", "bag_of_words/gap"} <= set(entry)
+        total = entry["masked_lm"] + entry["bag_of_words"]
+        assert entry["loss"] == pytest.approx(total, rel=1e-3)
+
+
+def test_only_whole_checkpoints_are_resumed_and_torn_ones_go(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path) is None
+    for step in (9, 10, 11):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "checkpoint-best").mkdir()
+    for step in (9, 10):
+        (tmp_path / f"checkpoint-{step}" / "complete.json").write_text("{}")
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert not (tmp_path / "checkpoint-11").exists()
+    assert (tmp_path / "checkpoint-best").exists(), "not ours"
+
+
+def test_interrupted_and_resumed_is_uninterrupted(corpus: TokenisedCorpus, tmp_path: Path) -> None:
+    whole = trainer(corpus, tmp_path / "whole", logging_steps=1)
+    expected = [entry for entry in whole.fit() if "loss" in entry]
+
+    class Interruption(Exception):
+        pass
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        if torn.state.global_step == 2:
+            raise Interruption
+
+    torn = trainer(corpus, tmp_path / "torn", logging_steps=1)
+    torn.compute_loss = interrupting(torn.compute_loss, interrupt)
+    with pytest.raises(Interruption):
+        torn.fit()
+    resumed = trainer(corpus, tmp_path / "torn", logging_steps=1)
+    found = [entry for entry in resumed.fit() if "loss" in entry]
+    for name in ("loss", "masked_lm", "bag_of_words", "grad_norm", "learning_rate"):
+        assert [e[name] for e in found] == pytest.approx([e[name] for e in expected], rel=1e-5)
+    torch.testing.assert_close(
+        dict(resumed.task.state_dict()), dict(whole.task.state_dict()), rtol=1e-5, atol=1e-6
+    )
+
+
+def interrupting(function: Any, before: Any) -> Any:
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        before()
+        return function(*arguments, **options)
+
+    return wrapped
+
+
+def test_gradient_checkpointing_saves_memory_not_gradients(
+    corpus: TokenisedCorpus, tmp_path: Path
+) -> None:
+    plain = trainer(corpus, tmp_path / "plain", max_steps=2)
+    saving = trainer(corpus, tmp_path / "saving", max_steps=2, gradient_checkpointing=True)
+    assert saving.task.backbone.model.is_gradient_checkpointing
+    assert not plain.task.backbone.model.is_gradient_checkpointing
+    first, second = plain.fit()[0], saving.fit()[0]
+    assert second["loss"] == pytest.approx(first["loss"], rel=1e-5)
+    assert second["grad_norm"] == pytest.approx(first["grad_norm"], rel=1e-4)
+
+
+def test_the_schedule_warms_up_and_ends_where_it_should(
+    corpus: TokenisedCorpus, tmp_path: Path
+) -> None:
+    settings = {
+        "max_steps": 8, "warmup_ratio": 0.25, "lr_scheduler_type": "cosine_with_min_lr",
+        "min_lr_rate": 0.1, "logging_steps": 1, "save_steps": 100,
+    }  # fmt: skip
+    run = trainer(corpus, tmp_path / "run", **settings)
+    rates = [entry["learning_rate"] for entry in run.fit() if "loss" in entry]
+    assert rates[0] < 1e-3
+    assert max(rates) == pytest.approx(1e-3)
+    assert rates.index(max(rates)) == 2
+    assert run.lr_scheduler.get_last_lr()[0] == pytest.approx(1e-4)
+
+
+def test_alone_there_is_nothing_to_gather() -> None:
+    tensor = torch.randn(3, 2, requires_grad=True)
+    assert gather(tensor) is tensor
+    assert rank() == 0
+
+
+def test_defaults_are_settings_of_transformers() -> None:
+    import transformers
+
+    known = set(transformers.TrainingArguments.__dataclass_fields__)
+    own = {"dropout", "min_lr_rate", "warmup_ratio"}
+    assert set(TrainingSettings.model_fields) - known <= own
