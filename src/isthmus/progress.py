@@ -95,7 +95,8 @@ class Bar:
         of = f"/{self.total:,}" if self.total is not None else ""
         rate = f"{self.done / seconds:,.1f} {self.unit}/s"
         parts = [f"{self.done:,}{of}", rate, f"{seconds:,.0f} s", self.note, suffix]
-        console.print(f"{self.description}: {', '.join(p for p in parts if p)}", highlight=False)
+        line = f"{self.description}: {', '.join(part for part in parts if part)}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def track(
@@ -108,7 +109,13 @@ def track(
             bar.advance()
 
 
+def result(message: str) -> None:
+    """Tells the user what came of it, on standard output, once per launch."""
+    if os.environ.get("RANK", "0") == "0":
+        Console(soft_wrap=True).print(message, highlight=False, markup=False)
+
+
 def notice(message: str) -> None:
     """Tells the user something worth knowing, on standard error, once per launch."""
     if os.environ.get("RANK", "0") == "0":
-        console.print(message, highlight=False, markup=False)
+        console.print(message, highlight=False, markup=False, soft_wrap=True)

@@ -32,6 +32,7 @@ def finetune(
     --output runs/dense
     """
     from isthmus.finetune import finetune
+    from isthmus.progress import result
 
     final = finetune(model, collection, output, recipe, overrides or ())
-    typer.echo(f"retriever: {final}\nnext: isthmus index --model {output} --corpus … --output …")
+    result(f"retriever: {final}\nnext: isthmus index --model {output} --corpus … --output …")

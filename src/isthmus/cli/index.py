@@ -27,8 +27,9 @@ def index(
     Example: isthmus index --model runs/dense --corpus docs.jsonl --output idx
     """
     from isthmus.config import resolve
+    from isthmus.progress import result
     from isthmus.search import IndexSettings, index
 
     values = resolve("index", None, None, overrides or ())
     folder = index(corpus, output, model, IndexSettings.parse(values, "--set"))
-    typer.echo(f'index: {folder}\nnext: isthmus search {folder} "a query"')
+    result(f'index: {folder}\nnext: isthmus search {folder} "a query"')

@@ -37,6 +37,7 @@ def pretrain(
     --output runs/bow
     """
     from isthmus.pretrain import pretrain
+    from isthmus.progress import result
 
     final = pretrain(corpus, output, model, init, recipe, overrides or ())
-    typer.echo(f"encoder: {final}\nnext: isthmus finetune --model {output} --collection … ")
+    result(f"encoder: {final}\nnext: isthmus finetune --model {output} --collection … ")

@@ -21,5 +21,6 @@ def rerun(
     Says what has changed since: library versions, the commit, the data.
     """
     from isthmus.benchmark.rerun import rerun
+    from isthmus.progress import result
 
-    typer.echo(f"repeated in {rerun(folder, output)}")
+    result(f"repeated in {rerun(folder, output)}")

@@ -33,6 +33,7 @@ def search(
     --run out.trec
     """
     from isthmus.config import resolve
+    from isthmus.progress import result
     from isthmus.search import SearchSettings, search
     from isthmus.search.showing import hits_table
 
@@ -46,4 +47,4 @@ def search(
 
         Console().print(hits_table(query or "", found))
     else:
-        typer.echo(f"run: {found}\nnext: isthmus evaluate {found} --qrels …")
+        result(f"run: {found}\nnext: isthmus evaluate {found} --qrels …")

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -142,21 +143,34 @@ def writing(target: Path) -> Iterator[None]:
     """Turns the operating system's refusals (disk full, no permission) into OutputErrors."""
     try:
         yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
+    except Exception as error:
+        number = _error_number(error)
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             what, remedy = "no space left on the disk", "free some space and run again: it resumes"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             what, remedy = "no permission to write", "choose another --output"
-        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+        elif number in (errno.ENOTDIR, errno.EEXIST):
             what, remedy = "a file stands where a folder should be", "choose another --output"
         else:
             raise
         raise OutputError(
-            f"{what} ({error.strerror})",
-            where=str(error.filename or target),
+            f"{what} ({os.strerror(number)})",
+            where=str(getattr(error, "filename", None) or target),
             allowed=f"a writable folder; {_free(target)} free there",
             remedy=remedy,
         ) from error
+
+
+def _error_number(error: Exception) -> int | None:
+    """The system's number of an error, also where a library only puts it into words."""
+    if isinstance(error, OSError):
+        return error.errno
+    words = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors' Rust says it
+    if words:
+        return int(words[1])
+    # torch.save knows only that less was written than it meant to.
+    torn = isinstance(error, RuntimeError) and "inline_container" in str(error)
+    return errno.ENOSPC if torn else None
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -20,12 +20,12 @@ from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.precision import native_bf16
-from isthmus.progress import Bar
 from isthmus.records import Document
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
 
 SETTINGS_FILE = "encoder.json"
+_BATCH = 64
 
 
 class DenseSettings(Settings):
@@ -97,36 +97,24 @@ class DenseEncoder:
 
     def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One vector per query."""
-        return self._encode(texts, self.settings.query_max_length, "")
+        return self._encode(texts, self.settings.query_max_length)
 
-    def encode_documents(
-        self, documents: Sequence[Document], progress: bool = False
-    ) -> npt.NDArray[np.float32]:
+    def encode_documents(self, documents: Sequence[Document]) -> npt.NDArray[np.float32]:
         """One vector per document, with its title where the encoder was made with titles."""
         texts = [document.contents(self.settings.titles) for document in documents]
-        label = "encode" if progress else ""
-        return self._encode(texts, self.settings.document_max_length, label)
+        return self._encode(texts, self.settings.document_max_length)
 
-    def _encode(self, texts: Sequence[str], limit: int, label: str) -> npt.NDArray[np.float32]:
+    def _encode(self, texts: Sequence[str], limit: int) -> npt.NDArray[np.float32]:
         rows = self.tokenizer.encode(list(texts), limit)
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
         device = self.backbone.word_embeddings.device
         was_training = self.backbone.training
         self.backbone.eval()
-        batches = length_sorted_batches([len(row) for row in rows], batch=64)
-        bar = Bar(label, len(rows), "texts") if label else None
-        if bar is not None:
-            bar.__enter__()
         with torch.inference_mode():
-            for batch in batches:
+            for batch in length_sorted_batches([len(row) for row in rows], _BATCH):
                 ids, mask = pad([rows[i] for i in batch], self.tokenizer.pad_id)
                 ids, mask = ids.to(device), mask.to(device)
-                pooled = pool(self.backbone(ids, mask), mask, self.settings)
-                vectors[batch] = pooled.cpu().numpy()
-                if bar is not None:
-                    bar.advance(len(batch))
-        if bar is not None:
-            bar.__exit__(None, None, None)
+                vectors[batch] = pool(self.backbone(ids, mask), mask, self.settings).cpu().numpy()
         self.backbone.train(was_training)
         return vectors
 

@@ -79,7 +79,8 @@ def run(settings: FinetuneSettings) -> Path:
     trainer = Trainer(task, examples, settings.training, output, description="fine-tune")
     history = trainer.fit()
     if trainer.is_world_process_zero():
-        task.save(final)
+        with writing(final):
+            task.save(final)
         finish(output, {"queries": len(examples), "log": history})
     return final
 

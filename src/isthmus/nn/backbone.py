@@ -161,7 +161,8 @@ class Backbone(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Writes weights (safetensors) and configuration as AutoModel reads them."""
-        self.model.save_pretrained(str(folder))
+        with _quiet():
+            self.model.save_pretrained(str(folder))
 
     def restore(self, folder: Path) -> None:
         """Loads weights written by `save` into this very model."""

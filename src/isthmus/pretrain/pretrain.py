@@ -8,7 +8,7 @@ from typing import Any
 
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import resolve
-from isthmus.config.output import claim, finish, is_complete
+from isthmus.config.output import claim, finish, is_complete, writing
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_folder
 from isthmus.pretrain.recipe import PretrainSettings, assemble
@@ -67,7 +67,8 @@ def run(settings: PretrainSettings) -> Path:
     trainer = Trainer(task, examples, settings.training, output, description="pre-train")
     history = trainer.fit()
     if trainer.is_world_process_zero():
-        task.save(final)
+        with writing(final):
+            task.save(final)
         finish(output, {"documents": len(tokenised), "log": history})
     return final
 
