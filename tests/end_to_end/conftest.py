@@ -93,7 +93,7 @@ class Commands:
         self._parent.wait()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """A runner of commands with a cache of its own."""
     runner = Commands(tmp_path_factory.mktemp("commands"))
@@ -171,7 +171,7 @@ def write_corpus(words: list[str]) -> Callable[[Path, int], Path]:
     return write
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def collection(
     write_corpus: Callable[[Path, int], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -192,7 +192,7 @@ def collection(
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(
     commands: Commands,
     collection: Path,

@@ -56,12 +56,12 @@ def queries_in(file: Path) -> set[str]:
     return {line.split()[0] for line in lines} - {"query-id"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def scifact(shared_data: Path) -> Path:
     return shared_data / "collections" / "scifact"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def retriever(
     commands: Any,
     scifact: Path,

@@ -114,3 +114,35 @@ def numerical_gradient() -> Callable[[Callable[[], float], torch.Tensor], torch.
         return gradient
 
     return compute
+
+
+@pytest.fixture
+def check_all_weights(
+    backbone: Backbone,
+) -> Callable[[torch.Tensor, Callable[[], float]], None]:
+    """Compares a loss's gradient with differences of a plain function, along random directions.
+
+    Each direction moves every parameter the loss reaches: encoder, head and tied embeddings.
+    """
+
+    def check(loss: torch.Tensor, function: Callable[[], float]) -> None:
+        everything = list(backbone.parameters())
+        found = torch.autograd.grad(loss, everything, allow_unused=True)
+        reached = [(p, g) for p, g in zip(everything, found, strict=True) if g is not None]
+        assert len(reached) > len(everything) / 2
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            direction = [torch.randn(p.shape, generator=generator).double() for p, _ in reached]
+            slope = 0.0
+            sides = []
+            for (_, gradient), along in zip(reached, direction, strict=True):
+                slope += float((gradient * along).sum())
+            for size in (1e-6, -2e-6):  # one step above, one below, and home again
+                for (parameter, _), along in zip(reached, direction, strict=True):
+                    parameter.data.add_(along, alpha=size)
+                sides.append(function())
+            for (parameter, _), along in zip(reached, direction, strict=True):
+                parameter.data.add_(along, alpha=1e-6)
+            assert slope == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-4)
+
+    return check

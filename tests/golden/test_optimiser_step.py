@@ -18,6 +18,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.settings import TrainingSettings
+from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer
 
 # One letter, a line, nothing the tokenizer knows, thirty words: lengths, labels and bags that a
@@ -41,7 +42,7 @@ def corpus(tokenizer: Tokenizer, tmp_path: Path) -> TokenisedCorpus:
     return tokenise(documents, "texts", tokenizer.serialised, cache=tmp_path / "cache")
 
 
-class KeepGradients(transformers.TrainerCallback):
+class KeepGradients(transformers.TrainerCallback):  # type: ignore[misc]
     def __init__(self) -> None:
         self.steps: list[dict[str, torch.Tensor]] = []
 
@@ -180,9 +181,14 @@ def test_masks_are_fresh_every_epoch(
     backbone: Backbone, tokenizer: Tokenizer, corpus: TokenisedCorpus, tmp_path: Path
 ) -> None:
     task = task_of(backbone, tokenizer, OBJECTIVES)
-    seen = []
+    seen: list[Batch] = []
     prepare = task.prepare
-    task.prepare = lambda batch: seen.append(prepare(batch)) or seen[-1]  # type: ignore[assignment]
+
+    def keep(batch: Batch) -> Batch:
+        seen.append(prepare(batch))
+        return seen[-1]
+
+    task.prepare = keep  # type: ignore[method-assign]
     train(task, corpus, tmp_path / "run", batch=8, passes=1)
     labels = [
         {tuple(row.tolist()) for row in batch["labels"] if (row != -100).sum() > 1}

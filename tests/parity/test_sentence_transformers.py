@@ -89,8 +89,9 @@ def test_only_class_paths_that_versions_5_and_6_share(
     assert [m["type"] for m in modules] == [f"sentence_transformers.models.{k}" for k in kinds]
     assert [m["path"] for m in modules] == ["", "1_Pooling", "2_Normalize"][: len(kinds)]
     pooling_file = json.loads((tmp_path / "1_Pooling" / "config.json").read_text())
-    chosen = [key for key, value in pooling_file.items() if key.startswith("pooling_mode_") and value]  # fmt: skip
-    assert chosen == [{"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]]  # fmt: skip
+    chosen = [key for key, value in pooling_file.items() if value is True]
+    names = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
+    assert chosen == [names[pooling], "include_prompt"]
 
 
 @pytest.fixture(scope="module")

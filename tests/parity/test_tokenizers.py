@@ -95,9 +95,7 @@ def test_ids_are_those_of_transformers(make: Callable[[], Tokenizer]) -> None:
 
 
 @family
-def test_words_are_found_whatever_marks_them(
-    make: Callable[[], Tokenizer], tmp_path: Path
-) -> None:
+def test_words_are_found_whatever_marks_them(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
     tokenizer = make()
     corpus = tokenise([Document("1", TEXT)], "s", tokenizer.serialised, cache=tmp_path)
     document = corpus[0]
@@ -106,7 +104,7 @@ def test_words_are_found_whatever_marks_them(
         groups.setdefault(word, []).append(token)
     assert max(len(tokens) for tokens in groups.values()) > 1, "some words have several pieces"
     encoding = tokenizer.backend.encode(TEXT, add_special_tokens=False)
-    spans: dict[int, str] = {}
+    spans: dict[int | None, str] = {}
     for (begin, end), word in zip(encoding.offsets, encoding.word_ids, strict=True):
         spans[word] = spans.get(word, "") + TEXT[begin:end]
     found = [spans[word].strip() for word in groups]
@@ -118,9 +116,7 @@ def test_words_are_found_whatever_marks_them(
 
 
 @family
-def test_sentences_begin_at_their_first_word(
-    make: Callable[[], Tokenizer], tmp_path: Path
-) -> None:
+def test_sentences_begin_at_their_first_word(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
     tokenizer = make()
     corpus = tokenise([Document("1", TEXT)], "s", tokenizer.serialised, cache=tmp_path)
     document = corpus[0]
@@ -145,9 +141,7 @@ def test_special_and_regular_ids(make: Callable[[], Tokenizer]) -> None:
 
 
 @family
-def test_saving_and_loading_is_the_identity(
-    make: Callable[[], Tokenizer], tmp_path: Path
-) -> None:
+def test_saving_and_loading_is_the_identity(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
     tokenizer = make()
     tokenizer.save(tmp_path)
     again = Tokenizer.load(str(tmp_path))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from isthmus.config import output as output_module
 from isthmus.config.output import (
     SNAPSHOT,
     claim,
@@ -74,7 +73,9 @@ def test_a_folder_that_holds_something_else(folder: Path) -> None:
     (folder / "thesis.tex").write_text("years of work")
     with pytest.raises(OutputError) as caught:
         claim(folder, "pretrain", IDENTITY)
-    assert caught.value.what == f"{str(folder)!r} already holds something that isthmus did not write"
+    assert (
+        caught.value.what == f"{str(folder)!r} already holds something that isthmus did not write"
+    )
     assert caught.value.where == "--output"
     assert [file.name for file in folder.iterdir()] == ["thesis.tex"]
 
@@ -89,9 +90,7 @@ def test_a_folder_that_holds_something_else(folder: Path) -> None:
         ("finetune", {}, "it is a pretrain"),
     ],
 )  # fmt: skip
-def test_another_jobs_folder(
-    verb: str, change: dict[str, Any], reason: str, folder: Path
-) -> None:
+def test_another_jobs_folder(verb: str, change: dict[str, Any], reason: str, folder: Path) -> None:
     claim(folder, "pretrain", IDENTITY)
     before = (folder / SNAPSHOT).read_bytes()
     with pytest.raises(OutputError) as caught:
@@ -129,10 +128,14 @@ def test_write_snapshot_is_complete_at_once(folder: Path) -> None:
 
 
 def test_a_whole_folder_appears_only_when_it_is_whole(folder: Path) -> None:
-    with pytest.raises(ValueError, match="torn"), whole_folder(folder) as partial:
-        (partial / "a").write_text("1")
-        assert not folder.exists()
-        raise ValueError("torn")
+    def torn() -> None:
+        with whole_folder(folder) as partial:
+            (partial / "a").write_text("1")
+            assert not folder.exists()
+            raise ValueError("torn")
+
+    with pytest.raises(ValueError, match="torn"):
+        torn()
     assert not folder.exists()
     with whole_folder(folder) as partial:
         assert not list(partial.iterdir()), "what a torn attempt left is gone"
@@ -169,7 +172,7 @@ def test_json_is_written_whole_or_not_at_all(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(output_module.os, "fsync", full)
+    monkeypatch.setattr("isthmus.config.output.os.fsync", full)
     with pytest.raises(OutputError, match="no space left on the disk"):
         write_json(file, {"new": 1})
     assert json.loads(file.read_text(encoding="utf-8")) == {"naïve": [1, 2]}
@@ -216,7 +219,7 @@ def test_a_folder_behind_a_closed_door(monkeypatch: pytest.MonkeyPatch, tmp_path
     usage = shutil.disk_usage
     monkeypatch.setattr(Path, "stat", refused)
     monkeypatch.setattr(
-        output_module.shutil, "disk_usage", lambda p: usage(p) if refused(Path(p)) else None
+        "isthmus.config.output.shutil.disk_usage", lambda p: usage(p) if refused(Path(p)) else None
     )
     with pytest.raises(OutputError, match="no permission to write") as caught:
         claim(closed / "runs" / "x", "pretrain", IDENTITY)

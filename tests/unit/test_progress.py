@@ -22,7 +22,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("isthmus.progress.time.monotonic", lambda: now[0])
     return now
 
 

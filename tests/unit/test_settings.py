@@ -77,7 +77,7 @@ def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
         ({"training": 3}, "training = 3", "a mapping with the keys per_device"),
         ({"problems": "skp"}, "problems = 'skp'", "skip, refuse"),
         ({"corruption": {"name": "uniform", "rate": 2}}, "corruption.rate = 2", "float: share"),
-        ({"objectives": {"bag_of_words": {"vector": "max"}}}, "bag_of_words.vector = 'max'", "mean"),
+        ({"objectives": {"bag_of_words": {"vector": "max"}}}, "vector = 'max'", "mean"),
         ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "dict"),
         ({"objectives": {}}, "objectives = {}", "dict"),
         ({"corruption": {"rate": 0.3}}, "corruption has no name", "uniform, whole_word"),
@@ -107,7 +107,7 @@ def test_a_missing_key() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "m"}, "give either model (a folder or hub name) or init (a size); there is both"),
+        ({"model": "m"}, "either model (a folder or hub name) or init (a size); there is both"),
         ({"init": ...}, "there is neither"),
         ({"training": {"min_lr_rate": 0.1}}, "min_lr_rate and lr_scheduler_type"),
         ({"training": {"lr_scheduler_type": "cosine_with_min_lr"}}, "go together"),

@@ -15,7 +15,10 @@ def add_to(app: typer.Typer) -> None:
 def listing(
     what: Annotated[str, typer.Argument(help="recipes or parts.")] = "recipes",
 ) -> None:
-    """List the shipped recipes, or the parts that recipes are made of, a line each."""
+    """List the shipped recipes, or the parts that recipes are made of, a line each.
+
+    Example: isthmus list parts
+    """
     from rich.console import Console
 
     from isthmus.inspection.listing import listing

@@ -21,6 +21,8 @@ def quickstart(
 
     Pre-trains and fine-tunes an encoder on docstrings, builds indexes, compares five systems in a
     table with confidence intervals and significance marks, and runs one search.
+
+    Example: isthmus quickstart --output runs/quickstart
     """
     from isthmus.benchmark.quickstart import quickstart
 

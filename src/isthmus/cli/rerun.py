@@ -19,6 +19,8 @@ def rerun(
     """Repeat what made a folder, from the settings and seeds that lie beside it.
 
     Says what has changed since: library versions, the commit, the data.
+
+    Example: isthmus rerun runs/dense --output runs/dense-again
     """
     from isthmus.benchmark.rerun import rerun
     from isthmus.progress import result

@@ -30,6 +30,10 @@ _LIBRARIES = (
     "pyarrow", "bm25s", "ir_measures", "pydantic",
 )  # fmt: skip
 
+_NUMBER_IN_WORDS = re.compile(r"\(os error (\d+)\)")  # safetensors
+# torch.save and numpy's tofile know only that less was written than they meant to.
+_TORN_FILE = re.compile(r"inline_container|requested and \d+ written")
+
 
 def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
     """Reserves an output folder; True when it holds earlier work of the same job to resume.
@@ -163,14 +167,11 @@ def writing(target: Path) -> Iterator[None]:
 
 def _error_number(error: Exception) -> int | None:
     """The system's number of an error, also where a library only puts it into words."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    words = re.search(r"\(os error (\d+)\)", str(error))  # how safetensors' Rust says it
-    if words:
-        return int(words[1])
-    # torch.save knows only that less was written than it meant to.
-    torn = isinstance(error, RuntimeError) and "inline_container" in str(error)
-    return errno.ENOSPC if torn else None
+    if number := _NUMBER_IN_WORDS.search(str(error)):
+        return int(number[1])
+    return errno.ENOSPC if _TORN_FILE.search(str(error)) else None
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -12,8 +12,10 @@ _ABBREVIATIONS = frozenset(
     inc ltd co corp jr sr dept est sec ch jan feb mar apr jun jul aug sep sept oct nov dec
     """.split()  # noqa: SIM905 (a list of fifty strings reads worse)
 )
+# Possessive, and a run of stops is entered at its first only: linear however long the runs are.
 _BOUNDARY = re.compile(
-    r"""(?P<stop>[.!?。！？]+["'”’)\]]*)(?P<gap>\s+)(?=["'“‘(\[]*[\w])|(?P<blank>\n\s*\n\s*)"""
+    r"""(?P<stop>(?<![.!?。！？])[.!?。！？]++["'”’)\]]*+)(?P<gap>\s++)(?=["'“‘(\[]*+\w)"""
+    r"""|(?P<blank>\n[^\S\n]*+\n\s*+)"""
 )
 _LAST_WORD = re.compile(r"([\w.]+?)\.*$")
 

@@ -122,7 +122,8 @@ def modules(*kinds: str, path: str = "sentence_transformers.models") -> list[dic
     [
         (
             {"modules.json": modules("Transformer", "Pooling"),
-             "1_Pooling/config.json": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+             "1_Pooling/config.json": {"pooling_mode_cls_token": True,
+                                       "pooling_mode_mean_tokens": False},
              "sentence_bert_config.json": {"max_seq_length": 128}},
             ("cls", "dot", 128),
         ),

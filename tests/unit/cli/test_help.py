@@ -1,0 +1,63 @@
+"""Help that answers at once, and shows how each verb is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from isthmus.cli import app
+
+VERBS = [command.name or command.callback.__name__ for command in app.registered_commands]
+HEAVY = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "accelerate",
+    "numpy",
+    "scipy",
+    "pyarrow",
+)
+
+
+def test_every_verb_is_listed() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert {"pretrain", "finetune", "index", "search", "evaluate", "rerun"} <= set(VERBS)
+    assert {"list", "doctor", "quickstart"} <= set(VERBS)
+    for verb in VERBS:
+        assert f" {verb} " in shown.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_shows_an_example(verb: str) -> None:
+    shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert f"isthmus {verb}" in shown.stdout.partition("Example")[2]
+
+
+@pytest.mark.parametrize("arguments", [[], *([verb] for verb in VERBS)])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import runpy, sys\n"
+        f"sys.argv = ['isthmus', *{arguments!r}, '--help']\n"
+        "try:\n    runpy.run_module('isthmus', run_name='__main__')\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        f"print('heavy:', *[name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "heavy:"
+
+
+def test_no_arguments_is_help_too() -> None:
+    assert "Usage" in CliRunner().invoke(app, []).output
+
+
+def test_an_unknown_verb_is_refused() -> None:
+    refused = CliRunner().invoke(app, ["pretrian"])
+    assert refused.exit_code == 2
+    assert "pretrian" in refused.output
