@@ -6,6 +6,7 @@ standard input is a command; its process id, then its exit status, come back on 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -52,4 +53,5 @@ def _serve() -> None:
 if __name__ == "__main__":
     for module in _PRELOADED:
         importlib.import_module(module)
+    gc.freeze()  # or every child walks through all of it when it ends
     _serve()

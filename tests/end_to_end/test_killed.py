@@ -38,10 +38,10 @@ def assert_same_training(one: Path, two: Path, steps: int) -> None:
     assert len(losses(one)) == len(losses(two))
     for left, right in zip(losses(one), losses(two), strict=True):
         assert left == pytest.approx(right, rel=1e-5)
-    left, right = (load_file(folder / "final" / "model.safetensors") for folder in (one, two))
-    assert left.keys() == right.keys()
-    for name in left:
-        np.testing.assert_allclose(left[name], right[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    mine, other = (load_file(folder / "final" / "model.safetensors") for folder in (one, two))
+    assert mine.keys() == other.keys()
+    for name in mine:
+        np.testing.assert_allclose(mine[name], other[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def contents(folder: Path, *patterns: str) -> dict[str, bytes]:
@@ -71,7 +71,7 @@ def test_tokenising_and_pretraining(
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus.jsonl", 13_000)  # four blocks
     steps = 30
-    shared = ["pretrain", "--corpus", corpus, "--model", model]
+    shared: list[str | Path] = ["pretrain", "--corpus", corpus, "--model", model]
     shared += settings("max_length=32", f"training.max_steps={steps}")
     reference, output = tmp_path / "reference", tmp_path / "output"
     uninterrupted(commands, tmp_path / "cache", *shared, "--output", reference)
@@ -105,7 +105,7 @@ def test_finetuning(
     tmp_path: Path,
 ) -> None:
     steps = 24  # more than an epoch: negatives rotate and the order is drawn anew
-    shared = ["finetune", "--model", model, "--collection", collection]
+    shared: list[str | Path] = ["finetune", "--model", model, "--collection", collection]
     shared += settings(f"training.max_steps={steps}", "negatives.num_negatives=3")
     reference, output = tmp_path / "reference", tmp_path / "output"
     uninterrupted(commands, tmp_path / "cache", *shared, "--output", reference)
@@ -134,7 +134,15 @@ def test_indexing(
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus.jsonl", 2_500 if kind == "dense" else 10_000)
     retriever = model if kind == "dense" else "bm25"
-    shared = ["index", "--corpus", corpus, "--model", retriever, "--set", "block_size=100"]
+    shared: list[str | Path] = [
+        "index",
+        "--corpus",
+        corpus,
+        "--model",
+        retriever,
+        "--set",
+        "block_size=100",
+    ]
     reference, output = tmp_path / "reference", tmp_path / "output"
     uninterrupted(commands, tmp_path / "cache", *shared, "--output", reference)
 

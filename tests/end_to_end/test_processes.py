@@ -70,7 +70,16 @@ def split(batch: int, passes: int = 1) -> list[str]:
 def test_pretraining(
     commands: Any, model: Path, collection: Path, shared: list[str], tmp_path: Path
 ) -> None:
-    command = ["pretrain", "--recipe", "bow", "--corpus", collection, "--model", model, *shared]
+    command: list[str | Path] = [
+        "pretrain",
+        "--recipe",
+        "bow",
+        "--corpus",
+        collection,
+        "--model",
+        model,
+        *shared,
+    ]
     command += ["--set", "max_length=32", "--output"]
     one, two, passes = tmp_path / "one", tmp_path / "two", tmp_path / "passes"
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))
@@ -87,7 +96,7 @@ def test_finetuning(
     commands: Any, model: Path, collection: Path, shared: list[str], tmp_path: Path
 ) -> None:
     # In-batch negatives: the loss of a query depends on the passages of the other process.
-    command = ["finetune", "--model", model, "--collection", collection, *shared]
+    command: list[str | Path] = ["finetune", "--model", model, "--collection", collection, *shared]
     command += ["--set", "negatives.num_negatives=2", "--output"]
     one, two = tmp_path / "one", tmp_path / "two"
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))

@@ -55,6 +55,7 @@ class DenseEncoder:
     def __init__(
         self, backbone: Backbone, tokenizer: Tokenizer, settings: DenseSettings, name: str = ""
     ) -> None:
+        backbone.check_tokens(len(tokenizer))
         backbone.check_length(settings.query_max_length, "query_max_length")
         backbone.check_length(settings.document_max_length, "document_max_length")
         self.backbone = backbone

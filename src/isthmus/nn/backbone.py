@@ -139,6 +139,17 @@ class Backbone(nn.Module):
                 remedy=f"--set {setting}={self.positions}",
             )
 
+    def check_tokens(self, tokens: int) -> None:
+        """Refuses a tokenizer that knows more tokens than the model has embeddings for."""
+        rows = len(self.word_embeddings)
+        if tokens > rows:
+            raise MismatchError(
+                f"the tokenizer knows {tokens:,} tokens, the model {rows:,}",
+                where="model",
+                allowed="a tokenizer of at most as many tokens as the model has embeddings",
+                remedy="save both from one source, or model.resize_token_embeddings(…) and save",
+            )
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """H, the last hidden states [batch, length, width]."""
         states: Tensor = self.encoder(

@@ -26,6 +26,7 @@ class PretrainTask(Task):
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, parts: Parts) -> None:
         super().__init__()
+        backbone.check_tokens(len(tokenizer))
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.parts = parts

@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from typer.main import get_group
 from typer.testing import CliRunner
 
 from isthmus.cli import app
 
-VERBS = [command.name or command.callback.__name__ for command in app.registered_commands]
+VERBS = list(get_group(app).commands)
 HEAVY = (
     "torch",
     "transformers",

@@ -12,7 +12,7 @@ import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loading import load_encoder, stored_settings
-from isthmus.errors import InputError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
@@ -101,6 +101,12 @@ def test_lengths_beyond_the_models_positions() -> None:
     with pytest.raises(SettingsError, match="document_max_length = 145 is more than") as caught:
         encoder(document_max_length=145)
     assert caught.value.remedy == "--set document_max_length=144"
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_knows() -> None:
+    backbone = new_backbone("tiny", len(TOKENIZER) - 1, TOKENIZER.pad_id)
+    with pytest.raises(MismatchError, match=f"the tokenizer knows {len(TOKENIZER)} tokens"):
+        DenseEncoder(backbone, TOKENIZER, DenseSettings())
 
 
 def sentence_transformers_folder(folder: Path, files: dict[str, Any]) -> str:
