@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from string import ascii_lowercase
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import models, pre_tokenizers, processors
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.parts import Vocabulary
-from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 
 Vector = list[float]
@@ -20,8 +22,24 @@ Head = Callable[[Vector], Vector]
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    """Some forty tokens: letters, their continuations, a few words."""
-    return new_tokenizer(["a cat sat on a mat", "a dog ran to a cat", "the end"] * 3, 60)
+    """A few words, letters and their continuations, written down: a learnt one breaks ties anew."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = ["cat", "sat", "on", "mat", "dog", "ran", "to", "the", "end"]
+    pieces = [*ascii_lowercase, *(f"##{letter}" for letter in ascii_lowercase)]
+    ids = {token: number for number, token in enumerate([*special, *words, *pieces])}
+    backend = FastTokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return Tokenizer(
+        PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            pad_token="[PAD]",
+            unk_token="[UNK]",
+            cls_token="[CLS]",
+            sep_token="[SEP]",
+            mask_token="[MASK]",
+        )
+    )
 
 
 @pytest.fixture

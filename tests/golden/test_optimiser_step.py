@@ -27,7 +27,7 @@ TEXTS = [
     "a",
     "the cat sat on a mat",
     "ж",
-    "a dog ran to a cat " * 5,
+    "a dog ran to a cat quickly " * 5,
     "cat",
     "a mat the end",
     "on on on on",

@@ -42,8 +42,9 @@ def test_epochs_and_seeds_differ_and_batches_are_not_sorted() -> None:
         bucketed_order(lengths, 16, seed, epoch).tobytes() for seed in (0, 1) for epoch in (0, 1)
     }
     assert len(orders) == 4
-    first = lengths[bucketed_order(lengths, 16, 0, 0)].reshape(-1, 16).mean(1)
-    assert abs(np.corrcoef(first, np.arange(len(first)))[0, 1]) < 0.3
+    pool = lengths[:640]  # forty batches, sorted together: in order, they would correlate by 1
+    means = pool[bucketed_order(pool, 16, 0, 0)].reshape(-1, 16).mean(1)
+    assert abs(np.corrcoef(means, np.arange(40))[0, 1]) < 0.5
 
 
 def test_pools_mix_lengths_between_epochs() -> None:

@@ -109,7 +109,7 @@ def test_uniform_spends_exactly_its_budget(batch: list[OneText], rate: float) ->
 
 @pytest.mark.parametrize(
     ("available", "rate", "expected"),
-    [(5, 0.3, 2), (15, 0.3, 4), (25, 0.3, 8), (35, 0.3, 10), (1, 0.15, 1), (0, 0.3, 0)],
+    [(5, 0.3, 2), (15, 0.3, 4), (25, 0.3, 8), (95, 0.3, 28), (1, 0.15, 1), (0, 0.3, 0)],
 )
 def test_halves_round_to_even_in_float64(available: int, rate: float, expected: int) -> None:
     text = OneText(tuple(REGULAR[:1] * available), tuple(range(available)), 1)

@@ -35,7 +35,7 @@ class MaskingSettings(Settings):
 def budget(maskable: Tensor, rate: float) -> Tensor:
     """round(rate · n) of each row's n maskable tokens, at least 1 where there is one."""
     available = maskable.sum(1)
-    # In float64: the float32 product of 0.3 and 5 is above 1.5, that of 0.3 and 15 below 4.5.
+    # In float64: 0.3 · 95 is 28.5 and rounds to 28; the float32 product is above it, hence 29.
     wanted = torch.round(available.double() * rate).long().clamp(min=1)
     return torch.minimum(wanted, available)
 

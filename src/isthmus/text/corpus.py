@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
 from tokenizers import Tokenizer as FastTokenizer
 
 from isthmus.config.output import write_json, writing
@@ -140,6 +141,10 @@ def _build(
         for name, count in pool(tasks):
             names.append(name)
             bar.advance(count)
+    if jobs > 1:
+        get_reusable_executor().shutdown()  # idle workers would keep their memory for minutes
+    for torn in folder.glob(".block-*.partial"):
+        torn.unlink(missing_ok=True)
     return names
 
 
