@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Examples are slow when the machine is busy; what is checked is what they compute.
+settings.register_profile("isthmus", deadline=None)
+settings.load_profile("isthmus")
 
 ROOT = Path(__file__).resolve().parents[1]
 

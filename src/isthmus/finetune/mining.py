@@ -43,8 +43,8 @@ def draw_negatives(
     """The rows of each query's negatives, [queries, num_negatives · epochs].
 
     Drawn without replacement from the ranks between range_min and range_max, after removing the
-    query's positives and documents of the same text. A query with too few candidates is filled up
-    with random documents, so that every group has the same size.
+    query's positives and documents of the same text. When all candidates had their turn they come
+    again; a query with too few for a single group is given random documents as well.
     """
     needed = settings.num_negatives * epochs
     chosen = np.empty((len(positives), needed), dtype=np.int32)
@@ -55,10 +55,10 @@ def draw_negatives(
         candidates = np.array([rows[document] for document in ranked], dtype=np.int32)
         forbidden = corpus.keys[list(positives[number])]
         candidates = candidates[~np.isin(corpus.keys[candidates], forbidden)]
-        drawn = generator.permutation(candidates)[:needed]
-        chosen[number, : len(drawn)] = drawn
-        for column in range(len(drawn), needed):
-            chosen[number, column] = _random_other(generator, corpus, forbidden)
+        drawn = list(generator.permutation(candidates)[:needed])
+        while len(drawn) < settings.num_negatives:
+            drawn.append(_random_other(generator, corpus, forbidden))
+        chosen[number] = np.resize(drawn, needed)
     return chosen
 
 
