@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# As the command line does; torch is not loaded yet.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # Examples are slow when the machine is busy; what is checked is what they compute.
 settings.register_profile("isthmus", deadline=None)
 settings.load_profile("isthmus")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -36,6 +37,9 @@ for verb in (pretrain, finetune, index, search, evaluate, rerun, listing, doctor
 
 def main() -> None:
     """Runs the command line; what the user got wrong ends in a message, never in a traceback."""
+    # Threads that wait for each other by spinning make training on CPU ten times slower as soon as
+    # another program wants a core (benchmarks/cpu_waiting.py). Read when torch loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except KeyboardInterrupt:
