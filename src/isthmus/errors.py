@@ -39,6 +39,10 @@ class MismatchError(IsthmusError):
     """Two things that belong together do not: an index and its encoder, a run and its corpus."""
 
 
+class TrainingError(IsthmusError):
+    """Training cannot go on, and only other settings can mend it."""
+
+
 class MissingPackageError(IsthmusError):
     """A feature needs an optional package that is not installed."""
 

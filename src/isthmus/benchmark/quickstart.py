@@ -33,7 +33,7 @@ from isthmus.search.showing import hits_table
 from isthmus.text.tokenizer import Tokenizer
 
 _MEASURE = "RR@10"
-_DEPTH = 1000
+_DEPTH = 100
 
 
 class QuickstartSettings(Settings):
@@ -88,7 +88,7 @@ def run(settings: QuickstartSettings) -> Report:
         _finetuning(settings, corpus, model, str(output / name))
         for model, name in ((start, "finetuned"), (pretraining.output, "pretrained-finetuned"))
     )
-    claim(output, "quickstart", {"settings": settings.model_dump()})
+    claim(output, "quickstart", {"settings": settings.model_dump(exclude={"output"})})
 
     _say(began, "1/6 collect the documentation strings of this machine's Python packages")
     collection = _collect(settings, Path(corpus))
@@ -189,12 +189,12 @@ def _hybrid(
     dense = [name for name in searchers if name != "BM25"]
     on_dev = {name: measure(searchers[name].search(chosen, 10)) for name in dense}
     best = max(on_dev, key=lambda name: on_dev[name])
-    hybrid = HybridSearcher([searchers[best], searchers["BM25"]])
-    tuned = hybrid.tune_weight(chosen, measure, depth=100)
+    hybrid = HybridSearcher([searchers[best], searchers["BM25"]], candidates=_DEPTH)
+    tuned = hybrid.tune_weight(chosen, measure, depth=_DEPTH)
     weights = (tuned.weight, 1 - tuned.weight)
     shown = ", ".join(f"{name} {value:.3f}" for name, value in on_dev.items())
     notice(f"dev {_MEASURE}: {shown}; weight of {best!r} in the hybrid: {tuned.weight:g}")
-    return best, HybridSearcher(hybrid.searchers, weights=weights)
+    return best, HybridSearcher(hybrid.searchers, weights=weights, candidates=_DEPTH)
 
 
 def _evaluate(

@@ -24,6 +24,13 @@ def rerun(folder: str, output: str) -> Path:
     What has changed since (versions, commit) is said first; changed data is refused or said by
     the fingerprints of the new snapshot against those of the old one.
     """
+    if Path(folder).resolve() == Path(output).resolve():
+        raise InputError(
+            f"{output!r} is the folder to repeat",
+            where="--output",
+            allowed="another folder, so that both can be compared",
+            remedy="choose another --output",
+        )
     snapshot = read_snapshot(Path(folder))
     verb = snapshot["verb"]
     if verb not in _VERBS:

@@ -23,8 +23,8 @@ app = typer.Typer(
     name="isthmus",
     help="Turns a pile of documents into a retriever that knows them.\n\n"
     "The usual way: pretrain (learn the corpus, no labels) → finetune (learn from labelled pairs) "
-    "→ index → search → evaluate. Every verb takes --set PATH=VALUE for anything its recipe holds, "
-    "can be interrupted and resumed, and leaves beside its output what made it (isthmus.json). "
+    "→ index → search → evaluate. --set PATH=VALUE overrides any setting. Long work can be "
+    "interrupted and resumed, and leaves beside its output what made it (isthmus.json). "
     "`isthmus list recipes` shows where to start.",
     no_args_is_help=True,
     add_completion=False,
@@ -35,6 +35,9 @@ for verb in (pretrain, finetune, index, search, evaluate, rerun, listing, doctor
     verb.add_to(app)
 
 
+_INTERRUPTED = 130  # typer's exit code after Ctrl-C
+
+
 def main() -> None:
     """Runs the command line; what the user got wrong ends in a message, never in a traceback."""
     # Threads that wait for each other by spinning make training on CPU ten times slower as soon as
@@ -42,12 +45,21 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted: the same command again goes on where it stopped\n")
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            sys.stderr.write("\ninterrupted: the same command again goes on where it stopped\n")
+        raise
     except Exception as error:
-        from isthmus.errors import IsthmusError
+        from isthmus.errors import InputError, IsthmusError
 
+        if isinstance(error, OSError) and error.filename is not None:
+            # What no reader expected of a file (no permission, a name too long, a device).
+            error = InputError(
+                f"{error.strerror or type(error).__name__}: {error.filename!r}",
+                where=str(error.filename),
+                allowed="files and folders that can be read and written",
+                remedy="check the path and its permissions",
+            )
         if not isinstance(error, IsthmusError):
             raise
         sys.stderr.write(f"error: {error}\n")

@@ -35,7 +35,7 @@ def evaluate(
     from isthmus.config import resolve
     from isthmus.evaluation import EvaluationSettings, evaluate, report_table
 
-    flags = {"measures": measures.split() if measures else None}
+    flags = {"measures": measures.replace(",", " ").split() if measures else None}
     values = resolve("evaluate", None, flags, overrides or ())
     settings = EvaluationSettings.parse(values, "isthmus evaluate")
     report = evaluate(runs, qrels, settings, Path(output) if output else None)

@@ -24,6 +24,9 @@ def search(
     hybrid: Annotated[
         str | None, typer.Option("--with", help="A second index to fuse with, BM25 say.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The encoder, where it is no longer where it was.")
+    ] = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
     overrides: Overrides = None,
 ) -> None:
@@ -37,7 +40,7 @@ def search(
     from isthmus.search import SearchSettings, search
     from isthmus.search.showing import hits_table
 
-    flags = {"depth": depth, "hybrid": hybrid}
+    flags = {"depth": depth, "hybrid": hybrid, "model": model}
     settings = SearchSettings.parse(
         resolve("search", None, flags, overrides or ()), "isthmus search"
     )

@@ -45,7 +45,7 @@ def _resolve(spec: str) -> tuple[str, str]:
     if colon and scheme in FORMATS.names():
         return scheme, location
     path = Path(spec)
-    if path.exists():
+    if spec and path.exists():
         return _sniff(path), spec
     if colon and re.fullmatch(r"[a-z_]{2,}", scheme):
         FORMATS.check(scheme, where=spec)
@@ -60,10 +60,11 @@ def _sniff(path: Path) -> str:
             return "beir"
         if find_file(path, "collection.tsv"):
             return "msmarco"
-        if any(next(path.rglob(f"*.{ending}"), None) for ending in ("parquet", "arrow")):
-            return "hf"
+        # Texts first: an index or a run that lies among them holds arrow files too.
         if any(next(path.rglob(f"*.{ending}"), None) for ending in ("txt", "md", "html", "htm")):
             return "folder"
+        if any(next(path.rglob(f"*.{ending}"), None) for ending in ("parquet", "arrow")):
+            return "hf"
     elif plain_name(path).endswith((".jsonl", ".ndjson")):
         return "jsonl"
     elif plain_name(path).endswith(".tsv"):

@@ -35,7 +35,7 @@ class Problems:
                 f"{kind}: {detail}",
                 where=where,
                 allowed=_ALLOWED.get(kind, "data without this problem"),
-                remedy=f"{remedy}; or choose to skip and count such cases",
+                remedy=f"{remedy}; or leave such cases out and count them: --set problems=skip",
             )
         self._counts[kind] += 1
         examples = self._examples.setdefault(kind, [])

@@ -106,6 +106,13 @@ def write_run(path: str | Path, run: Run) -> None:
     below its predecessor in 32 bits is lowered by the least step. The file appears whole.
     """
     file = Path(path)
+    if file.exists() and not file.is_file():
+        raise OutputError(
+            f"{str(path)!r} is not a file that can be replaced",
+            where=str(path),
+            allowed="a new file, or a run file to replace",
+            remedy="name a file, such as run.trec",
+        )
     tag = "_".join(run.name.split()) or "isthmus"
     partial = file.with_name(f".{file.name}.partial")
     with writing(file):

@@ -25,6 +25,7 @@ from isthmus import __version__
 from isthmus.errors import InputError, OutputError
 
 SNAPSHOT = "isthmus.json"
+START = "start"  # an untrained model, made before training begins
 _LIBRARIES = (
     "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy",
     "pyarrow", "bm25s", "ir_measures", "pydantic",
@@ -65,7 +66,12 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
         earlier = read_snapshot(folder)
         changed = _differences(earlier.get("identity", {}), json.loads(json.dumps(identity)))
         if earlier.get("verb") != verb or changed:
-            reason = f"differs in {', '.join(changed)}" if changed else f"is a {earlier['verb']}"
+            if _is_only_a_start(folder) and not earlier.get("complete"):
+                shutil.rmtree(folder / START, ignore_errors=True)
+                write_json(marker, _snapshot(verb, identity, complete=False))
+                return False
+            other = earlier.get("verb") != verb
+            reason = f"is a {earlier['verb']}" if other else f"differs in {', '.join(changed)}"
             raise OutputError(
                 f"{str(folder)!r} already holds another job: it {reason}",
                 where="--output",
@@ -75,6 +81,13 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
         return True
     write_json(marker, _snapshot(verb, identity, complete=False))
     return False
+
+
+def _is_only_a_start(folder: Path) -> bool:
+    # A job that failed before its first result (a misspelt model, bad data) owns nothing yet.
+    return all(
+        found.name in (SNAPSHOT, START) or found.name.startswith(".") for found in folder.iterdir()
+    )
 
 
 def finish(folder: Path, results: Mapping[str, Any] | None = None) -> None:
@@ -115,7 +128,13 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
             allowed="the file as isthmus wrote it",
             remedy="remove the folder and run the command again",
         ) from None
-    assert isinstance(snapshot, dict)
+    if not isinstance(snapshot, dict):
+        raise InputError(
+            f"{SNAPSHOT} is damaged: it is not a mapping",
+            where=str(file),
+            allowed="the file as isthmus wrote it",
+            remedy="remove the folder and run the command again",
+        )
     return snapshot
 
 

@@ -30,19 +30,25 @@ def load_encoder(name: str, settings: DenseSettings | None = None) -> DenseEncod
 
 def stored_settings(name: str) -> DenseSettings:
     """How the model of this name is meant to encode, as far as the files beside it tell."""
-    folder = model_folder(name)
-    own = _json(folder, SETTINGS_FILE)
-    if own is not None:
-        return DenseSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
-    modules = _json(folder, "modules.json")
-    if modules is not None:
-        return _from_sentence_transformers(folder, modules)
+    known = known_settings(name)
+    if known is not None:
+        return known
     settings = DenseSettings()
     notice(
         f"{name}: nothing beside the model says how to pool; using {settings.pooling} and "
         f"{settings.similarity}"
     )
     return settings
+
+
+def known_settings(name: str) -> DenseSettings | None:
+    """The settings that lie beside a model; None for a plain one."""
+    folder = model_folder(name)
+    own = _json(folder, SETTINGS_FILE)
+    if own is not None:
+        return DenseSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
+    modules = _json(folder, "modules.json")
+    return None if modules is None else _from_sentence_transformers(folder, modules)
 
 
 def _from_sentence_transformers(folder: str, modules: list[dict[str, Any]]) -> DenseSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,18 @@ from isthmus.collections import Collection, Problems, open_collection
 from isthmus.config import resolve
 from isthmus.config.output import claim, finish, is_complete, writing
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.loading import known_settings
 from isthmus.errors import InputError, choices
 from isthmus.finetune.mining import NEGATIVES, MiningSettings, Rows, draw_negatives
 from isthmus.finetune.pairs import LabelledQueries, PairExamples, labelled_queries
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.task import BiEncoderTask
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.loading import model_folder
+from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.progress import notice
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.launch import main_process_first
+from isthmus.training.launch import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
 
 _NEGATIVES_FILE = "negatives.npy"
@@ -58,21 +60,24 @@ def run(settings: FinetuneSettings) -> Path:
     final = output / "final"
     with main_process_first():
         fingerprint = collection.fingerprint()
-        identity = {"settings": settings.model_dump(), "data": {"collection": fingerprint}}
+        data = {"collection": fingerprint, "model": model_fingerprint(name) or settings.model}
+        # Not the output: the folder may move, and be named in several ways.
+        identity = {"settings": settings.model_dump(exclude={"output"}), "data": data}
         claim(output, "finetune", identity)
         if is_complete(output):
             notice(f"{output} is complete already")
             return final
         encoder = _encoder(name, settings)
-        corpus = tokenise(
-            collection.documents(), fingerprint, encoder.tokenizer.serialised, settings.titles
-        )
+        _say_what_changes(settings)
+        source = f"{fingerprint} {settings.problems}"
+        serialised = encoder.tokenizer.serialised
+        corpus = tokenise(collection.documents(), source, serialised, settings.titles)
+        if summary := corpus.remember(problems.summary()):
+            notice(summary)
         labelled = labelled_queries(collection, settings.split, corpus, problems)
         negatives = None
         if mining is not None:
             negatives = _mine(mining, collection, labelled, corpus, settings)
-    if problems.counts:
-        notice(problems.summary())
     group = 1 if mining is None else 1 + mining.settings.num_negatives
     task = BiEncoderTask(encoder, group, settings.temperature)
     examples = PairExamples(labelled, negatives, group, corpus, encoder.tokenizer, encoder.settings)
@@ -82,7 +87,18 @@ def run(settings: FinetuneSettings) -> Path:
         with writing(final):
             task.save(final)
         finish(output, {"queries": len(examples), "log": history})
+    wait_for_everyone()
     return final
+
+
+def _say_what_changes(settings: FinetuneSettings) -> None:
+    known = None
+    with suppress(InputError):  # pooled in a way that isthmus does not know: a new one is no change
+        known = known_settings(settings.model)
+    for key in ("pooling", "similarity"):
+        now, then = getattr(settings, key), getattr(known, key, None)
+        if then not in (None, now):
+            notice(f"{settings.model} was made with {key}={then}; it is trained with {now} here")
 
 
 def _encoder(name: str, settings: FinetuneSettings) -> DenseEncoder:

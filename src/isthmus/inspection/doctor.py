@@ -14,6 +14,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 from rich.table import Table
+from rich.text import Text
 
 from isthmus.collections import Problems, open_collection, open_corpus
 from isthmus.errors import IsthmusError
@@ -63,7 +64,8 @@ def findings_table(findings: list[Finding]) -> Table:
     table = Table("checked", "verdict", "found")
     for finding in findings:
         colour = colours[finding.verdict]
-        table.add_row(finding.subject, f"[{colour}]{finding.verdict}[/]", finding.detail)
+        verdict = Text(finding.verdict, style=colour)
+        table.add_row(Text(finding.subject, overflow="fold"), verdict, Text(finding.detail))
     return table
 
 
@@ -149,6 +151,8 @@ def _collection(spec: str) -> list[Finding]:
         findings.append(
             Finding(f"{spec} {split}", "wrong" if missing or without else "good", detail)
         )
+    if problems.counts:
+        findings.append(Finding(f"{spec} queries", "wrong", problems.summary()))
     leaked = sum(count > 1 for count in judged_in.values())
     if leaked:
         findings.append(Finding(spec, "note", f"{leaked:,} queries are in more than one split"))

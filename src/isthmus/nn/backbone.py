@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from isthmus.errors import InputError, MismatchError, SettingsError
@@ -266,7 +267,7 @@ class _explained:  # noqa: N801
             )
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | ValueError):
+        if isinstance(error, OSError | ValueError | SafetensorError):
             raise InputError(
                 f"the model {self.name!r} cannot be loaded: {str(error).splitlines()[0]}",
                 where=self.name,

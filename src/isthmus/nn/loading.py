@@ -7,6 +7,8 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import xxhash
+
 from isthmus.config.output import SNAPSHOT, is_complete
 from isthmus.errors import InputError, MissingPackageError, SettingsError, choices
 
@@ -41,7 +43,8 @@ def model_folder(name: str) -> str:
             )
         return str(folder / "final")
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    if looks_like_path and not folder.is_dir():
+    beside_others = "/" in name and Path(name).parent.is_dir()
+    if (looks_like_path or beside_others) and not folder.is_dir():
         raise InputError(
             f"there is no model folder {name!r}",
             where="--model",
@@ -49,6 +52,19 @@ def model_folder(name: str) -> str:
             remedy="check the path",
         )
     return name
+
+
+def model_fingerprint(folder: str) -> str | None:
+    """A digest of the weights in a local folder; None for a hub name."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    if not files:
+        return None
+    digest = xxhash.xxh3_128()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 @lru_cache

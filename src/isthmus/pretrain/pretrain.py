@@ -8,16 +8,16 @@ from typing import Any
 
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import resolve
-from isthmus.config.output import claim, finish, is_complete, writing
+from isthmus.config.output import START, claim, finish, is_complete, writing
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.loading import model_folder
+from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.scratch import start_from_nothing
 from isthmus.pretrain.step import PretrainExamples, PretrainTask
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.launch import main_process_first
+from isthmus.training.launch import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
 
 
@@ -48,18 +48,22 @@ def run(settings: PretrainSettings) -> Path:
     output = Path(settings.output)
     final = output / "final"
     with main_process_first():
-        identity = {"settings": settings.model_dump(), "data": {"corpus": texts.fingerprint()}}
+        data = {"corpus": texts.fingerprint()}
+        if settings.model is not None:
+            data["model"] = model_fingerprint(model_folder(settings.model)) or settings.model
+        # Not the output: the folder may move, and be named in several ways.
+        identity = {"settings": settings.model_dump(exclude={"output"}), "data": data}
         claim(output, "pretrain", identity)
         if is_complete(output):
             notice(f"{output} is complete already")
             return final
         tokenizer, backbone = _start(settings, texts)
-        tokenised = tokenise(
-            texts.documents(), texts.fingerprint(), tokenizer.serialised, settings.titles
-        )
-    if problems.counts:
-        notice(problems.summary())
-    backbone.check_length(settings.max_length, "max_length")
+        backbone.check_length(settings.max_length, "max_length")
+        # What is skipped changes the corpus, and what is refused must be refused again.
+        source = f"{texts.fingerprint()} {settings.problems}"
+        tokenised = tokenise(texts.documents(), source, tokenizer.serialised, settings.titles)
+        if summary := tokenised.remember(problems.summary()):
+            notice(summary)
     task = PretrainTask(backbone, tokenizer, parts)
     examples = PretrainExamples(
         tokenised, parts.view, tokenizer, settings.max_length, settings.training.seed
@@ -70,6 +74,7 @@ def run(settings: PretrainSettings) -> Path:
         with writing(final):
             task.save(final)
         finish(output, {"documents": len(tokenised), "log": history})
+    wait_for_everyone()
     return final
 
 
@@ -80,7 +85,7 @@ def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbo
     else:
         assert settings.init is not None
         contents = (document.contents(settings.titles) for document in texts.documents())
-        start = Path(settings.output) / "start"
+        start = Path(settings.output) / START
         name = str(
             start_from_nothing(contents, settings.init, settings.vocabulary, start, training.seed)
         )

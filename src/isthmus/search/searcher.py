@@ -49,6 +49,15 @@ class Searcher:
                 remedy="give that encoder with --model, or build the index again with this one",
             )
 
+    def has_same_documents(self, other: Searcher) -> bool:
+        """Whether another searcher's index holds documents of the same ids."""
+        mine, theirs = self.index, other.index
+        if mine.manifest.corpus.fingerprint == theirs.manifest.corpus.fingerprint:
+            return True
+        sample = range(0, len(mine), max(1, len(mine) // 1000))
+        known = all(theirs.store.row(mine.store.id(row)) is not None for row in sample)
+        return len(mine) == len(theirs) and known
+
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to search for."""
         if self.encoder is None:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from isthmus.collections import Problems, read_queries, write_run
 from isthmus.config import Settings
-from isthmus.errors import SettingsError
+from isthmus.errors import MismatchError, SettingsError
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking, Run
 from isthmus.search.hybrid import HybridSearcher
@@ -33,7 +33,9 @@ class SearchSettings(Settings):
     hybrid: str | None = Field(None, description="a second index, whose answers are fused in")
     fusion: str = Field("weighted_sum", description="how: weighted_sum or reciprocal_rank")
     weights: list[float] | None = Field(None, description="of the first and the second index")
-    tag: str = Field("isthmus", pattern=r"^\S+$", description="the name of the run: no spaces")
+    tag: str | None = Field(
+        None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
+    )
     problems: Literal["refuse", "skip"] = "refuse"
 
 
@@ -78,7 +80,7 @@ def search(
             for ranking in searcher.search(batch, settings.depth or 1000, problems):
                 rankings[ranking.query_id] = ranking
             bar.advance(len(batch))
-    write_run(Path(run), Run(settings.tag, rankings))
+    write_run(Path(run), Run(settings.tag or Path(run).stem, rankings))
     if problems.counts:
         notice(problems.summary())
     return Path(run)
@@ -89,6 +91,13 @@ def _searcher(index: str | Path, settings: SearchSettings) -> Searcher | HybridS
     if settings.hybrid is None:
         return first
     second = open_searcher(settings.hybrid, backend=settings.backend)
+    if not first.has_same_documents(second):
+        raise MismatchError(
+            f"{str(index)!r} and {settings.hybrid!r} hold different documents",
+            where="--with",
+            allowed="two indexes of one corpus",
+            remedy="index the same corpus twice",
+        )
     return HybridSearcher([first, second], settings.fusion, settings.weights)
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from isthmus.search.searching import Hit
 
 
 def hits_table(query: str, found: Sequence[Hit]) -> Table:
     """The hits of a query as a terminal table, best first."""
-    table = Table(title=f"“{query}”", title_justify="left", caption=None if found else "no results")
+    # As Text: brackets in documents are not markup.
+    table = Table(title=Text(f"“{query}”"), title_justify="left")
+    table.caption = None if found else "no results"
     table.add_column("score", justify="right")
     table.add_column("document", overflow="fold")
     table.add_column("text")
     for hit in found:
         name = hit.title if hit.title == hit.id else "\n".join(filter(None, (hit.title, hit.id)))
-        table.add_row(f"{hit.score:.3f}", name, hit.snippet)
+        table.add_row(f"{hit.score:.3f}", Text(name), Text(hit.snippet))
     return table

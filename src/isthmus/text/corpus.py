@@ -82,6 +82,16 @@ class TokenisedCorpus:
     def __iter__(self) -> Iterator[TokenisedDocument]:
         return (self[row] for row in range(len(self)))
 
+    def remember(self, problems: str) -> str:
+        """What was skipped when the corpus was tokenised: told now, or by whoever built it.
+
+        A corpus that is there already is not read again, but nothing must be lost in silence.
+        """
+        file = self.folder / "problems.txt"
+        if problems:
+            file.write_text(problems, encoding="utf-8")
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
+
     @cached_property
     def keys(self) -> npt.NDArray[np.int64]:
         """A number per document, equal for documents of equal tokens."""

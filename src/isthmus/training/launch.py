@@ -6,6 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def wait_for_everyone() -> None:
+    """Returns when every process has come here."""
+    from accelerate import PartialState
+
+    PartialState().wait_for_everyone()
+
+
 @contextmanager
 def main_process_first() -> Iterator[None]:
     """The first process runs the block alone; the others follow and find its files ready."""

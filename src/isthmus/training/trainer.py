@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from torch.utils.data import Sampler
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from isthmus.config.output import write_json, writing
+from isthmus.errors import SettingsError, TrainingError, choices
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import Bar, notice
 from isthmus.text.batches import bucketed_order
@@ -38,6 +43,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.task = task
         self.examples = examples
         self.settings = settings
+        self.description = description
         self._sums: dict[str, Tensor] = {}
         self._steps_summed = 0
         if settings.gradient_checkpointing:
@@ -45,6 +51,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             for module in task.modules():
                 if isinstance(module, transformers.PreTrainedModel):
                     module.gradient_checkpointing_enable({"use_reentrant": False})
+        _check_trackers(settings)
         arguments = _arguments(settings, output)
         super().__init__(
             model=task,
@@ -58,14 +65,17 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.add_callback(_SetEpoch(self.order))
-        self.add_callback(_ShowProgress(description))
 
     def fit(self) -> list[dict[str, float]]:
         """Trains to the end, from the last whole checkpoint if there is one; returns the log."""
         checkpoint = last_checkpoint(Path(self.args.output_dir))
         if checkpoint is not None:
             notice(f"resume from {checkpoint}")
-        with writing(Path(self.args.output_dir)):
+        interruption = _Interruption()
+        self.add_callback(interruption)
+        progress = _ShowProgress(self.description)
+        self.add_callback(progress)
+        with writing(Path(self.args.output_dir)), progress, interruption:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         history: list[dict[str, float]] = self.state.log_history
         return history
@@ -116,20 +126,37 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             if name in weights:
                 total = total + weights[name] * share
             self._sums[name] = self._sums.get(name, 0) + share.detach()
+        self._sums["loss"] = self._sums.get("loss", 0) + total.detach()
         # Gradients are averaged over processes, while the shares of all processes add up.
         return total * float(self.args.world_size)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds every named loss to what transformers logs."""
+        """Adds every named loss to what transformers logs.
+
+        "loss" is replaced too: transformers forgets what it had summed when a run is resumed.
+        """
         steps = self.state.global_step - self._steps_summed
         if "loss" in logs and self._sums and steps:
-            for name, value in self._sums.items():
-                if self.args.world_size > 1:
-                    torch.distributed.all_reduce(value)
-                logs[name] = value.item() / steps
+            for name, value in self._summed().items():
+                logs[name] = value / steps
             self._sums = {}
             self._steps_summed = self.state.global_step
+            if not math.isfinite(logs["loss"]):
+                raise TrainingError(
+                    f"the loss is {logs['loss']} at step {self.state.global_step}",
+                    where=f"{self.args.output_dir}, training",
+                    allowed="a finite loss",
+                    remedy="lower training.learning_rate, warm up longer, or --set "
+                    "training.bf16=false; checkpoints before this step are intact",
+                )
         super().log(logs, start_time)
+
+    def _summed(self) -> dict[str, float]:
+        """What has been summed since the last line of the log, over all processes."""
+        if self.args.world_size > 1:
+            for value in self._sums.values():
+                torch.distributed.all_reduce(value)
+        return {name: value.item() for name, value in self._sums.items()}
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any]:
         return self.order
@@ -142,16 +169,28 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         self.task.restore(Path(resume_from_checkpoint))
-        self._steps_summed = int(Path(resume_from_checkpoint).name.rpartition("-")[2])
+        kept = json.loads((Path(resume_from_checkpoint) / _COMPLETE).read_text(encoding="utf-8"))
+        self._steps_summed = kept["last_logged"]
+        if self.args.process_index == 0:
+            device = self.args.device
+            self._sums = {
+                name: torch.tensor(value, device=device) for name, value in kept["sums"].items()
+            }
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
+        sums = self._summed()
         if self.args.world_size > 1:
-            torch.distributed.barrier()
+            # The first process keeps what all of them summed; the others begin again at nothing.
+            here = self.args.process_index == 0
+            self._sums = {
+                name: torch.tensor(value if here else 0.0, device=self.args.device)
+                for name, value in sums.items()
+            }
         if self.args.should_save:
             output = Path(self.args.output_dir)
             newest = output / f"checkpoint-{self.state.global_step}"
-            write_json(newest / _COMPLETE, {"global_step": self.state.global_step})
+            write_json(newest / _COMPLETE, {"last_logged": self._steps_summed, "sums": sums})
             # Only now may older ones go: until here they were the only whole ones.
             _rotate(output, self.settings.save_total_limit)
 
@@ -208,8 +247,14 @@ class _ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
     def __init__(self, description: str) -> None:
         self.description = description
 
+    def __enter__(self) -> None:
+        self.bar = Bar(self.description, unit="steps")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.bar.__exit__(kind, error, trace)
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.bar = Bar(self.description, state.max_steps - state.global_step, "steps")
+        self.bar.total = state.max_steps - state.global_step
         self.bar.__enter__()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -221,8 +266,50 @@ class _ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
         if "loss" in shown:
             self.bar.advance(0, " ".join(f"{name} {value:.3f}" for name, value in shown.items()))
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.bar.__exit__(None, None, None)
+
+class _Interruption(transformers.TrainerCallback):  # type: ignore[misc]
+    """Ctrl-C ends the step that is being computed, keeps a checkpoint, and only then stops."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+
+    def __enter__(self) -> None:
+        # Several processes that stop at different steps would wait for each other forever.
+        alone = os.environ.get("WORLD_SIZE", "1") == "1"
+        self.can_listen = alone and threading.current_thread() is threading.main_thread()
+        if self.can_listen:
+            self.before = signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self.can_listen:
+            signal.signal(signal.SIGINT, self.before)
+        if self.wanted and kind is None:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.wanted:  # the second time, at once
+            raise KeyboardInterrupt
+        self.wanted = True
+        notice("interrupted: writing a checkpoint (again: stop at once)")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.wanted:
+            control.should_save = True
+            control.should_training_stop = True
+
+
+def _check_trackers(settings: TrainingSettings) -> None:
+    from transformers.integrations import get_available_reporting_integrations
+
+    available = [*get_available_reporting_integrations(), "all", "none"]
+    for tracker in settings.report_to:
+        if tracker not in available:
+            raise SettingsError(
+                f"the tracker {tracker!r} is not installed",
+                where="training.report_to",
+                allowed=choices(tracker, available),
+                remedy=f"pip install {tracker}, or --set 'training.report_to=[]'",
+            )
 
 
 def _arguments(settings: TrainingSettings, output: Path) -> Any:
@@ -251,6 +338,7 @@ def _arguments(settings: TrainingSettings, output: Path) -> Any:
         disable_tqdm=True,
         ddp_find_unused_parameters=False,
         average_tokens_across_devices=False,
+        logging_nan_inf_filter=False,
         log_level="error",
         use_cpu=not torch.cuda.is_available(),
     )
