@@ -92,12 +92,25 @@ def test_a_folder_that_holds_something_else(folder: Path) -> None:
 )  # fmt: skip
 def test_another_jobs_folder(verb: str, change: dict[str, Any], reason: str, folder: Path) -> None:
     claim(folder, "pretrain", IDENTITY)
+    (folder / "checkpoint-1").mkdir()
     before = (folder / SNAPSHOT).read_bytes()
     with pytest.raises(OutputError) as caught:
         claim(folder, verb, {**IDENTITY, **change})
     assert caught.value.what == f"{str(folder)!r} already holds another job: {reason}"
     assert "another --output" in caught.value.remedy
     assert (folder / SNAPSHOT).read_bytes() == before
+
+
+def test_a_job_that_failed_before_its_first_result_owns_nothing(folder: Path) -> None:
+    claim(folder, "pretrain", IDENTITY)
+    (folder / "start").mkdir()
+    corrected = {**IDENTITY, "data": {"corpus": "corrected"}}
+    assert not claim(folder, "pretrain", corrected)
+    assert read_snapshot(folder)["identity"] == corrected
+    assert not (folder / "start").exists()
+    finish(folder)
+    with pytest.raises(OutputError, match=r"differs in data\.corpus"):
+        claim(folder, "pretrain", IDENTITY)
 
 
 def test_a_file_where_the_folder_should_be(folder: Path) -> None:

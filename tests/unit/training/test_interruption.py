@@ -1,0 +1,107 @@
+"""What happens when training is stopped, or goes wrong, in the middle."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+
+from isthmus.errors import SettingsError, TrainingError
+from isthmus.training.settings import TrainingSettings
+from isthmus.training.task import Batch, Examples, Task
+from isthmus.training.trainer import Trainer, last_checkpoint
+
+
+class Line(Task):
+    """Learns one number; interrupts or diverges at a chosen step."""
+
+    def __init__(self, interrupt_at: int | None = None, diverge: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.calls = 0
+        self.interrupt_at = interrupt_at
+        self.diverge = diverge
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        return {"line": torch.tensor(len(batch["x"]))}
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        self.calls += 1
+        if self.calls == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        factor = math.nan if self.diverge else 1.0
+        return {"line": ((self.weight * batch["x"] - 3) ** 2).sum() * factor}
+
+    def loss_names(self) -> Sequence[str]:
+        return ["line"]
+
+    def save(self, folder: Path) -> None:
+        (folder / "weight.json").write_text(json.dumps(self.weight.item()))
+
+    def restore(self, folder: Path) -> None:
+        with torch.no_grad():
+            self.weight.fill_(json.loads((folder / "weight.json").read_text()))
+
+
+class Numbers(Examples):
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        return np.ones(40, dtype=np.int32)
+
+    def __getitem__(self, key: tuple[int, int]) -> float:
+        return float(key[1] % 7)
+
+    def collate(self, examples: list[float]) -> Batch:
+        return {"x": torch.tensor(examples)}
+
+
+def trainer(task: Task, output: Path, logging_steps: int = 3) -> Trainer:
+    settings = TrainingSettings(
+        per_device_train_batch_size=4,
+        max_steps=10,
+        learning_rate=0.05,
+        logging_steps=logging_steps,
+        save_steps=100,
+        report_to=[],
+        bf16=False,
+    )
+    return Trainer(task, Numbers(), settings, output)
+
+
+def losses(log: list[dict[str, float]]) -> list[tuple[float, float]]:
+    return [(line["loss"], line["line"]) for line in log if "loss" in line]
+
+
+def test_ctrl_c_keeps_a_checkpoint_and_resume_logs_the_same_losses(tmp_path: Path) -> None:
+    uninterrupted = losses(trainer(Line(), tmp_path / "whole").fit())
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(Line(interrupt_at=5), tmp_path / "torn").fit()
+    assert signal.getsignal(signal.SIGINT) is before
+    checkpoint = last_checkpoint(tmp_path / "torn")
+    assert checkpoint is not None
+    assert checkpoint.name == "checkpoint-5"  # between two lines of the log, at 3 and 6
+    resumed = losses(trainer(Line(), tmp_path / "torn").fit())
+    assert len(uninterrupted) == 3
+    np.testing.assert_allclose(resumed, uninterrupted, rtol=1e-6)
+
+
+def test_a_loss_that_is_no_number_ends_training(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="the loss is nan at step 3") as caught:
+        trainer(Line(diverge=True), tmp_path).fit()
+    assert "learning_rate" in caught.value.remedy
+
+
+def test_a_tracker_that_is_not_installed_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="the tracker 'tensorbord' is not installed") as caught:
+        Trainer(Line(), Numbers(), TrainingSettings(report_to=["tensorbord"]), tmp_path)
+    assert caught.value.allowed.startswith("tensorboard")
