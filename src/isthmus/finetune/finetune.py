@@ -72,9 +72,13 @@ def run(settings: FinetuneSettings) -> Path:
         source = f"{fingerprint} {settings.problems}"
         serialised = encoder.tokenizer.serialised
         corpus = tokenise(collection.documents(), source, serialised, settings.titles)
-        if summary := corpus.remember(problems.summary()):
-            notice(summary)
+        remembered = corpus.remember(problems.summary())
         labelled = labelled_queries(collection, settings.split, corpus, problems)
+        # The documents' problems are known anew or remembered; the judgements' are always new.
+        summary = problems.summary()
+        for message in (remembered if remembered not in summary else "", summary):
+            if message:
+                notice(message)
         negatives = None
         if mining is not None:
             negatives = _mine(mining, collection, labelled, corpus, settings)
