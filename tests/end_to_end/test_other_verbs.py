@@ -1,0 +1,154 @@
+"""list, doctor, rerun, quickstart and hybrid search, as the command line runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="module")
+def bm25(commands: Any, collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("indexes") / "bm25"
+    commands.succeed("index", "--corpus", collection, "--output", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dense(
+    commands: Any, collection: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder: Path = tmp_path_factory.mktemp("indexes") / "dense"
+    commands.succeed("index", "--corpus", collection, "--model", model, "--output", folder)
+    return folder
+
+
+def test_list_names_every_recipe_and_part(commands: Any) -> None:
+    recipes = commands.succeed("list", "recipes").stdout
+    for name in ("bow", "mlm", "dense", "quickstart"):
+        assert name in recipes
+    parts = commands.succeed("list", "parts").stdout
+    for name in ("whole_word", "bag_of_words", "reciprocal_rank", "msmarco"):
+        assert name in parts
+    ended = commands.run("list", "recipe")
+    assert ended.returncode == 2
+    assert "there is no list of 'recipe'" in ended.stderr
+
+
+def test_rerun_repeats_training_to_the_last_bit(commands: Any, model: Path, tmp_path: Path) -> None:
+    commands.succeed("rerun", model, "--output", tmp_path / "again")
+    before, after = (
+        folder / "final" / "model.safetensors" for folder in (model, tmp_path / "again")
+    )
+    assert before.read_bytes() == after.read_bytes()
+    ended = commands.run("rerun", model, "--output", model)
+    assert ended.returncode == 2
+    assert "is the folder to repeat" in ended.stderr
+
+
+def test_rerun_repeats_an_index(commands: Any, dense: Path, tmp_path: Path) -> None:
+    commands.succeed("rerun", dense, "--output", tmp_path / "again")
+    vectors = [np.load(folder / "vectors.npy") for folder in (dense, tmp_path / "again")]
+    assert np.array_equal(*vectors)
+
+
+def test_doctor_finds_what_is_wrong(
+    commands: Any, collection: Path, bm25: Path, model: Path, tmp_path: Path
+) -> None:
+    ended = commands.run("doctor", "--collection", collection, "--index", bm25, "--model", model)
+    assert ended.returncode == 0, ended.stdout
+    assert "every checksum holds" in " ".join(ended.stdout.split()).replace("│", "")
+    damaged = tmp_path / "index"
+    shutil.copytree(bm25, damaged)
+    file = next(damaged.glob("*.npy"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    broken = tmp_path / "broken"
+    shutil.copytree(collection, broken)
+    with (broken / "queries.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write("no json\n")
+    for arguments in (("--index", damaged), ("--collection", broken)):
+        ended = commands.run("doctor", *arguments)
+        assert ended.returncode == 1, ended.stdout
+        assert "wrong" in ended.stdout
+
+
+def test_two_indexes_of_one_corpus_are_fused(
+    commands: Any, collection: Path, dense: Path, bm25: Path, tmp_path: Path
+) -> None:
+    queries = collection / "queries.jsonl"
+    runs = {}
+    for name, more in {
+        "first": ("--set", "weights=[0, 1]"),
+        "both": ("--set", "fusion=reciprocal_rank"),
+    }.items():
+        runs[name] = tmp_path / f"{name}.trec"
+        commands.succeed(
+            "search", dense, "--queries", queries, "--run", runs[name], "--with", bm25, *more
+        )
+    alone = tmp_path / "alone.trec"
+    commands.succeed("search", bm25, "--queries", queries, "--run", alone)
+    order = [[line.split()[:3] for line in file.read_text().splitlines()] for file in (runs["first"], alone)]  # noqa: E501 # fmt: skip
+    assert order[0] == order[1]  # with all the weight on BM25, BM25's own order
+    report = commands.succeed(
+        "evaluate", runs["both"], alone, "--qrels", collection / "qrels" / "train.tsv"
+    )
+    assert "both" in report.stdout  # a run is named after its file
+    assert "alone" in report.stdout
+
+
+def test_indexes_of_two_corpora_are_not_fused(
+    commands: Any, write_corpus: Callable[[Path, int], Path], bm25: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    commands.succeed(
+        "index", "--corpus", write_corpus(tmp_path / "other.jsonl", 30), "--output", other
+    )
+    ended = commands.run("search", bm25, "bado", "--with", other)
+    assert ended.returncode == 2
+    assert "hold different documents" in ended.stderr
+
+
+def test_brackets_in_documents_are_shown(commands: Any, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "certificates.md").write_text("# Renewal [/b]\n\nEdit [/etc/letsencrypt] and wait.\n")
+    commands.succeed("index", "--corpus", notes, "--output", tmp_path / "index")
+    shown = commands.succeed("search", tmp_path / "index", "letsencrypt renewal [/i]").stdout
+    assert "[/etc/letsencrypt]" in shown
+    assert "[/b]" in shown
+
+
+def test_quickstart_compares_five_systems_and_ends_with_a_search_that_works(
+    commands: Any, settings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    output = tmp_path / "quickstart"
+    ended = commands.succeed(
+        "quickstart", "--recipe", "quickstart-scratch", "--output", output,
+        "--set", "packages=[email, http, logging, asyncio, unittest, json, xml]",
+        "--set", "splits={dev: [logging, json], test: [asyncio, email]}",
+        "--set", "init=tiny", "--set", "vocabulary=2000",
+        "--set", "pretrain.training.max_steps=3", "--set", "finetune.training.max_steps=2",
+        "--set", "pretrain.training.per_device_train_batch_size=8",
+        "--set", "finetune.training.per_device_train_batch_size=8",
+    )  # fmt: skip
+    report = json.loads((output / "report" / "report.json").read_text(encoding="utf-8"))
+    assert len(report["systems"]) == 5
+    assert report["systems"][:4] == [
+        "BM25", "encoder as it is", "fine-tuned", "bag of words + fine-tuned",
+    ]  # fmt: skip
+    assert "split an array into equal chunks" in ended.stdout
+    command = re.search(r"^ +(isthmus search .*)$", ended.stdout, re.MULTILINE)
+    assert command is not None
+    found = commands.succeed(*shlex.split(command[1])[1:])
+    assert "score" in found.stdout
+    again = commands.succeed(*shlex.split(command[1])[1:], "--depth", "1")
+    assert again.stdout.count("│") < found.stdout.count("│")
