@@ -16,7 +16,7 @@ from isthmus.records import Document
 from isthmus.text import corpus as corpus_module
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.sentences import first_sentence, sentence_starts
+from isthmus.text.sentences import sentence_starts
 
 TOKENIZER = new_tokenizer(["Dr. Lee met Mr. X in 1990. They spoke. Why? Nobody knows!"] * 2, 120)
 PROSE = st.lists(
@@ -40,7 +40,6 @@ def test_sentences_tile_the_text(text: str) -> None:
     spans = [text[a:b] for a, b in itertools.pairwise([*starts, len(text)])]
     assert "".join(spans) == text
     assert all(span.strip() for span in spans[1:]), "no sentence is empty"
-    assert first_sentence(text) == (spans[0].strip() if spans else "")
 
 
 def made(documents: list[tuple[str, str]]) -> list[Document]:

@@ -37,9 +37,3 @@ def sentence_starts(text: str) -> list[int]:
         if match.end() < len(text):
             starts.append(match.end())
     return starts
-
-
-def first_sentence(text: str) -> str:
-    """The text up to the end of its first sentence, without surrounding space."""
-    starts = sentence_starts(text)
-    return text[: starts[1]].strip() if len(starts) > 1 else text.strip()

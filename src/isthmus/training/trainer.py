@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,9 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from isthmus.config.output import write_json, writing
 from isthmus.errors import SettingsError, TrainingError, choices
 from isthmus.nn.precision import native_bf16
-from isthmus.progress import Bar, notice
-from isthmus.text.batches import bucketed_order
+from isthmus.progress import notice
+from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
+from isthmus.training.order import EpochOrder
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 
@@ -61,19 +59,19 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         )
         # compute_loss divides by the items of the whole optimiser step already.
         self.loss_is_scaled_for_ga = True
-        self.order = _EpochOrder(examples, self._step_batch_size(), settings.seed)
+        self.order = EpochOrder(examples, self._step_batch_size(), settings.seed)
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
-        self.add_callback(_SetEpoch(self.order))
+        self.add_callback(SetEpoch(self.order))
 
     def fit(self) -> list[dict[str, float]]:
         """Trains to the end, from the last whole checkpoint if there is one; returns the log."""
         checkpoint = last_checkpoint(Path(self.args.output_dir))
         if checkpoint is not None:
             notice(f"resume from {checkpoint}")
-        interruption = _Interruption()
+        interruption = Interruption()
         self.add_callback(interruption)
-        progress = _ShowProgress(self.description)
+        progress = ShowProgress(self.description)
         self.add_callback(progress)
         with writing(Path(self.args.output_dir)), progress, interruption:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -213,89 +211,6 @@ def _rotate(output: Path, limit: int | None) -> None:
     if limit is not None:
         for folder in _checkpoints(output)[:-limit]:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-class _EpochOrder(Sampler[tuple[int, int]]):
-    """The (epoch, row) pairs of one epoch: the epoch travels with the row."""
-
-    def __init__(self, examples: Examples, batch: int, seed: int) -> None:
-        self.examples = examples
-        self.batch = batch
-        self.seed = seed
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        order = bucketed_order(self.examples.lengths, self.batch, self.seed, self.epoch)
-        return ((self.epoch, int(row)) for row in order)
-
-    def __len__(self) -> int:
-        rows = len(self.examples)
-        return rows if rows <= self.batch else rows // self.batch * self.batch
-
-
-class _SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
-    # accelerate's own set_epoch does not reach a sampler behind both a shard and a skip wrapper,
-    # which is exactly what a resumed run on several processes has.
-    def __init__(self, order: _EpochOrder) -> None:
-        self.order = order
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.order.epoch = math.floor(state.epoch + 1e-6)
-
-
-class _ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
-    def __init__(self, description: str) -> None:
-        self.description = description
-
-    def __enter__(self) -> None:
-        self.bar = Bar(self.description, unit="steps")
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.bar.__exit__(kind, error, trace)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.bar.total = state.max_steps - state.global_step
-        self.bar.__enter__()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.bar.advance()
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        hidden = ("grad_norm", "epoch", "learning_rate", "total_flos")
-        shown = {name: value for name, value in (logs or {}).items() if name not in hidden}
-        if "loss" in shown:
-            self.bar.advance(0, " ".join(f"{name} {value:.3f}" for name, value in shown.items()))
-
-
-class _Interruption(transformers.TrainerCallback):  # type: ignore[misc]
-    """Ctrl-C ends the step that is being computed, keeps a checkpoint, and only then stops."""
-
-    def __init__(self) -> None:
-        self.wanted = False
-
-    def __enter__(self) -> None:
-        # Several processes that stop at different steps would wait for each other forever.
-        alone = os.environ.get("WORLD_SIZE", "1") == "1"
-        self.can_listen = alone and threading.current_thread() is threading.main_thread()
-        if self.can_listen:
-            self.before = signal.signal(signal.SIGINT, self._note)
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self.can_listen:
-            signal.signal(signal.SIGINT, self.before)
-        if self.wanted and kind is None:
-            raise KeyboardInterrupt
-
-    def _note(self, number: int, frame: Any) -> None:
-        if self.wanted:  # the second time, at once
-            raise KeyboardInterrupt
-        self.wanted = True
-        notice("interrupted: writing a checkpoint (again: stop at once)")
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.wanted:
-            control.should_save = True
-            control.should_training_stop = True
 
 
 def _check_trackers(settings: TrainingSettings) -> None:

@@ -1,0 +1,88 @@
+"""What happens around training steps: the epoch is told on, progress shown, Ctrl-C heeded."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+from typing import Any
+
+import transformers
+
+from isthmus.progress import Bar, notice
+from isthmus.training.order import EpochOrder
+
+
+class SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
+    """Tells the order which epoch begins."""
+
+    # accelerate's own set_epoch does not reach a sampler behind both a shard and a skip wrapper,
+    # which is exactly what a resumed run on several processes has.
+    def __init__(self, order: EpochOrder) -> None:
+        self.order = order
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Counts whole epochs, also when a run is resumed inside one."""
+        self.order.epoch = math.floor(state.epoch + 1e-6)
+
+
+class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
+    """A bar with the steps and the latest losses, closed however training ends."""
+
+    def __init__(self, description: str) -> None:
+        self.description = description
+
+    def __enter__(self) -> None:
+        self.bar = Bar(self.description, unit="steps")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.bar.__exit__(kind, error, trace)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Starts the bar at what is left to do."""
+        self.bar.total = state.max_steps - state.global_step
+        self.bar.__enter__()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After every optimiser step."""
+        self.bar.advance()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Shows every loss of the line."""
+        hidden = ("grad_norm", "epoch", "learning_rate", "total_flos")
+        shown = {name: value for name, value in (logs or {}).items() if name not in hidden}
+        if "loss" in shown:
+            self.bar.advance(0, " ".join(f"{name} {value:.3f}" for name, value in shown.items()))
+
+
+class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
+    """Ctrl-C ends the step that is being computed, keeps a checkpoint, and only then stops."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+
+    def __enter__(self) -> None:
+        # Several processes that stop at different steps would wait for each other forever.
+        alone = os.environ.get("WORLD_SIZE", "1") == "1"
+        self.can_listen = alone and threading.current_thread() is threading.main_thread()
+        if self.can_listen:
+            self.before = signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self.can_listen:
+            signal.signal(signal.SIGINT, self.before)
+        if self.wanted and kind is None:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.wanted:  # the second time, at once
+            raise KeyboardInterrupt
+        self.wanted = True
+        notice("interrupted: writing a checkpoint (again: stop at once)")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After every optimiser step."""
+        if self.wanted:
+            control.should_save = True
+            control.should_training_stop = True
