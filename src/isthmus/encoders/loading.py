@@ -75,7 +75,10 @@ def _from_sentence_transformers(folder: str, modules: list[dict[str, Any]]) -> D
             remedy="choose a model that pools in one of these ways",
         )
     length = _max_length(folder)
-    stated = (_json(folder, "config_sentence_transformers.json") or {}).get("similarity_fn_name")
+    stated_settings = _json(folder, "config_sentence_transformers.json") or {}
+    if any((stated_settings.get("prompts") or {}).values()):
+        notice(f"{folder}: its prompts are not used; put them before the texts yourself")
+    stated = stated_settings.get("similarity_fn_name")
     similarity = "cosine" if "Normalize" in kinds or stated == "cosine" else "dot"
     return DenseSettings.parse(
         {

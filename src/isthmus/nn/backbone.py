@@ -38,6 +38,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.model: Any = model
         self.head_modules = _head_modules(model)
+        self.own_dropout: dict[str, float] = {}
 
     @classmethod
     def load(
@@ -70,7 +71,7 @@ class Backbone(nn.Module):
                     allowed=", ".join(sorted(_HEADS)),
                     remedy="choose an encoder of one of these architectures",
                 )
-            _set_dropout(config, dropout)
+            own_dropout = _set_dropout(config, dropout)
             fused = (attention or _training_attention()) == "sdpa"
             options = {
                 "config": config,
@@ -94,7 +95,9 @@ class Backbone(nn.Module):
                 "embeddings, starts untrained."
             )
             _start_as_identity(model)
-        return cls(model)
+        backbone = cls(model)
+        backbone.own_dropout = own_dropout
+        return backbone
 
     @property
     def config(self) -> Any:
@@ -173,8 +176,14 @@ class Backbone(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Writes weights (safetensors) and configuration as AutoModel reads them."""
-        with _quiet():
-            self.model.save_pretrained(str(folder))
+        # A rate chosen for this training is not the model's: the next stage starts from its own.
+        chosen = {name: getattr(self.config, name) for name in self.own_dropout}
+        _set(self.config, self.own_dropout)
+        try:
+            with _quiet():
+                self.model.save_pretrained(str(folder))
+        finally:
+            _set(self.config, chosen)
 
     def restore(self, folder: Path) -> None:
         """Loads weights written by `save` into this very model."""
@@ -226,12 +235,18 @@ def _drop_pooler(model: Any) -> None:
         model.pooler = None
 
 
-def _set_dropout(config: Any, dropout: float | None) -> None:
+def _set_dropout(config: Any, dropout: float | None) -> dict[str, float]:
+    """Replaces every dropout rate; returns what was replaced."""
     if dropout is None:
-        return
-    for name in _DROPOUTS:
-        if getattr(config, name, None) is not None:
-            setattr(config, name, dropout)
+        return {}
+    own = {name: rate for name in _DROPOUTS if (rate := getattr(config, name, None)) is not None}
+    _set(config, dict.fromkeys(own, dropout))
+    return own
+
+
+def _set(config: Any, values: dict[str, float]) -> None:
+    for name, value in values.items():
+        setattr(config, name, value)
 
 
 class _quiet:  # noqa: N801 (reads as a statement)
