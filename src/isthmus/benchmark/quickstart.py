@@ -25,7 +25,7 @@ from isthmus.nn.loading import model_folder
 from isthmus.pretrain.pretrain import run as run_pretrain
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.scratch import start_from_nothing
-from isthmus.progress import notice
+from isthmus.progress import notice, track
 from isthmus.records import Query, Ranking, Run
 from isthmus.search import HybridSearcher, Searcher, index, open_searcher
 from isthmus.search.searching import hits
@@ -187,7 +187,10 @@ def _hybrid(
         return fmean(per_query(found, wanted, [_MEASURE])[_MEASURE].values())
 
     dense = [name for name in searchers if name != "BM25"]
-    on_dev = {name: measure(searchers[name].search(chosen, 10)) for name in dense}
+    on_dev = {
+        name: measure(searchers[name].search(chosen, 10))
+        for name in track(dense, "choose on dev queries", len(dense), "systems")
+    }
     best = max(on_dev, key=lambda name: on_dev[name])
     hybrid = HybridSearcher([searchers[best], searchers["BM25"]], candidates=_DEPTH)
     tuned = hybrid.tune_weight(chosen, measure, depth=_DEPTH)
@@ -205,7 +208,7 @@ def _evaluate(
     judged = collection.judgements("test")
     queries = [query for query in collection.queries() if query.id in judged]
     runs = []
-    for name, searcher in systems.items():
+    for name, searcher in track(systems.items(), "search", len(systems), "systems"):
         found = Run(name, {r.query_id: r for r in searcher.search(queries, _DEPTH)})
         file = Path(settings.output) / "runs" / f"{name.replace(' ', '-')}.trec"
         file.parent.mkdir(exist_ok=True)
