@@ -40,7 +40,7 @@ _INTERRUPTED = 130  # typer's exit code after Ctrl-C
 
 def main() -> None:
     """Runs the command line; what the user got wrong ends in a message, never in a traceback."""
-    # Threads that wait for each other by spinning make training on CPU ten times slower as soon as
+    # Threads that wait for each other by spinning make training on CPU much slower as soon as
     # another program wants a core (benchmarks/cpu_waiting.py). Read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
