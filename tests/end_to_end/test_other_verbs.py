@@ -152,3 +152,16 @@ def test_quickstart_compares_five_systems_and_ends_with_a_search_that_works(
     assert "score" in found.stdout
     again = commands.succeed(*shlex.split(command[1])[1:], "--depth", "1")
     assert again.stdout.count("│") < found.stdout.count("│")
+
+
+def test_evaluate_refuses_or_skips_broken_lines(commands: Any, tmp_path: Path) -> None:
+    run, qrels = tmp_path / "found.trec", tmp_path / "qrels.txt"
+    run.write_text("q1 Q0 d1 1 2.5 found\nq1 Q0 d2\n", encoding="utf-8")
+    qrels.write_text("q1 0 d1 1\n", encoding="utf-8")
+    ended = commands.run("evaluate", run, "--qrels", qrels)
+    assert ended.returncode == 2
+    assert f"{run}:2" in ended.stderr
+    assert "--set problems=skip" in ended.stderr
+    ended = commands.succeed("evaluate", run, "--qrels", qrels, "--set", "problems=skip")
+    assert "skipped 1 x broken line" in ended.stderr
+    assert "1.000" in ended.stdout

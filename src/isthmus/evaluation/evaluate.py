@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from isthmus.collections import read_judgements, read_run
+from isthmus.collections import Problems, read_judgements, read_run
 from isthmus.config.output import claim, finish, writing
 from isthmus.errors import InputError, MismatchError
 from isthmus.evaluation.measures import parse_measure, per_query
@@ -32,13 +32,14 @@ def evaluate(
     """
     settings = settings or EvaluationSettings()
     sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
-    judged = _read_judgements(judgements)
+    problems = Problems(settings.problems)
+    judged = _read_judgements(judgements, problems)
     scores: dict[str, dict[str, dict[str, float]]] = {}
     counts: dict[str, RunCounts] = {}
     read: dict[str, dict[str, str]] = {}
     # One run at a time: the scores are small, the rankings need not be.
     for source in track(sources, "evaluating", total=len(sources), unit="run"):
-        run = _read_run(source)
+        run = _read_run(source, problems)
         where = str(source) if isinstance(source, str | Path) else f"run {run.name!r}"
         if run.name in scores:
             raise InputError(
@@ -53,6 +54,8 @@ def evaluate(
         counts[run.name] = _count(run, kept, judged)
         _warn(run.name, counts[run.name], settings)
         scores[run.name] = per_query(kept, judged, settings.measures)
+    if problems.counts:
+        notice(problems.summary())
     if not scores:
         raise InputError(
             "there is no run to evaluate",
@@ -71,14 +74,14 @@ def evaluate(
     return report
 
 
-def _read_run(source: Run | str | Path) -> Run:
-    return source if isinstance(source, Run) else read_run(Path(source))
+def _read_run(source: Run | str | Path, problems: Problems) -> Run:
+    return source if isinstance(source, Run) else read_run(Path(source), problems)
 
 
-def _read_judgements(source: Judgements | str | Path) -> Judgements:
+def _read_judgements(source: Judgements | str | Path, problems: Problems) -> Judgements:
     where, judgements = "judgements", source
     if isinstance(judgements, str | Path):
-        where, judgements = str(source), read_judgements(Path(judgements))
+        where, judgements = str(source), read_judgements(Path(judgements), problems)
     judged = {query: documents for query, documents in judgements.items() if documents}
     if not judged:
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -32,6 +32,10 @@ class EvaluationSettings(Settings):
     drop_self: bool = Field(
         default=False,
         description="drops a result whose document id is the query's (ArguAna, Quora)",
+    )
+
+    problems: Literal["refuse", "skip"] = Field(
+        default="refuse", description="what to do with broken lines of run files and judgements"
     )
 
     @field_validator("measures")

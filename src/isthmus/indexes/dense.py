@@ -179,7 +179,7 @@ def _faiss_candidates() -> _Candidates:
     try:
         import faiss
     except ImportError:
-        raise MissingPackageError("faiss", extra="ann", needed_for="--backend faiss") from None
+        raise MissingPackageError("faiss", extra="ann", needed_for="backend=faiss") from None
 
     def candidates(
         queries: _Floats, block: _Floats, depth: int, floors: _Doubles, margins: _Doubles
