@@ -69,6 +69,13 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         checkpoint = last_checkpoint(Path(self.args.output_dir))
         if checkpoint is not None:
             notice(f"resume from {checkpoint}")
+            state = transformers.TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+            if state.global_step >= state.max_steps:
+                # Killed after the last checkpoint: transformers would take one step more.
+                self.task.restore(checkpoint)
+                self.state = state
+                finished: list[dict[str, float]] = state.log_history
+                return finished
         interruption = Interruption()
         self.add_callback(interruption)
         progress = ShowProgress(self.description)

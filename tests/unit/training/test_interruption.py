@@ -105,3 +105,11 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(tmp_path: Pa
     with pytest.raises(SettingsError, match="the tracker 'tensorbord' is not installed") as caught:
         Trainer(Line(), Numbers(), TrainingSettings(report_to=["tensorbord"]), tmp_path)
     assert caught.value.allowed.startswith("tensorboard")
+
+
+def test_killed_after_the_last_checkpoint_no_step_is_added(tmp_path: Path) -> None:
+    log = losses(trainer(Line(), tmp_path).fit())
+    again = Line()
+    assert losses(trainer(again, tmp_path).fit()) == log
+    assert again.calls == 0
+    assert again.weight.item() != 1.0  # what was trained, not what it started from
