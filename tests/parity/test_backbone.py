@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from isthmus.errors import InputError, SettingsError
@@ -69,6 +71,92 @@ def test_states_and_head_are_the_models_own_logits(kind: str) -> None:
         some = backbone.head(states[rows])
         torch.testing.assert_close(some, expected[rows], rtol=1e-5, atol=1e-5)
         assert backbone.head(states[rows][:0]).shape == (0, 67), "no row is no trouble"
+
+
+@architecture
+def test_embeddings_are_what_the_first_layer_receives(kind: str) -> None:
+    model = random_model(kind)
+    backbone = Backbone(model).eval()
+    with torch.no_grad():
+        expected = model(input_ids=IDS, attention_mask=MASK, output_hidden_states=True)
+        embedded = backbone.embed(IDS)
+        assert embedded.shape == (2, 8, 16)
+        torch.testing.assert_close(embedded, expected.hidden_states[0], rtol=0, atol=0)
+    torch.autograd.backward(backbone.embed(IDS).sum())
+    assert backbone.word_embeddings.grad is not None
+    backbone.train()
+    assert not torch.equal(backbone.embed(IDS), backbone.embed(IDS)) or kind == "modernbert"
+
+
+@architecture
+def test_position_embeddings_are_those_the_model_adds(kind: str) -> None:
+    model = random_model(kind)
+    backbone = Backbone(model).eval()
+    with torch.no_grad():
+        found = backbone.position_embeddings(IDS)
+        if kind == "modernbert":
+            assert found is None
+            return
+        assert found is not None
+        added: list[Tensor] = []
+        table = model.base_model.embeddings.position_embeddings
+        table.register_forward_hook(lambda module, ids, output: added.append(output))
+        model(input_ids=IDS, attention_mask=MASK)
+        expected = added[0]
+        if kind == "electra":
+            expected = model.electra.embeddings_project(expected)
+        expected = expected.expand(2, 8, 16)
+        torch.testing.assert_close(found.expand(2, 8, 16), expected, rtol=0, atol=0)
+        counted = kind in ("roberta", "xlm-roberta", "camembert", "mpnet")
+        assert torch.equal(expected[1, 4], expected[1, 7]) == counted, "padding has no position"
+
+
+@architecture
+def test_widths(kind: str) -> None:
+    backbone = Backbone(random_model(kind))
+    narrow = kind == "electra"
+    assert backbone.embedding_width == (12 if narrow else 16)
+    assert backbone.depth == 2
+    words = backbone.word_embeddings[IDS]
+    with torch.no_grad():
+        wide = backbone.to_width(words)
+    assert wide.shape == (2, 8, backbone.dimension)
+    if narrow:
+        projection = backbone.model.electra.embeddings_project
+        expected = words @ projection.weight.T + projection.bias
+        torch.testing.assert_close(wide, expected, rtol=1e-5, atol=1e-5)
+    else:
+        assert wide is words
+
+
+@architecture
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_states_after_some_layers_come_from_the_same_pass(kind: str, layer: int) -> None:
+    model = random_model(kind)
+    backbone = Backbone(model).eval()
+    passes: list[Tensor] = []
+    outputs: list[Tensor] = []
+    model.base_model.embeddings.register_forward_hook(lambda *call: passes.append(call[2]))
+    layers = next(m for m in model.base_model.modules() if isinstance(m, nn.ModuleList))
+    for module in layers:
+        module.register_forward_hook(
+            lambda _, given, got: outputs.append(got[0] if isinstance(got, tuple) else got)
+        )
+    last, middle = backbone.forward_with_layer(IDS, MASK, layer)
+    assert len(passes) == 1
+    assert len(outputs) == 2
+    torch.testing.assert_close(last, backbone(IDS, MASK), rtol=0, atol=0)
+    if layer == 0:
+        torch.testing.assert_close(middle, backbone.embed(IDS), rtol=0, atol=0)
+    elif layer == 1:
+        torch.testing.assert_close(middle, outputs[0], rtol=0, atol=0)
+    else:
+        torch.testing.assert_close(middle, last, rtol=0, atol=0)
+    torch.autograd.backward(middle.sum())
+    reached = [any(p.grad is not None for p in module.parameters()) for module in layers]
+    assert reached == [layer > 0, layer > 1]
+    with pytest.raises(AssertionError, match="3 of 2 layers"):
+        backbone.forward_with_layer(IDS, MASK, 3)
 
 
 @architecture
@@ -175,6 +263,69 @@ def test_an_encoder_without_head_keeps_or_gains_one(
     assert added.model.get_output_embeddings().weight is added.word_embeddings
     again = Backbone.load(str(tmp_path), head="add", seed=1).eval()
     torch.testing.assert_close(dict(again.state_dict()), dict(added.state_dict()), rtol=0, atol=0)
+    check_new_head(added, tmp_path / "trained", capsys)
+
+
+def check_new_head(backbone: Backbone, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One step of training, saved, gives the same logits wherever it is loaded."""
+    assert backbone.model.get_output_embeddings().weight is backbone.word_embeddings
+    loss = cross_entropy(backbone.head(backbone(IDS, MASK))[MASK.bool()], IDS[MASK.bool()])
+    assert torch.isfinite(loss)
+    torch.autograd.backward(loss)
+    optimiser = torch.optim.SGD(backbone.parameters(), lr=0.1)
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+    optimiser.step()
+    backbone.save(folder)
+    capsys.readouterr()
+    again = Backbone.load(str(folder), head="add").eval()
+    assert "masked-LM head" not in capsys.readouterr().err, "now it has one"
+    plain = AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    assert plain.get_output_embeddings().weight is plain.get_input_embeddings().weight
+    with torch.no_grad():
+        expected = backbone.head(backbone(IDS, MASK))
+        found = plain(input_ids=IDS, attention_mask=MASK).logits
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        found = again.head(again(IDS, MASK))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@architecture
+def test_a_new_head_is_tied_even_where_the_encoder_forbids_it(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = random_model(kind).base_model
+    plain.config.tie_word_embeddings = False
+    plain.save_pretrained(tmp_path)
+    check_new_head(Backbone.load(str(tmp_path), "add").eval(), tmp_path / "trained", capsys)
+
+
+@architecture
+def test_a_head_of_its_own_matrix_keeps_it(kind: str, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(kind, **MODELS[kind], tie_word_embeddings=False)
+    model = AutoModelForMaskedLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    backbone = Backbone.load(str(tmp_path), "add")
+    found, expected = backbone.model.get_output_embeddings(), model.get_output_embeddings()
+    assert found.weight is not backbone.word_embeddings
+    assert not backbone.config.tie_word_embeddings
+    torch.testing.assert_close(found.weight, expected.weight, rtol=0, atol=0)
+
+
+def test_a_discriminator_is_an_encoder_without_head(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = AutoConfig.for_model("electra", **MODELS["electra"])
+    torch.manual_seed(1)
+    discriminator = transformers.ElectraForPreTraining(config).eval()
+    discriminator.save_pretrained(tmp_path)
+    assert not Backbone.load(str(tmp_path)).has_head
+    capsys.readouterr()
+    backbone = Backbone.load(str(tmp_path), head="add").eval()
+    assert "no masked-LM head in this checkpoint" in capsys.readouterr().err.replace("\n", " ")
+    with torch.no_grad():
+        expected = discriminator.electra(input_ids=IDS, attention_mask=MASK).last_hidden_state
+        torch.testing.assert_close(backbone(IDS, MASK), expected, rtol=1e-5, atol=1e-5)
+    check_new_head(backbone, tmp_path / "trained", capsys)
 
 
 @architecture

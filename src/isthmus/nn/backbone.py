@@ -60,7 +60,7 @@ class Backbone(nn.Module):
             attention: How it is computed; by default, whatever trains faster on this machine.
 
         """
-        from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+        from transformers import AutoConfig, AutoModel
 
         with _quiet(), _explained(name):
             config = AutoConfig.from_pretrained(name)
@@ -80,12 +80,12 @@ class Backbone(nn.Module):
                 # None: fused where the architecture has it (MPNet has not), else plain products.
                 "attn_implementation": None if fused else "eager",
             }
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                model, report = AutoModelForMaskedLM.from_pretrained(
-                    name, output_loading_info=True, **options
-                )
-            without_head = _missing_head(model, report["missing_keys"])
+            model, missing = _with_head(name, options, seed)
+            without_head = _missing_head(model, missing)
+            if without_head and head == "add" and not config.tie_word_embeddings:
+                # Untied, the vocabulary's matrix would have to be learnt from noise.
+                config.tie_word_embeddings = True
+                model, _ = _with_head(name, options, seed)
             if without_head and head == "keep":
                 model = AutoModel.from_pretrained(name, **options)
                 _drop_pooler(model)
@@ -120,18 +120,33 @@ class Backbone(nn.Module):
         return int(self.config.hidden_size)
 
     @property
+    def depth(self) -> int:
+        """The number of layers."""
+        return int(self.config.num_hidden_layers)
+
+    @property
     def word_embeddings(self) -> Tensor:
-        """E, the [vocabulary, width] matrix of input embeddings."""
+        """E, the [vocabulary, embedding width] matrix of input embeddings."""
         weight: Tensor = self.model.get_input_embeddings().weight
         return weight
 
     @property
+    def embedding_width(self) -> int:
+        """The width of the word embeddings; in ELECTRA often less than that of the states."""
+        return int(self.word_embeddings.shape[1])
+
+    @property
     def positions(self) -> int:
         """The longest text the model can read, special tokens included."""
-        # RoBERTa and its kin count positions from behind the padding id.
-        padding = getattr(self.encoder.embeddings, "padding_idx", None)
+        padding = self._position_padding
         limit = int(self.config.max_position_embeddings)
         return limit if padding is None else limit - padding - 1
+
+    @property
+    def _position_padding(self) -> int | None:
+        # RoBERTa and its kin count positions from behind the padding id, and skip padding.
+        padding: int | None = getattr(self.encoder.embeddings, "padding_idx", None)
+        return padding
 
     def check_length(self, length: int, setting: str) -> None:
         """Refuses a setting that allows longer texts than the model has positions for."""
@@ -160,6 +175,44 @@ class Backbone(nn.Module):
             input_ids=input_ids, attention_mask=attention_mask
         ).last_hidden_state
         return states
+
+    def forward_with_layer(
+        self, input_ids: Tensor, attention_mask: Tensor, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """The last hidden states, and those after `layer` layers, of one encoder pass.
+
+        After 0 layers they are what `embed` gives. ModernBERT norms its last states alone: after
+        fewer layers than all, they are not normed.
+        """
+        assert 0 <= layer <= self.depth, f"{layer} of {self.depth} layers"
+        output = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
+        )
+        return output.last_hidden_state, output.hidden_states[layer]
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """What the first layer receives [batch, length, width]: words, positions, types, normed."""
+        return self.to_width(self.encoder.embeddings(input_ids=input_ids))
+
+    def position_embeddings(self, input_ids: Tensor) -> Tensor | None:
+        """The position embeddings that `embed` adds, [length, width] or [batch, length, width].
+
+        None where positions are not embedded (ModernBERT rotates queries and keys instead).
+        """
+        table = getattr(self.encoder.embeddings, "position_embeddings", None)
+        if table is None:
+            return None
+        if self._position_padding is None:
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        else:
+            present = (input_ids != self._position_padding).long()
+            positions = present.cumsum(1) * present + self._position_padding
+        return self.to_width(table(positions))
+
+    def to_width(self, vectors: Tensor) -> Tensor:
+        """Vectors of the word-embedding space [..., embedding width] at the states' width."""
+        projection = getattr(self.encoder, "embeddings_project", None)
+        return vectors if projection is None else projection(vectors)
 
     def head(self, states: Tensor) -> Tensor:
         """Vocabulary logits of any hidden states [..., width]."""
@@ -212,7 +265,19 @@ def _head_modules(model: Any) -> list[nn.Module] | None:
     return [getattr(model, name) for name in names] if hasattr(model, names[0]) else None
 
 
-def _missing_head(model: Any, missing: Any) -> bool:
+def _with_head(name: str, options: dict[str, Any], seed: int) -> tuple[Any, set[str]]:
+    """The model for masked LM, and the names of the weights that the checkpoint does not have."""
+    from transformers import AutoModelForMaskedLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, report = AutoModelForMaskedLM.from_pretrained(
+            name, output_loading_info=True, **options
+        )
+    return model, set(report["missing_keys"])
+
+
+def _missing_head(model: Any, missing: set[str]) -> bool:
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     prefix = f"{model.base_model_prefix}."
     return any(not key.startswith(prefix) and key not in tied for key in missing)
