@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from string import ascii_lowercase
 
 import pytest
 import torch
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, pre_tokenizers, processors
+from torch import nn
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.parts import Vocabulary
+from isthmus.nn.layers import Layer
+from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 Vector = list[float]
-Head = Callable[[Vector], Vector]
+Map = Callable[[Vector], Vector]
 
 
 @pytest.fixture(scope="session")
@@ -69,33 +71,112 @@ def vocabulary(tokenizer: Tokenizer, backbone: Backbone) -> Vocabulary:
 
 
 @pytest.fixture
-def plain_head(backbone: Backbone) -> Callable[[], Head]:
+def plain_head(backbone: Backbone) -> Callable[[], Map]:
     """The head of methods as loops over the weights of this moment: dense, GELU, LayerNorm, Eᵀ."""
 
-    def read() -> Head:
+    def read() -> Map:
         predictions = backbone.model.cls.predictions
-        dense = predictions.transform.dense.weight.tolist()
-        bias = predictions.transform.dense.bias.tolist()
-        scale = predictions.transform.LayerNorm.weight.tolist()
-        shift = predictions.transform.LayerNorm.bias.tolist()
-        epsilon = backbone.config.layer_norm_eps
+        dense = linear(predictions.transform.dense)
+        normed = norm(predictions.transform.LayerNorm)
         embeddings = backbone.word_embeddings.tolist()
         output = predictions.bias.tolist()
 
         def head(state: Vector) -> Vector:
-            inner = [dot(row, state) + b for row, b in zip(dense, bias, strict=True)]
-            inner = [0.5 * x * (1 + math.erf(x / math.sqrt(2))) for x in inner]
-            mean = sum(inner) / len(inner)
-            variance = sum((x - mean) ** 2 for x in inner) / len(inner)
-            inner = [
-                (x - mean) / math.sqrt(variance + epsilon) * g + b
-                for x, g, b in zip(inner, scale, shift, strict=True)
-            ]
+            inner = normed([gelu(x) for x in dense(state)])
             return [dot(row, inner) + b for row, b in zip(embeddings, output, strict=True)]
 
         return head
 
     return read
+
+
+@pytest.fixture
+def plain_embeddings(backbone: Backbone) -> Callable[[list[int]], list[Vector]]:
+    """Word + position + type, LayerNorm, of the weights of this moment."""
+
+    def embed(ids: list[int]) -> list[Vector]:
+        embeddings = backbone.encoder.embeddings
+        words = embeddings.word_embeddings.weight.tolist()
+        positions = embeddings.position_embeddings.weight.tolist()
+        types = embeddings.token_type_embeddings.weight.tolist()
+        normed = norm(embeddings.LayerNorm)
+        return [normed(add(words[i], positions[n], types[0])) for n, i in enumerate(ids)]
+
+    return embed
+
+
+@pytest.fixture
+def plain_layer() -> Callable[..., list[Vector]]:
+    """A transformer layer as loops; `visible[row][column]`, every row sees something."""
+
+    def compute(
+        layer: Layer, queries: list[Vector], visible: list[list[bool]], content: list[Vector]
+    ) -> list[Vector]:
+        first, second = norm(layer.attention_norm), norm(layer.feed_forward_norm)
+        output, expand, contract = map(linear, (layer.output, layer.expand, layer.contract))
+        pre = layer.norm == "pre"
+        asked = [linear(layer.query)(first(row) if pre else row) for row in queries]
+        content = [first(row) if pre else row for row in content]
+        keys = [linear(layer.key)(row) for row in content]
+        values = [linear(layer.value)(row) for row in content]
+        size = layer.shape.width // layer.shape.heads
+        results = []
+        for row, query in enumerate(asked):
+            answer: Vector = []
+            columns = [column for column in range(len(content)) if visible[row][column]]
+            for head in range(layer.shape.heads):
+                part = slice(head * size, (head + 1) * size)
+                scores = [
+                    math.exp(dot(query[part], keys[column][part]) / math.sqrt(size))
+                    for column in columns
+                ]
+                for place in range(part.start, part.stop):
+                    mixed = [s * values[c][place] for s, c in zip(scores, columns, strict=True)]
+                    answer.append(sum(mixed) / sum(scores))
+            state = add(queries[row], output(answer))
+            state = state if pre else first(state)
+            inner = second(state) if pre else state
+            fed = contract([gelu(x) for x in expand(inner)])
+            results.append(add(state, fed) if pre else second(add(state, fed)))
+        return results
+
+    return compute
+
+
+@pytest.fixture
+def plain_linear() -> Callable[[nn.Linear], Map]:
+    return linear
+
+
+@pytest.fixture
+def plain_norm() -> Callable[[nn.LayerNorm], Map]:
+    return norm
+
+
+def linear(module: nn.Linear) -> Map:
+    weight, bias = module.weight.tolist(), module.bias.tolist()
+    return lambda vector: [dot(row, vector) + b for row, b in zip(weight, bias, strict=True)]
+
+
+def norm(module: nn.LayerNorm) -> Map:
+    scale, shift, epsilon = module.weight.tolist(), module.bias.tolist(), module.eps
+
+    def compute(vector: Vector) -> Vector:
+        mean = sum(vector) / len(vector)
+        deviation = math.sqrt(sum((x - mean) ** 2 for x in vector) / len(vector) + epsilon)
+        return [
+            (x - mean) / deviation * g + b for x, g, b in zip(vector, scale, shift, strict=True)
+        ]
+
+    return compute
+
+
+def gelu(x: float) -> float:
+    return 0.5 * x * (1 + math.erf(x / math.sqrt(2)))
+
+
+def add(*vectors: Vector) -> Vector:
+    return [sum(entries) for entries in zip(*vectors, strict=True)]
 
 
 def dot(one: Vector, two: Vector) -> float:
@@ -135,32 +216,53 @@ def numerical_gradient() -> Callable[[Callable[[], float], torch.Tensor], torch.
 
 
 @pytest.fixture
-def check_all_weights(
-    backbone: Backbone,
-) -> Callable[[torch.Tensor, Callable[[], float]], None]:
+def check_slopes() -> Callable[..., None]:
     """Compares a loss's gradient with differences of a plain function, along random directions.
 
-    Each direction moves every parameter the loss reaches: encoder, head and tied embeddings.
+    Each direction moves all given parameters at once; `still` are those that must have none.
     """
+
+    def check(
+        loss: torch.Tensor,
+        function: Callable[[], float],
+        parameters: Iterable[torch.Tensor],
+        still: Iterable[torch.Tensor] = (),
+    ) -> None:
+        moved, resting = list(parameters), list(still)
+        found = torch.autograd.grad(loss, moved + resting, allow_unused=True)
+        gradients = found[: len(moved)]
+        assert all(gradient is not None for gradient in gradients)
+        assert not any(g is not None and g.any() for g in found[len(moved) :])
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            direction = [torch.randn(p.shape, generator=generator).double() for p in moved]
+            slope = sum(
+                float((gradient * along).sum())
+                for gradient, along in zip(gradients, direction, strict=True)
+            )
+            sides = []
+            for size in (1e-6, -2e-6):  # one step above, one below, and home again
+                for parameter, along in zip(moved, direction, strict=True):
+                    parameter.data.add_(along, alpha=size)
+                sides.append(function())
+            for parameter, along in zip(moved, direction, strict=True):
+                parameter.data.add_(along, alpha=1e-6)
+            assert slope == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-4)
+
+    return check
+
+
+@pytest.fixture
+def check_all_weights(
+    backbone: Backbone, check_slopes: Callable[..., None]
+) -> Callable[[torch.Tensor, Callable[[], float]], None]:
+    """The same for every parameter the loss reaches: encoder, head and tied embeddings."""
 
     def check(loss: torch.Tensor, function: Callable[[], float]) -> None:
         everything = list(backbone.parameters())
-        found = torch.autograd.grad(loss, everything, allow_unused=True)
-        reached = [(p, g) for p, g in zip(everything, found, strict=True) if g is not None]
+        found = torch.autograd.grad(loss, everything, allow_unused=True, retain_graph=True)
+        reached = [p for p, g in zip(everything, found, strict=True) if g is not None]
         assert len(reached) > len(everything) / 2
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(3):
-            direction = [torch.randn(p.shape, generator=generator).double() for p, _ in reached]
-            slope = 0.0
-            sides = []
-            for (_, gradient), along in zip(reached, direction, strict=True):
-                slope += float((gradient * along).sum())
-            for size in (1e-6, -2e-6):  # one step above, one below, and home again
-                for (parameter, _), along in zip(reached, direction, strict=True):
-                    parameter.data.add_(along, alpha=size)
-                sides.append(function())
-            for (parameter, _), along in zip(reached, direction, strict=True):
-                parameter.data.add_(along, alpha=1e-6)
-            assert slope == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-4)
+        check_slopes(loss, function, reached)
 
     return check

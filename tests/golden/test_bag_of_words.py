@@ -17,7 +17,7 @@ from isthmus.pretrain.objectives.bag_of_words import (
     bag,
     bag_of_words,
 )
-from isthmus.pretrain.parts import Vocabulary
+from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 # [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4: a text with a repeated token, one of a single
@@ -35,8 +35,8 @@ BAGS = [{7, 12, 30}, {9}, set(), set()]
 CHOICES = list(itertools.product(("head", "embeddings"), ("cls", "mean")))
 
 
-def objective(projection: str = "head", vector: str = "cls") -> BagOfWords:
-    values = {"projection": projection, "vector": vector}
+def objective(projection: str = "head", vector: str = "cls", target: str = "own") -> BagOfWords:
+    values = {"projection": projection, "vector": vector, "target": target}
     return BagOfWords(BagOfWordsSettings.parse(values, where="test"))
 
 
@@ -122,6 +122,39 @@ def test_gradient_of_all_weights(
         loss,
         lambda: sum(loss for loss, _ in plain(backbone(IDS, MASK), projection, vector)),
     )
+
+
+@pytest.mark.parametrize("partner", [[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1]])
+def test_the_neighbours_bag(
+    partner: list[int],
+    backbone: Backbone,
+    vocabulary: Vocabulary,
+    plain_head: Callable[..., Any],
+    log_softmax: Callable[..., float],
+    numerical_gradient: Callable[..., torch.Tensor],
+) -> None:
+    states = backbone(IDS, MASK).detach().requires_grad_()
+    step = {
+        "hidden_states": states, "input_ids": IDS, "attention_mask": MASK,
+        "partner": torch.tensor(partner),
+    }  # fmt: skip
+
+    def plain() -> float:
+        loss = 0.0
+        for row, other in enumerate(partner):
+            scores = plain_head()(states[row, 0].tolist())
+            for token in BAGS[other]:
+                loss -= log_softmax(scores, token) / len(BAGS[other])
+        return loss
+
+    part = objective(target="partner")
+    assert part.count(step, vocabulary).item() == 2
+    found = part(step, backbone, vocabulary)
+    assert found[""].item() == pytest.approx(plain(), rel=1e-6)
+    # log|T| of the two bags that are not empty: three tokens, and one.
+    assert found["gap"].item() == pytest.approx(plain() - math.log(3), rel=1e-6)
+    (gradient,) = torch.autograd.grad(found[""], states)
+    torch.testing.assert_close(gradient, numerical_gradient(plain, states), rtol=1e-5, atol=2e-6)
 
 
 def test_the_bag_is_a_set_without_special_tokens(

@@ -11,7 +11,8 @@ import torch
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.objectives.masked_lm import MaskedLm
-from isthmus.pretrain.parts import ObjectiveSettings, Vocabulary
+from isthmus.pretrain.parts import ObjectiveSettings
+from isthmus.pretrain.vocabulary import Vocabulary
 
 # Three texts of unlike length: three labels, one, none.
 LABELS = torch.tensor(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,12 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isthmus.pretrain.corruption.importance import Importance
+from isthmus.pretrain.corruption.nested import Nested
 from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.corruption.whole_word import WholeWord
-from isthmus.pretrain.masking import IGNORED, MaskingSettings
-from isthmus.pretrain.parts import Corruption, Text, Vocabulary
-from isthmus.pretrain.randomness import draw, key
-from isthmus.pretrain.step import PretrainExamples
+from isthmus.pretrain.examples import Example, PretrainExamples
+from isthmus.pretrain.masking import IGNORED
+from isthmus.pretrain.parts import Corruption, Side, Text
+from isthmus.pretrain.randomness import draw, key, second
+from isthmus.pretrain.views.neighbours import Neighbours, NeighboursSettings
+from isthmus.pretrain.views.same import Same, SameSettings
+from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 
@@ -24,7 +30,11 @@ TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog again"] 
 VOCABULARY = Vocabulary(TOKENIZER, size=len(TOKENIZER) + 6)
 SPECIAL = set(TOKENIZER.special_ids.tolist())
 REGULAR = TOKENIZER.regular_ids.tolist()
-CORRUPTIONS = [Uniform, WholeWord]
+CORRUPTIONS = [Uniform, WholeWord, Importance]
+FIELDS: dict[Side, tuple[str, str]] = {
+    "encoder": ("encoder_ids", "labels"),
+    "decoder": ("decoder_ids", "decoder_labels"),
+}
 
 
 @dataclass(frozen=True)
@@ -33,9 +43,20 @@ class OneText:
     words: tuple[int, ...]
     document: int
 
-    def example(self, epoch: int = 0, seed: int = 0) -> tuple[Text, int]:
+    def example(self, epoch: int = 0, seed: int = 0) -> Example:
         text = Text(np.array(self.tokens, np.int32), np.array(self.words, np.int32))
-        return text, key(seed, epoch, self.document)
+        drawn = key(seed, epoch, self.document)
+        return Example((text, text), ({"pmi": self.pmi()},) * 2, drawn)
+
+    def pmi(self) -> Any:
+        """Some number for every n-gram; NaN for those with a special token or behind the end."""
+        values = np.full((len(self.tokens), 3), np.nan, np.float32)
+        for place in range(len(self.tokens)):
+            for size in (2, 3, 4):
+                gram = self.tokens[place : place + size]
+                if len(gram) == size and not SPECIAL & set(gram):
+                    values[place, size - 2] = hash(gram) % 97 / 20 - 2
+        return values
 
 
 @st.composite
@@ -57,22 +78,36 @@ def texts(drawn: st.DrawFn) -> OneText:
 BATCHES = st.lists(texts(), min_size=1, max_size=5)
 RATES = st.sampled_from([0.15, 0.3, 0.5]) | st.floats(0.01, 0.99)
 KINDS = st.sampled_from(CORRUPTIONS)
+SIDES = st.sampled_from(["encoder", "decoder"])
 
 
-def collated(batch: list[tuple[Text, int]]) -> Batch:
-    examples = PretrainExamples.__new__(PretrainExamples)
-    examples.prefix, examples.suffix = TOKENIZER.prefix, TOKENIZER.suffix
-    examples.pad_id = TOKENIZER.pad_id
+def collated(batch: list[Example], pairs: bool = False) -> Batch:
+    """Framed and padded; of a pair, the same text twice."""
+    view = Neighbours(NeighboursSettings()) if pairs else Same(SameSettings())
+    columns = {"pmi": cast(Any, None)}
+    examples = PretrainExamples(
+        cast(Any, None), view, TOKENIZER, 200, 0, columns, rows=np.arange(0)
+    )
     return examples.collate(batch)
 
 
-def corrupt(
-    kind: type[Corruption], batch: list[tuple[Text, int]], rate: float, shares: str = "0.8 0.1"
-) -> tuple[Batch, Batch]:
+def part(
+    kind: type[Corruption], rate: float, side: Side = "encoder", shares: str = "0.8 0.1"
+) -> Corruption:
     mask, random = map(float, shares.split())
-    masking = MaskingSettings(rate=rate, mask_share=mask, random_share=random)
+    values = {"rate": rate, "mask_share": mask, "random_share": random}
+    return kind(kind.Settings.parse(values, "test"), side)
+
+
+def corrupt(
+    kind: type[Corruption],
+    batch: list[Example],
+    rate: float,
+    shares: str = "0.8 0.1",
+    side: Side = "encoder",
+) -> tuple[Batch, Batch]:
     given_batch = collated(batch)
-    return given_batch, kind(masking)(given_batch, VOCABULARY)
+    return given_batch, part(kind, rate, side, shares)(given_batch, VOCABULARY)
 
 
 def budget(available: int, rate: float) -> int:
@@ -81,13 +116,13 @@ def budget(available: int, rate: float) -> int:
 
 
 @settings(deadline=None)
-@given(KINDS, BATCHES, RATES)
+@given(KINDS, BATCHES, RATES, SIDES)
 def test_nothing_is_lost_and_nothing_else_touched(
-    kind: type[Corruption], batch: list[OneText], rate: float
+    kind: type[Corruption], batch: list[OneText], rate: float, side: Side
 ) -> None:
-    before, after = corrupt(kind, [text.example() for text in batch], rate)
-    assert set(after) == {"encoder_ids", "labels"}
-    ids, hidden, labels = before["input_ids"], after["encoder_ids"], after["labels"]
+    before, after = corrupt(kind, [text.example() for text in batch], rate, side=side)
+    assert tuple(after) == FIELDS[side]
+    ids, (hidden, labels) = before["input_ids"], after.values()
     chosen = labels != IGNORED
     assert torch.equal(labels[chosen], ids[chosen])
     assert torch.equal(hidden[~chosen], ids[~chosen])
@@ -105,6 +140,17 @@ def test_uniform_spends_exactly_its_budget(batch: list[OneText], rate: float) ->
     for text, labels in zip(batch, after["labels"], strict=True):
         available = sum(token not in SPECIAL for token in text.tokens)
         assert (labels != IGNORED).sum() == budget(available, rate)
+
+
+@settings(deadline=None)
+@given(BATCHES, RATES)
+def test_importance_spends_the_floor_of_its_rate(batch: list[OneText], rate: float) -> None:
+    _, after = corrupt(Importance, [text.example() for text in batch], rate)
+    for text, labels in zip(batch, after["labels"], strict=True):
+        available = sum(token not in SPECIAL for token in text.tokens)
+        # Of decimals: 0.29 · 100 is 29, whatever its binary neighbour says.
+        floor = int(rate * available + 1e-9)
+        assert (labels != IGNORED).sum() == min(max(floor, 1), available)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +171,14 @@ def test_whole_words_are_taken_in_random_order_skipping_what_does_not_fit(
     examples = [text.example() for text in batch]
     _, after = corrupt(WholeWord, examples, rate)
     start = len(TOKENIZER.prefix)
-    for (text, drawn), labels in zip(examples, after["labels"].tolist(), strict=True):
+    for example, labels in zip(examples, after["labels"].tolist(), strict=True):
+        text = example.texts[0]
         places: dict[int, list[int]] = {}
         for place, (token, word) in enumerate(zip(text.tokens, text.words, strict=True)):
             if token not in SPECIAL:
                 places.setdefault(int(word - text.words.min()), []).append(start + place)
         left = budget(sum(map(len, places.values())), rate)
-        numbers = draw(torch.tensor([drawn]), 3, max(places, default=0) + 2)[0].tolist()
+        numbers = draw(torch.tensor([example.key]), 3, max(places, default=0) + 2)[0].tolist()
         expected: set[int] = set()
         for word in sorted(places, key=lambda word: numbers[word + 1]):
             if len(places[word]) <= left:
@@ -175,7 +222,7 @@ def test_masks_change_with_epoch_seed_and_document(kind: type[Corruption]) -> No
     assert torch.equal(again["labels"][0], after["labels"][0])
 
 
-def many_texts() -> list[tuple[Text, int]]:
+def many_texts() -> list[Example]:
     tokens = REGULAR[5:45]
     words = [word for word in range(20) for _ in range(2)]
     return [OneText(tuple(tokens), tuple(words), n).example() for n in range(2000)]
@@ -204,7 +251,7 @@ def test_shares_of_mask_random_and_unchanged(kind: type[Corruption], shares: str
         assert (counts - mean).abs().max() < 6 * mean**0.5
 
 
-@pytest.mark.parametrize("kind", CORRUPTIONS)
+@pytest.mark.parametrize("kind", [Uniform, WholeWord])
 def test_every_position_is_equally_likely(kind: type[Corruption]) -> None:
     _, after = corrupt(kind, many_texts(), 0.3)
     share = (after["labels"][:, 1:-1] != IGNORED).double().mean(0)
@@ -215,3 +262,99 @@ def test_every_position_is_equally_likely(kind: type[Corruption]) -> None:
         assert correlation.abs().max() < 0.15
     else:
         assert torch.equal(pairs[:, 0::2], pairs[:, 1::2])
+
+
+def both_sides(
+    encoder: type[Corruption], batch: list[Example], rates: tuple[float, float]
+) -> tuple[Batch, Batch]:
+    """The encoder's and the nested decoder's side of a batch."""
+    before = collated(batch)
+    before |= part(encoder, rates[0])(before, VOCABULARY)
+    return before, part(Nested, rates[1], "decoder")(before, VOCABULARY)
+
+
+@settings(deadline=None)
+@given(KINDS, BATCHES, RATES, RATES)
+def test_nested_masks_nest(
+    kind: type[Corruption], batch: list[OneText], one: float, two: float
+) -> None:
+    rates = min(one, two), max(one, two)
+    before, after = both_sides(kind, [text.example() for text in batch], rates)
+    assert tuple(after) == FIELDS["decoder"]
+    ids, labels = before["input_ids"], after["decoder_labels"]
+    encoder, decoder = before["labels"] != IGNORED, labels != IGNORED
+    assert not (encoder & ~decoder).any(), "what the encoder does not see, the decoder does not"
+    assert torch.equal(after["decoder_ids"][encoder], before["encoder_ids"][encoder])
+    assert torch.equal(after["decoder_ids"][~decoder], ids[~decoder])
+    assert torch.equal(labels[decoder], ids[decoder])
+    assert not VOCABULARY.is_special(ids[decoder]).any()
+    for row, text in enumerate(batch):
+        available = sum(token not in SPECIAL for token in text.tokens)
+        taken = int(encoder[row].sum())
+        assert decoder[row].sum() == max(round(rates[1] * available), taken)
+
+
+def test_what_nesting_adds_is_uniform_and_hidden_by_shares() -> None:
+    before, after = both_sides(Uniform, many_texts(), (0.3, 0.5))
+    encoder = before["labels"][:, 1:-1] != IGNORED
+    more = (after["decoder_labels"][:, 1:-1] != IGNORED) & ~encoder
+    assert (more.sum(1) == 8).all(), "20 of 40 in all, 12 are the encoder's"
+    share = more.sum(0) / (~encoder).sum(0)
+    assert (share - 0.2 / 0.7).abs().max() < 5 * (0.21 / 1400) ** 0.5
+    hidden = after["decoder_ids"][:, 1:-1][more]
+    masked = (hidden == VOCABULARY.mask_id).double().mean().item()
+    assert masked == pytest.approx(0.8, abs=5 * (0.16 / 16_000) ** 0.5)
+    # Streams of its own: what the encoder replaced tells nothing about what is replaced here.
+    changed = after["decoder_ids"] != before["encoder_ids"]
+    assert torch.equal(changed[:, 1:-1] & ~more, torch.zeros_like(more))
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_the_two_sides_of_a_text_are_independent(kind: type[Corruption]) -> None:
+    batch = collated(many_texts())
+    if kind is Importance:
+        batch["pmi"] = torch.zeros_like(batch["pmi"])  # nothing but noise decides
+    chosen, masked = [], []
+    for side in FIELDS:
+        ids, labels = part(kind, 0.3, side)(batch, VOCABULARY).values()
+        chosen.append((labels[:, 1:-1] != IGNORED).double())
+        masked.append(ids[:, 1:-1] == VOCABULARY.mask_id)
+    unrelated(chosen[0], chosen[1], 0.3, 0.3)
+    both = (chosen[0] * chosen[1]).bool()
+    unrelated(masked[0][both].double()[None], masked[1][both].double()[None], 0.8, 0.8)
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_the_two_texts_of_a_pair_are_independent(kind: type[Corruption]) -> None:
+    examples = many_texts()
+    batch = collated(examples, pairs=True)
+    batch["pmi"] = torch.zeros_like(batch["pmi"])
+    keys = batch["keys"].tolist()
+    assert keys == [e.key for e in examples] + [second(e.key) for e in examples]
+    assert len(set(keys)) == 4000
+    assert batch["partner"].tolist() == [*range(2000, 4000), *range(2000)]
+    assert batch["repeated"].all(), "the same text twice"
+    ids, labels = part(kind, 0.3)(batch, VOCABULARY).values()
+    chosen = (labels[:, 1:-1] != IGNORED).double()
+    unrelated(chosen[:2000], chosen[2000:], 0.3, 0.3)
+    masked = (ids[:, 1:-1] == VOCABULARY.mask_id).double()
+    both = (chosen[:2000] * chosen[2000:]).bool()
+    unrelated(masked[:2000][both][None], masked[2000:][both][None], 0.8, 0.8)
+
+
+def unrelated(one: torch.Tensor, two: torch.Tensor, first: float, second: float) -> None:
+    """Checks that both happen together as often as chance has it, within five deviations."""
+    together = first * second
+    # Pieces of one word fall together: half as many draws as tokens.
+    bound = 5 * (together * (1 - together) / (one.numel() / 2)) ** 0.5
+    assert (one * two).mean().item() == pytest.approx(together, abs=bound)
+
+
+@pytest.mark.parametrize("kind", [*CORRUPTIONS, Nested])
+def test_texts_without_tokens_pass_unharmed(kind: type[Corruption]) -> None:
+    empty = [OneText((), (), 1), OneText((1, 4, 1), (0, 1, 2), 2), OneText((), (), 3)]
+    batch = collated([text.example() for text in empty])
+    batch |= part(Uniform, 0.3)(batch, VOCABULARY)
+    ids, labels = part(kind, 0.5, "decoder")(batch, VOCABULARY).values()
+    assert torch.equal(ids, batch["input_ids"])
+    assert (labels == IGNORED).all()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.pretrain.randomness import draw, integer_below, key, uniform
+from isthmus.pretrain import randomness
+from isthmus.pretrain.randomness import (
+    draw,
+    draw_bits,
+    integer_below,
+    key,
+    normal,
+    second,
+    uniform,
+)
 
 KEYS = st.integers(-(2**63), 2**63 - 1)
 ALL_BITS = 2**64 - 1
@@ -95,3 +105,66 @@ def test_numbers_are_uniform_and_streams_unrelated() -> None:
         )
     )
     assert (table - torch.eye(4)).abs().max() < 0.015
+
+
+@settings(deadline=None)
+@given(st.lists(KEYS, min_size=1, max_size=4), st.integers(0, 40), st.integers(1, 9))
+def test_all_64_bits_are_those_of_split_mix(keys: list[int], stream: int, width: int) -> None:
+    found = draw_bits(torch.tensor(keys), stream, width)
+    assert found.dtype == torch.int64
+    for row, start in zip(found.tolist(), keys, strict=True):
+        for position, value in enumerate(row, start=1):
+            counter = position + (stream << 32)
+            state = (start + counter * 0x9E3779B97F4A7C15) & ALL_BITS
+            assert value & ALL_BITS == split_mix(state)
+
+
+@pytest.mark.parametrize("lane", range(4))
+def test_every_lane_of_16_bits_is_uniform_and_unrelated_to_the_next(lane: int) -> None:
+    keys = torch.tensor([key(2, 0, document) for document in range(500)])
+    lanes = draw_bits(keys, 8, 300).view(torch.int16).view(500, 300, 4).double()
+    counts = torch.histc(lanes[:, :, lane], bins=64, min=-(2**15), max=2**15)
+    expected = 500 * 300 / 64
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert chi_square < 135, "63 degrees of freedom: 135 is beyond one in a million"
+    others = [lanes[:, :, other].flatten() for other in range(4)]
+    before = lanes[:, :, lane].roll(1, 1).flatten()
+    table = torch.corrcoef(torch.stack([*others, before]))
+    assert (table - torch.eye(5)).abs().max() < 0.015
+
+
+def test_normal_numbers() -> None:
+    keys = torch.tensor([key(3, 0, document) for document in range(1000)])
+    found = normal(keys, 6, 200)
+    assert found.dtype == torch.float32
+    assert found.isfinite().all()
+    # Twenty bins of equal probability, by the distribution function written with erf.
+    shares = 0.5 * (1 + torch.erf(found.double() / 2**0.5))
+    counts = torch.histc(shares, bins=20, min=0, max=1)
+    chi_square = ((counts - 10_000) ** 2 / 10_000).sum()
+    assert chi_square < 65, "19 degrees of freedom: 65 is beyond one in a million"
+    assert torch.equal(found, normal(keys, 6, 200))
+
+
+def test_the_least_and_the_largest_draw_have_a_normal_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = torch.tensor([[0, 2**63 - 1]])
+    monkeypatch.setattr(randomness, "draw", lambda *_: ends)
+    least, largest = normal(torch.tensor([0]), 0, 2)[0].tolist()
+    assert -6 < least < -5
+    assert largest == -least
+
+
+@settings(deadline=None)
+@given(KEYS)
+def test_the_key_of_a_second_text_is_another_word(first: int) -> None:
+    other = second(first)
+    assert -(2**63) <= other < 2**63
+    assert other != first
+    assert other & ALL_BITS == split_mix((first + 0x9E3779B97F4A7C15) & ALL_BITS)
+
+
+def test_second_keys_collide_with_nothing() -> None:
+    first = {key(s, e, d) for s in range(2) for e in range(10) for d in range(500)}
+    assert len(first | {second(drawn) for drawn in first}) == 2 * len(first)

@@ -1,7 +1,8 @@
-"""What all maskings share: the budget, 80/10/10, and the labels."""
+"""What all maskings share: the budget, uniform choice, and 80/10/10."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -9,8 +10,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.pretrain.parts import Vocabulary
-from isthmus.pretrain.randomness import integer_below, uniform
+from isthmus.pretrain.randomness import draw, integer_below, uniform
+from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 _ACTION_STREAM = 4
@@ -40,15 +41,31 @@ def budget(maskable: Tensor, rate: float) -> Tensor:
     return torch.minimum(wanted, available)
 
 
+def choose_uniformly(maskable: Tensor, keys: Tensor, stream: int, amount: Tensor) -> Tensor:
+    """True at `amount` of each row's maskable positions, every set equally likely."""
+    order = draw(keys, stream, maskable.shape[1])
+    return choose_smallest(order.masked_fill(~maskable, torch.iinfo(torch.int64).max), amount)
+
+
+def choose_smallest(values: Tensor, amount: Tensor) -> Tensor:
+    """True at the `amount` smallest values of each row; equal ones from the left."""
+    order = values.argsort(dim=1, stable=True)
+    first = torch.arange(values.shape[1], device=values.device) < amount[:, None]
+    return torch.zeros_like(first).scatter_(1, order, first)
+
+
 def replace(
-    batch: Batch, chosen: Tensor, vocabulary: Vocabulary, settings: MaskingSettings
-) -> Batch:
+    batch: Batch,
+    chosen: Tensor,
+    vocabulary: Vocabulary,
+    settings: MaskingSettings,
+    stream: Callable[[int], int],
+) -> Tensor:
     """Hides the chosen tokens: mask, random non-special token, or left as they are."""
     ids, keys = batch["input_ids"], batch["keys"]
-    action = uniform(keys, _ACTION_STREAM, ids.shape[1])
-    index = integer_below(keys, _TOKEN_STREAM, ids.shape[1], len(vocabulary.regular))
+    action = uniform(keys, stream(_ACTION_STREAM), ids.shape[1])
+    index = integer_below(keys, stream(_TOKEN_STREAM), ids.shape[1], len(vocabulary.regular))
     masked = chosen & (action < settings.mask_share)
     randomised = chosen & ~masked & (action < settings.mask_share + settings.random_share)
     hidden = torch.where(masked, vocabulary.mask_id, ids)
-    hidden = torch.where(randomised, vocabulary.regular[index], hidden)
-    return {"encoder_ids": hidden, "labels": torch.where(chosen, ids, IGNORED)}
+    return torch.where(randomised, vocabulary.regular[index], hidden)

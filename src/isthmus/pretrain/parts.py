@@ -1,46 +1,76 @@
 """The parts a pre-training recipe is made of, and what each declares.
 
-    document -> view -> corruption -> backbone -> objectives
+    document -> view -> corruption -> backbone -> bottleneck -> decoder -> objectives
 
 A part names the fields of the step that it requires and those it provides. A recipe is checked
-when it is assembled, before weights or data are read.
+when it is assembled, before weights or data are read. `build` then meets the backbone.
+
+A batch of N documents has N rows, or 2N where a view shows two texts of each (all first ones, then
+all second ones). Row r of a decoder rebuilds text r from the vector of row `partner[r]`: the same
+row, or the other text of the document.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.masking import IGNORED, MaskingSettings, replace
+from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.registry import Registry
-from isthmus.text.corpus import TokenisedDocument
+from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
 VIEWS = Registry("isthmus.pretrain.views", "view")
 CORRUPTIONS = Registry("isthmus.pretrain.corruption", "corruption")
+BOTTLENECKS = Registry("isthmus.pretrain.bottlenecks", "bottleneck")
+DECODERS = Registry("isthmus.pretrain.decoders", "decoder")
 OBJECTIVES = Registry("isthmus.pretrain.objectives", "objective")
 
-BACKBONE_PROVIDES = frozenset({"hidden_states"})
+BACKBONE_PROVIDES = frozenset({"hidden_states", "middle_states"})
+Side = Literal["encoder", "decoder"]
+
+
+class Column(Protocol):
+    """Something known of every token of a corpus: `column[row]` has one entry per token."""
+
+    def __getitem__(self, row: int, /) -> npt.NDArray[Any]: ...
 
 
 class Part:
     """A named choice with settings of its own."""
 
     Settings: ClassVar[type[Settings]] = Settings
-    requires: ClassVar[frozenset[str]] = frozenset()
-    provides: ClassVar[frozenset[str]] = frozenset()
+    requires: frozenset[str] = frozenset()
+    provides: frozenset[str] = frozenset()
+    makes: frozenset[str] = frozenset()  # required fields that the part itself sees to
+    uses_head = False
 
     def __init__(self, settings: Any) -> None:
+        super().__init__()
         self.settings = settings
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """Makes what depends on the backbone, and refuses one that it cannot work with."""
+
+    def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
+        """What the part must know of every token, made once and kept beside the corpus."""
+        return {}
+
+    def data(self) -> Mapping[str, str]:
+        """Fingerprints of what the part reads beside corpus and model."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +79,121 @@ class Text:
 
     tokens: npt.NDArray[np.int32]
     words: npt.NDArray[np.int32]
+    start: int = 0  # the place of the first token in the document
 
 
 class View(Part, ABC):
     """Which text the encoder sees. Runs where data is read, on one document at a time."""
 
-    provides = frozenset({"input_ids", "attention_mask", "words", "keys"})
+    provides = frozenset({"input_ids", "attention_mask", "words", "keys", "partner"})
+    rows: ClassVar[int] = 1  # texts per document; the decoder rebuilds one from the other
+
+    def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
+        """About how long a document's texts will be, to put like beside like."""
+        shown: npt.NDArray[np.integer] = np.minimum(lengths, room)
+        return shown
+
+    def survey(self, corpus: TokenisedCorpus, room: int) -> str:
+        """What a user should hear about this corpus before training starts; "" for nothing."""
+        return ""
 
     @abstractmethod
-    def __call__(self, document: TokenisedDocument, room: int, key: int) -> Text:
-        """The text, of at most `room` tokens, that `key` draws from the document."""
+    def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
+        """The texts, of at most `room` tokens each, that `key` draws from the document."""
 
 
 class Corruption(Part, ABC):
-    """Which tokens are hidden. Runs on the training device, on whole batches."""
+    """Which tokens are hidden. Runs on the training device, on whole batches.
 
+    The decoder's side draws from streams of its own, so both sides are independent unless a
+    corruption says otherwise.
+    """
+
+    Settings = MaskingSettings
     requires = frozenset({"input_ids", "words", "keys"})
     provides = frozenset({"encoder_ids", "labels"})
+    decoder_provides: ClassVar[frozenset[str]] = frozenset({"decoder_ids", "decoder_labels"})
+    sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
+
+    def __init__(self, settings: Any, side: Side = "encoder") -> None:
+        super().__init__(settings)
+        self.side = side
+        if side == "decoder":
+            self.provides = self.decoder_provides
+
+    def beside(self, encoder: Corruption | None) -> None:
+        """Meets the encoder's side (None: it is that side itself, or there is none)."""
+
+    def stream(self, number: int) -> int:
+        """The stream of random numbers for a use, on this side."""
+        return number if self.side == "encoder" else number + 16
 
     @abstractmethod
+    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+        """True at the tokens to hide."""
+
+    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """The ids with the chosen tokens hidden."""
+        return replace(batch, chosen, vocabulary, self.settings, self.stream)
+
+    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """The token where one must be predicted, -100 elsewhere."""
+        return torch.where(chosen, batch["input_ids"], IGNORED)
+
     def __call__(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
-        """The fields it provides; `labels` is the token where one was chosen, -100 elsewhere."""
+        """Ids and labels, under the names of this side."""
+        chosen = self.choose(batch, vocabulary)
+        ids, labels = (
+            ("encoder_ids", "labels")
+            if self.side == "encoder"
+            else ("decoder_ids", "decoder_labels")
+        )
+        return {
+            ids: self.hide(batch, chosen, vocabulary),
+            labels: self.labels(batch, chosen, vocabulary),
+        }
+
+
+class Bottleneck(Part, nn.Module, ABC):
+    """What passes from encoder to decoder: one vector per row."""
+
+    requires = frozenset({"hidden_states"})
+    provides = frozenset({"bottleneck"})
+
+    @abstractmethod
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+
+
+class Decoder(Part, nn.Module, ABC):
+    """Who rebuilds. Owns its visibility and its labels."""
+
+    provides = frozenset({"decoder_logits", "decoder_targets"})
+
+    def middle_layer(self, depth: int) -> int | None:
+        """After how many of the backbone's layers it takes states; None when it takes none."""
+        return None
+
+    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+        """`decoder_labels`, where they are not a corruption's; before the forward pass."""
+        return {}
+
+    @abstractmethod
+    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The decoder's states [rows, length, width]."""
+
+    def head(self, states: Tensor, backbone: Backbone) -> Tensor:
+        """Vocabulary logits: the encoder's head unless the decoder has one of its own."""
+        return backbone.head(states)
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
+        """Logits and targets at the labelled positions."""
+        labelled = step["decoder_labels"] != IGNORED
+        states = self.decode(step, backbone, vocabulary)
+        return {
+            "decoder_logits": self.head(states[labelled], backbone),
+            "decoder_targets": step["decoder_labels"][labelled],
+        }
 
 
 class ObjectiveSettings(Settings):
@@ -88,32 +212,10 @@ class Objective(Part, ABC):
 
     @abstractmethod
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """How many items the loss sums over."""
+        """How many items the loss sums over, known before the forward pass."""
 
     @abstractmethod
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """`{"": sum of the loss}`, and sums of further quantities worth a line in the log."""
-
-
-class Vocabulary(torch.nn.Module):
-    """What corruptions and objectives must know of the tokenizer, as tensors on their device."""
-
-    special: Tensor
-    regular: Tensor
-
-    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
-        super().__init__()
-        special = torch.zeros(size, dtype=torch.bool)
-        special[torch.from_numpy(tokenizer.special_ids)] = True
-        # Rows that pad the matrix beyond the tokenizer's vocabulary are no tokens either.
-        special[len(tokenizer) :] = True
-        self.register_buffer("special", special, persistent=False)
-        self.register_buffer("regular", torch.from_numpy(tokenizer.regular_ids), persistent=False)
-        self.mask_id = tokenizer.mask_id
-        self.size = size
-
-    def is_special(self, ids: Tensor) -> Tensor:
-        """True where an id is a special token, padding included."""
-        return self.special[ids]

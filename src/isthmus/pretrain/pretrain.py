@@ -9,13 +9,20 @@ from typing import Any
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import resolve
 from isthmus.config.output import START, claim, finish, is_complete, writing
+from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
+from isthmus.pretrain.examples import PretrainExamples
+from isthmus.pretrain.held_out import prepare_held_out, split
+from isthmus.pretrain.parts import Column
+from isthmus.pretrain.probe import HeldOut, assemble_probes
+from isthmus.pretrain.probe_report import report_probes
+from isthmus.pretrain.probing import BEST, Probing, best_step
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.scratch import start_from_nothing
-from isthmus.pretrain.step import PretrainExamples, PretrainTask
+from isthmus.pretrain.step import PretrainTask
 from isthmus.progress import notice
-from isthmus.text.corpus import tokenise
+from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.launch import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
@@ -43,6 +50,7 @@ def pretrain(
 def run(settings: PretrainSettings) -> Path:
     """The same, from settings that are already complete."""
     parts = assemble(settings)
+    probes = assemble_probes(settings.probes, parts)
     problems = Problems(settings.problems)
     texts = open_corpus(settings.corpus, problems)
     output = Path(settings.output)
@@ -51,6 +59,8 @@ def run(settings: PretrainSettings) -> Path:
         data = {"corpus": texts.fingerprint()}
         if settings.model is not None:
             data["model"] = model_fingerprint(model_folder(settings.model)) or settings.model
+        for part in parts:
+            data |= part.data()
         # Not the output: the folder may move, and be named in several ways.
         identity = {"settings": settings.model_dump(exclude={"output"}), "data": data}
         claim(output, "pretrain", identity)
@@ -64,18 +74,56 @@ def run(settings: PretrainSettings) -> Path:
         tokenised = tokenise(texts.documents(), source, tokenizer.serialised, settings.titles)
         if summary := tokenised.remember(problems.summary()):
             notice(summary)
-    task = PretrainTask(backbone, tokenizer, parts)
+        _check_texts(tokenised, settings.corpus)
+        columns: dict[str, Column] = {}
+        for part in parts:
+            columns |= part.columns(tokenised, tokenizer)
+    task = PretrainTask(backbone, tokenizer, parts, settings.training.seed)
+    if settings.model is not None:
+        task.continue_from(Path(model_folder(settings.model)))
+    seed = settings.training.seed
+    rows, held_out = split(tokenised, settings.probes, seed)
     examples = PretrainExamples(
-        tokenised, parts.view, tokenizer, settings.max_length, settings.training.seed
+        tokenised, parts.view, tokenizer, settings.max_length, seed, columns, rows
     )
+    if survey := parts.view.survey(tokenised, examples.room):
+        notice(survey)
     trainer = Trainer(task, examples, settings.training, output, description="pre-train")
+    if len(held_out):
+        notice(f"{len(held_out):,} documents are held out, to see how training goes")
+
+        def prepare() -> HeldOut:
+            documents = open_corpus(settings.corpus, Problems("skip")).documents()
+            return prepare_held_out(examples, held_out, documents, task, settings.probes)
+
+        trainer.add_callback(Probing(trainer, probes, prepare, settings.probes))
+    elif settings.probes.documents:
+        notice(f"no probes: {len(tokenised):,} documents are too few to hold some out")
     history = trainer.fit()
     if trainer.is_world_process_zero():
+        results: dict[str, Any] = {"documents": len(rows), "held_out": len(held_out)}
+        if (told := report_probes(history, probes, output)) and settings.probes.best_by:
+            task.restore(output / BEST)
+            results["best_step"] = best_step(output)
+            told += f"\nfinal: the best by {settings.probes.best_by}, step {results['best_step']:,}"
+        if told:
+            notice(told)
         with writing(final):
             task.save(final)
-        finish(output, {"documents": len(tokenised), "log": history})
+        finish(output, {**results, "log": history})
     wait_for_everyone()
     return final
+
+
+def _check_texts(corpus: TokenisedCorpus, name: str) -> None:
+    longest = int(corpus.lengths.max(initial=0))
+    if longest < 2:
+        raise InputError(
+            f"no document of the corpus is longer than one token ({len(corpus):,} documents)",
+            where=name,
+            allowed="texts: something must be left to see when something is hidden",
+            remedy="check that the corpus has a text field, and that the tokenizer fits its script",
+        )
 
 
 def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbone]:

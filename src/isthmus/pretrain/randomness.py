@@ -24,18 +24,39 @@ def key(seed: int, epoch: int, document: int) -> int:
     return _signed(mixed)
 
 
-def draw(keys: Tensor, stream: int, width: int) -> Tensor:
-    """Uniform 63-bit integers [batch, width]; `stream` separates uses of one key."""
+def second(drawn: int) -> int:
+    """The key of a document's second text, from that of its first."""
+    return _signed(_mix_integer((drawn + _GOLDEN) & _MASK))
+
+
+def draw_bits(keys: Tensor, stream: int, width: int) -> Tensor:
+    """64 random bits [batch, width] as signed integers; `stream` separates uses of one key."""
     positions = torch.arange(1, width + 1, device=keys.device, dtype=torch.int64)
     counters = keys[:, None] + (positions + (stream << 32)) * _signed(_GOLDEN)
     counters = (counters ^ _shift(counters, 30)) * _signed(_MIX_1)
     counters = (counters ^ _shift(counters, 27)) * _signed(_MIX_2)
-    return _shift(counters ^ _shift(counters, 31), 1)
+    return counters ^ _shift(counters, 31)
+
+
+def draw(keys: Tensor, stream: int, width: int) -> Tensor:
+    """Uniform 63-bit integers [batch, width]."""
+    return _shift(draw_bits(keys, stream, width), 1)
 
 
 def uniform(keys: Tensor, stream: int, width: int) -> Tensor:
     """Uniform float32 numbers in [0, 1), with 24 random bits each."""
     return _shift(draw(keys, stream, width), 39).to(torch.float32) * 2.0**-24
+
+
+def normal(keys: Tensor, stream: int, width: int) -> Tensor:
+    """Standard normal float32 numbers, by the inverse of the distribution function.
+
+    Its last bit may differ between devices, as every function of floats may.
+    """
+    # The middles of 2^23 equal parts: exact in float32, and neither 0 nor 1, which are infinite.
+    middles = (_shift(draw(keys, stream, width), 40).to(torch.float32) + 0.5) * 2.0**-23
+    numbers: Tensor = torch.special.ndtri(middles)
+    return numbers
 
 
 def integer_below(keys: Tensor, stream: int, width: int, limit: int) -> Tensor:

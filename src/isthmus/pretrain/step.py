@@ -1,59 +1,102 @@
-"""One pre-training step: document -> view -> corruption -> backbone -> objectives."""
+"""One pre-training step: document -> view -> corruption -> backbone -> decoder -> objectives."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.parts import Text, View, Vocabulary
-from isthmus.pretrain.randomness import key
 from isthmus.pretrain.recipe import Parts
-from isthmus.text.corpus import TokenisedCorpus
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.task import Batch, Examples, Task
+from isthmus.training.task import Batch, Task
+
+# What pre-training needs and an encoder does not: bottleneck and decoder.
+PARTS_FILE = "pretraining.safetensors"
 
 
 class PretrainTask(Task):
-    """A backbone with the objectives of a recipe."""
+    """A backbone with the parts of a recipe."""
 
-    def __init__(self, backbone: Backbone, tokenizer: Tokenizer, parts: Parts) -> None:
+    def __init__(
+        self, backbone: Backbone, tokenizer: Tokenizer, parts: Parts, seed: int = 0
+    ) -> None:
         super().__init__()
         backbone.check_tokens(len(tokenizer))
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.parts = parts
         self.vocabulary = Vocabulary(tokenizer, size=len(backbone.word_embeddings))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for part in parts:
+                part.build(backbone, tokenizer)
+        self.bottleneck = parts.bottleneck
+        self.decoder = parts.decoder
+        if not any(part.uses_head for part in parts):
+            # A parameter without gradient breaks data parallelism.
+            backbone.freeze_head()
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch with what the corruption provides."""
-        if self.parts.corruption is None:
-            return batch
-        return {**batch, **self.parts.corruption(batch, self.vocabulary)}
+        """The batch with what corruptions and the decoder add to it."""
+        batch = dict(batch)
+        for part in (self.parts.corruption, self.parts.decoder_corruption):
+            if part is not None:
+                batch |= part(batch, self.vocabulary)
+        if self.decoder is not None:
+            batch |= self.decoder.prepare(batch, self.vocabulary)
+        return batch
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The items of each objective."""
-        return {
+        counts = {
             name: objective.count(batch, self.vocabulary)
             for name, objective in self.parts.objectives.items()
         }
+        if self.parts.view.rows > 1:
+            counts["view"] = torch.tensor(len(batch["keys"]), device=batch["keys"].device)
+        return counts
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The sum of each objective, from one encoder pass."""
-        ids = batch.get("encoder_ids", batch["input_ids"])
-        step = {**batch, "hidden_states": self.backbone(ids, batch["attention_mask"])}
+        step = self.decode(self.encode(batch))
         sums = {}
         for name, objective in self.parts.objectives.items():
             for metric, value in objective(step, self.backbone, self.vocabulary).items():
                 sums[f"{name}/{metric}" if metric else name] = value
+        if "repeated" in step:
+            sums["view/one_span"] = step["repeated"].sum().float()
         return sums
+
+    def encode(self, batch: Batch) -> Batch:
+        """The step as far as the bottleneck."""
+        ids = batch.get("encoder_ids", batch["input_ids"])
+        mask = batch["attention_mask"]
+        step = dict(batch)
+        layer = None if self.decoder is None else self.decoder.middle_layer(self.backbone.depth)
+        if layer is None:
+            step["hidden_states"] = self.backbone(ids, mask)
+        else:
+            step["hidden_states"], step["middle_states"] = self.backbone.forward_with_layer(
+                ids, mask, layer
+            )
+        if self.bottleneck is not None:
+            step["bottleneck"] = self.bottleneck(step, self.backbone, self.vocabulary)
+        return step
+
+    def decode(self, step: Batch) -> Batch:
+        """The step with the decoder's logits and targets, where there is a decoder."""
+        if self.decoder is None:
+            return step
+        return {**step, **self.decoder(step, self.backbone, self.vocabulary)}
 
     def weights(self, progress: float) -> Mapping[str, float]:
         """Each objective's weight, decayed by cosine where its settings say so."""
@@ -67,13 +110,56 @@ class PretrainTask(Task):
         return list(self.parts.objectives)
 
     def save(self, folder: Path) -> None:
-        """Backbone, head and tokenizer: what AutoModel and AutoModelForMaskedLM load."""
+        """Backbone, head and tokenizer as AutoModelForMaskedLM loads them; the rest beside them."""
         self.backbone.save(folder)
         self.tokenizer.save(folder)
+        if state := self._parts_state():
+            save_file(state, folder / PARTS_FILE)
 
     def restore(self, folder: Path) -> None:
         """Loads what `save` wrote."""
         self.backbone.restore(folder)
+        if self._parts_state() and not self._load_parts(folder / PARTS_FILE):
+            raise MismatchError(
+                "the checkpoint's decoder is not this recipe's",
+                where=str(folder / PARTS_FILE),
+                allowed="a checkpoint of the same recipe",
+                remedy="start anew in another --output",
+            )
+
+    def continue_from(self, folder: Path) -> None:
+        """Takes over the decoder of an earlier run, where it left one of the same shape."""
+        file = folder / PARTS_FILE
+        if not self._parts_state() or not file.is_file():
+            return
+        if self._load_parts(file):
+            notice(f"the decoder goes on from {file}")
+        else:
+            notice(f"{file} holds a decoder of another shape: this one starts anew")
+
+    def _parts_state(self) -> dict[str, Tensor]:
+        modules = {"bottleneck": self.bottleneck, "decoder": self.decoder}
+        return {
+            f"{where}.{type(module).__name__}.{name}": value.contiguous()
+            for where, module in modules.items()
+            if module is not None
+            for name, value in module.state_dict().items()
+        }
+
+    def _load_parts(self, file: Path) -> bool:
+        """Whether the file held exactly these parts; nothing is loaded where it did not."""
+        wanted = self._parts_state()
+        if not file.is_file():
+            return False
+        with safe_open(file, framework="pt") as stored:
+            found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        shapes = {name: value.shape for name, value in found.items()}
+        if shapes != {name: value.shape for name, value in wanted.items()}:
+            return False
+        with torch.no_grad():
+            for name, value in wanted.items():
+                value.copy_(found[name])
+        return True
 
 
 def _decayed(weight: float, decay_to: float | None, progress: float) -> float:
@@ -81,57 +167,3 @@ def _decayed(weight: float, decay_to: float | None, progress: float) -> float:
         return weight
     cosine = 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
     return weight * (decay_to + (1 - decay_to) * cosine)
-
-
-class PretrainExamples(Examples):
-    """The texts that a view shows of a tokenised corpus, framed and padded."""
-
-    def __init__(
-        self, corpus: TokenisedCorpus, view: View, tokenizer: Tokenizer, max_length: int, seed: int
-    ) -> None:
-        self.corpus = corpus
-        self.view = view
-        self.prefix, self.suffix = tokenizer.prefix, tokenizer.suffix
-        self.pad_id = tokenizer.pad_id
-        self.room = max_length - len(self.prefix) - len(self.suffix)
-        self.seed = seed
-
-    @property
-    def lengths(self) -> npt.NDArray[np.integer]:
-        """Tokens per document as the encoder will see it."""
-        return np.minimum(self.corpus.lengths, self.room)
-
-    def __getitem__(self, position: tuple[int, int]) -> tuple[Text, int]:
-        """The text of (epoch, row), and the key of its randomness."""
-        epoch, row = position
-        drawn = key(self.seed, epoch, row)
-        return self.view(self.corpus[row], self.room, drawn), drawn
-
-    def collate(self, examples: list[tuple[Text, Any]]) -> Batch:
-        """Ids, mask, words (-1 for special tokens) and keys."""
-        frame = len(self.prefix) + len(self.suffix)
-        width = max(len(text.tokens) for text, _ in examples) + frame
-        ids = np.full((len(examples), width), self.pad_id, dtype=np.int64)
-        words = np.full((len(examples), width), -1, dtype=np.int64)
-        mask = np.zeros((len(examples), width), dtype=np.int64)
-        start = len(self.prefix)
-        for row, (text, _) in enumerate(examples):
-            end = start + len(text.tokens)
-            ids[row, :start] = self.prefix
-            ids[row, start:end] = text.tokens
-            ids[row, end : end + len(self.suffix)] = self.suffix
-            mask[row, : end + len(self.suffix)] = 1
-            if len(text.words):
-                # Counted from the first word shown, so that the widest row bounds the work.
-                words[row, start:end] = np.where(text.words < 0, -1, text.words - _first_word(text))
-        return {
-            "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(mask),
-            "words": torch.from_numpy(words),
-            "keys": torch.tensor([drawn for _, drawn in examples], dtype=torch.int64),
-        }
-
-
-def _first_word(text: Text) -> int:
-    inside = text.words[text.words >= 0]
-    return int(inside.min()) if len(inside) else 0

@@ -28,7 +28,7 @@ from isthmus.progress import Bar
 from isthmus.records import Document
 from isthmus.text.sentences import sentence_starts
 
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "manifest.json"
 _BLOCK_DOCUMENTS = 4096
 Ints = npt.NDArray[np.int32]
@@ -57,7 +57,8 @@ class TokenisedCorpus:
         self.folder = folder
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         self.fingerprint: str = manifest["fingerprint"]
-        self._blocks = [_open(folder / name) for name in manifest["blocks"]]
+        self.files = [folder / name for name in manifest["blocks"]]
+        self._blocks = [_open(file) for file in self.files]
         counts = [block.num_rows for block in self._blocks]
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.lengths: Ints = np.concatenate(
@@ -102,6 +103,15 @@ class TokenisedCorpus:
         """The row of every document id."""
         ids = chain.from_iterable(block["id"].to_pylist() for block in self._blocks)
         return {document: row for row, document in enumerate(ids)}
+
+
+def flat_tokens(file: Path) -> tuple[Ints, Ints]:
+    """All tokens of one block's file, and where each document begins and the last one ends.
+
+    Memory-mapped: what is not looked at is not read.
+    """
+    column = _open(file)["tokens"]
+    return column.values.to_numpy(), _offsets(column)
 
 
 def tokenise(

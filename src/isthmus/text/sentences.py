@@ -9,15 +9,17 @@ import re
 # one; the list holds what is frequent in encyclopaedic, medical and technical English.
 _ABBREVIATIONS = frozenset(
     """mr mrs ms dr prof st vs etc e.g i.e cf al fig figs eq eqs no nos vol pp ed eds approx resp
-    inc ltd co corp jr sr dept est sec ch jan feb mar apr jun jul aug sep sept oct nov dec
-    """.split()  # noqa: SIM905 (a list of fifty strings reads worse)
+    inc incl excl ltd co corp govt jr sr dept est sec ch proc appl phys jan feb mar apr jun jul aug
+    sep sept oct nov dec
+    """.split()  # noqa: SIM905 (a list of sixty strings reads worse)
 )
 # Possessive, and a run of stops is entered at its first only: linear however long the runs are.
 _BOUNDARY = re.compile(
     r"""(?P<stop>(?<![.!?。！？])[.!?。！？]++["'”’)\]]*+)(?P<gap>\s++)(?=["'“‘(\[]*+\w)"""
     r"""|(?P<blank>\n[^\S\n]*+\n\s*+)"""
 )
-_LAST_WORD = re.compile(r"([\w.]+?)\.*$")
+_LAST_WORD = re.compile(r"(\w[\w.'’]*?)\.*$")
+_ORDINARY = re.compile(r"(?:[^\W\d_]|['’]){4,}")
 
 
 def sentence_starts(text: str) -> list[int]:
@@ -26,14 +28,29 @@ def sentence_starts(text: str) -> list[int]:
         return []
     starts = [0]
     for match in _BOUNDARY.finditer(text):
-        if match["blank"] is None and match["stop"].startswith("."):
-            before = _LAST_WORD.search(text[max(0, match.start() - 20) : match.start()])
-            word = before[1] if before else ""
-            following = text[match.end()]
-            if len(word) == 1 and word.isalpha():
-                continue
-            if word.lower() in _ABBREVIATIONS or following.islower():
+        stop = match["stop"] or ""
+        if stop.startswith(".") and match["gap"].count("\n") < 2:
+            before = text[max(0, match.start() - 20) : match.start()]
+            if not _ends(before, stop, text[match.end()]):
                 continue
         if match.end() < len(text):
             starts.append(match.end())
     return starts
+
+
+def _ends(before: str, stop: str, following: str) -> bool:
+    """Whether a full stop ends a sentence; `before` is the text in front of it, cut short."""
+    match = _LAST_WORD.search(before)
+    word = match[1] if match else ""
+    if (len(word) == 1 and word.isalpha()) or word.lower() in _ABBREVIATIONS:
+        return False
+    if not following.islower():
+        return True
+    # Some write sentences without capitals, whole texts or here and there. A small letter opens one
+    # after a bare stop that no word owns, or that an ordinary word does: short words, capitalised
+    # ones, numbers and words with stops inside are too often units, abbreviations and list marks.
+    if stop != ".":
+        return False
+    if word:
+        return word.islower() and _ORDINARY.fullmatch(word) is not None
+    return not before.rstrip().endswith(".")  # ". . ." is no end

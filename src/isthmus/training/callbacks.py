@@ -32,6 +32,7 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, description: str) -> None:
         self.description = description
+        self.latest: dict[str, float] = {}
 
     def __enter__(self) -> None:
         self.bar = Bar(self.description, unit="steps")
@@ -49,11 +50,16 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
         self.bar.advance()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Shows every loss of the line."""
-        hidden = ("grad_norm", "epoch", "learning_rate", "total_flos")
-        shown = {name: value for name, value in (logs or {}).items() if name not in hidden}
-        if "loss" in shown:
-            self.bar.advance(0, " ".join(f"{name} {value:.3f}" for name, value in shown.items()))
+        """Shows the latest of every number that was logged: losses, and probes by their names."""
+        hidden = ("grad_norm", "epoch", "learning_rate", "total_flos", "stopped_early")
+        if any(name.startswith("train_") for name in logs or {}):  # the summary at the end
+            return
+        for name, value in (logs or {}).items():
+            # Of a probe, the number to watch; what explains it is in the log and the plot.
+            if name not in hidden and name.count("/") < (2 if name.startswith("probe/") else 3):
+                self.latest[name] = value
+        shown = " ".join(f"{name} {value:.3f}" for name, value in self.latest.items())
+        self.bar.advance(0, shown)
 
 
 class Interruption(transformers.TrainerCallback):  # type: ignore[misc]

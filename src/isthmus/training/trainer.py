@@ -25,6 +25,7 @@ from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 
 _COMPLETE = "complete.json"
+STOPPED_EARLY = "stopped_early"  # the line of the log that says so
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
@@ -70,7 +71,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if checkpoint is not None:
             notice(f"resume from {checkpoint}")
             state = transformers.TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-            if state.global_step >= state.max_steps:
+            stopped = any(STOPPED_EARLY in line for line in state.log_history)
+            if stopped or state.global_step >= state.max_steps:
                 # Killed after the last checkpoint: transformers would take one step more.
                 self.task.restore(checkpoint)
                 self.state = state

@@ -9,6 +9,11 @@ import pytest
 from isthmus.text.sentences import sentence_starts
 
 
+def split(text: str) -> list[str]:
+    starts = sentence_starts(text)
+    return [text[a:b] for a, b in itertools.pairwise([*starts, len(text)])]
+
+
 @pytest.mark.parametrize(
     "sentences",
     [
@@ -22,12 +27,31 @@ from isthmus.text.sentences import sentence_starts
         ["Really?! ", "Yes... ", "Well."],
         ["Ende. ", "Über alles. ", "Ça va."],
         ["No full stop at the end of it"],
+        ["People who don't. ", "They ought to, by the 1950's. ", "Still."],
+        ["It is bought by the govt.\n\n", "He paid 5 dollars etc.\n\n", "and so on."],
     ],
 )
 def test_examples(sentences: list[str]) -> None:
-    text = "".join(sentences)
-    starts = sentence_starts(text)
-    assert [text[a:b] for a, b in itertools.pairwise([*starts, len(text)])] == sentences
+    assert split("".join(sentences)) == sentences
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["cover it in case. ", "it can happen to drivers. ", "so they don't. ", "ask us."],
+        ["the flow is laminar . ", "for a plate (see above). ", "the rest was 11%. ", "so be it ."],
+        ["We sell cover. ", "it is cheap. ", "You may ask."],
+        ["a case e.g. of dr. smith, fig. 2 vs. fig. 3, etc. and j. r. jones"],
+        ["in the U.S. it opens at 8 a.m. on workdays, in the u.k. at nine"],
+        ["in a 5 in. tunnel, 3 ft. long, for 8 hr. after it"],
+        ["choose 1. a car, or 2. a boat, by page 150. a year"],
+        ["Warner Bros. and Minn. voters, or H. pylori and Bacillus spp. too"],
+        ["this is . . . well, not an end... as you see, nor [...] here"],
+        ['she said "it is late." and left (at last.) for good'],
+    ],
+)
+def test_sentences_without_capitals(sentences: list[str]) -> None:
+    assert split("".join(sentences)) == sentences
 
 
 def test_long_texts_take_linear_time() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from isthmus.pretrain.masking import MaskingSettings, budget, replace
-from isthmus.pretrain.parts import Corruption, Vocabulary
+from isthmus.pretrain.masking import budget
+from isthmus.pretrain.parts import Corruption
 from isthmus.pretrain.randomness import draw
+from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 _WORD_STREAM = 3
@@ -19,27 +21,34 @@ class WholeWord(Corruption):
     is masked and the text has no label.
     """
 
-    Settings = MaskingSettings
-    settings: MaskingSettings
-
-    def __call__(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
-        """Encoder ids and labels."""
+    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+        """True at every token of the words to hide."""
         maskable = ~vocabulary.is_special(batch["input_ids"])
-        words = torch.where(maskable, batch["words"], -1)
         # Column 0 collects what belongs to no word.
-        columns = words + 1
-        width = int(columns.max()) + 1
-        sizes = torch.zeros(len(words), width, dtype=torch.int64, device=words.device)
+        columns = torch.where(maskable, batch["words"], -1) + 1
+        width = batch["input_ids"].shape[1] + 1
+        sizes = torch.zeros(len(columns), width, dtype=torch.int64, device=columns.device)
         sizes.scatter_add_(1, columns, maskable.long())
         sizes[:, 0] = 0
-        order = draw(batch["keys"], _WORD_STREAM, width).argsort(dim=1)
-        left = budget(maskable, self.settings.rate)
-        taken = torch.zeros_like(sizes, dtype=torch.bool)
-        for rank in range(width):
-            column = order[:, rank : rank + 1]
-            size = sizes.gather(1, column)[:, 0]
-            fits = (size > 0) & (size <= left)
-            left = left - torch.where(fits, size, 0)
-            taken.scatter_(1, column, fits[:, None])
-        chosen = taken.gather(1, columns) & maskable
-        return replace(batch, chosen, vocabulary, self.settings)
+        order = draw(batch["keys"], self.stream(_WORD_STREAM), width).argsort(dim=1)
+        taken = _fill(sizes.gather(1, order), budget(maskable, self.settings.rate))
+        taken = torch.zeros_like(taken).scatter_(1, order, taken)
+        return taken.gather(1, columns) & maskable
+
+
+def _fill(sizes: Tensor, left: Tensor) -> Tensor:
+    """True at the items that go into a bag of `left` when taken in order, skipping what is too big.
+
+    A round takes the longest prefix that fits of all items that still could: what is left only
+    shrinks, so an item too big now is too big forever. Two or three rounds do instead of one step
+    for every item.
+    """
+    taken = torch.zeros_like(sizes, dtype=torch.bool)
+    while True:
+        open_ = ~taken & (sizes > 0) & (sizes <= left[:, None])
+        candidates = torch.where(open_, sizes, 0)
+        fits = open_ & (candidates.cumsum(1) <= left[:, None])
+        if not fits.any():
+            return taken
+        taken |= fits
+        left = left - torch.where(fits, sizes, 0).sum(1)

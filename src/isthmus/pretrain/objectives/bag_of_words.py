@@ -9,10 +9,14 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.parts import Objective, ObjectiveSettings, Vocabulary
+from isthmus.pretrain.parts import Objective, ObjectiveSettings
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
 
@@ -21,21 +25,38 @@ class BagOfWordsSettings(ObjectiveSettings):
 
     projection: Literal["head", "embeddings"] = "head"
     vector: Literal["cls", "mean"] = "cls"
+    target: Literal["own", "partner"] = Field(
+        "own", description="the bag of the text itself, or of its neighbour where a view shows two"
+    )
 
 
 class BagOfWords(Objective):
     """-(1/|T|) Σ_{t in T} log softmax(head(H_0))_t, T the set of the unmasked text's tokens.
 
     `vector: mean` predicts from the mean of the hidden states instead of [CLS], for encoders that
-    will retrieve with mean pooling (not in the paper).
+    will retrieve with mean pooling; `target: partner` predicts the neighbouring text of a view that
+    shows two, CoT-MAE without its decoder (neither is in the paper).
     """
 
     Settings = BagOfWordsSettings
     settings: BagOfWordsSettings
-    requires = frozenset({"hidden_states", "input_ids", "attention_mask"})
+    requires = frozenset({"hidden_states", "input_ids", "attention_mask", "partner"})
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """Refuses the literal equation where hidden states and embeddings differ in width."""
+        self.uses_head = self.settings.projection == "head"
+        if not self.uses_head and backbone.embedding_width != backbone.dimension:
+            raise SettingsError(
+                f"hidden states are {backbone.dimension} wide, word embeddings "
+                f"{backbone.embedding_width}: their product does not exist",
+                where="objectives.bag_of_words.projection",
+                allowed="head",
+                remedy="--set objectives.bag_of_words.projection=head",
+            )
 
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The texts with at least one token that is not special."""
+        # A partner's bag counts once for its partner: the number is the same for both targets.
         return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
 
     def __call__(
@@ -53,6 +74,8 @@ class BagOfWords(Objective):
         else:
             logits = vector @ backbone.word_embeddings.to(vector.dtype).T
         bags = bag(step["input_ids"], vocabulary)
+        if self.settings.target == "partner":
+            bags = bags[step["partner"]]
         losses = bag_of_words(logits, bags)
         bound = bags.sum(1).clamp(min=1).log()
         return {"": losses.sum(), "gap": (losses.detach() - bound).sum()}

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.parts import Objective, Vocabulary
+from isthmus.pretrain.parts import Objective
+from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 
@@ -15,6 +16,7 @@ class MaskedLm(Objective):
     """Cross-entropy of head(H_i) against the original token, at the masked positions i."""
 
     requires = frozenset({"hidden_states", "labels"})
+    uses_head = True
 
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The labelled positions."""

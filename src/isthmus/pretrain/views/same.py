@@ -26,11 +26,11 @@ class Same(View):
     Settings = SameSettings
     settings: SameSettings
 
-    def __call__(self, document: TokenisedDocument, room: int, key: int) -> Text:
+    def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
         """The crop; a text that fits is never cropped."""
         start = 0
         spare = len(document.tokens) - room
         if spare > 0 and self.settings.crop == "random":
             start = int(integer_below(torch.tensor([key]), _CROP_STREAM, 1, spare + 1))
         window = slice(start, start + room)
-        return Text(document.tokens[window], document.words[window])
+        return (Text(document.tokens[window], document.words[window], start),)

@@ -1,0 +1,18 @@
+"""The [CLS] state itself."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.parts import Bottleneck
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.training.task import Batch
+
+
+class Cls(Bottleneck):
+    """H_0."""
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+        return step["hidden_states"][:, 0]

@@ -1,0 +1,56 @@
+"""A distribution over the vocabulary, times the word embeddings (LexMAE, ICLR 2023)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.parts import Bottleneck
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.training.task import Batch
+
+
+class LexiconSettings(Settings):
+    """How vocabulary logits become weights."""
+
+    form: Literal["softmax", "saturated"] = "softmax"
+
+
+class Lexicon(Bottleneck):
+    """b = stop_gradient(E)ᵀ a, a = softmax(max_i head(H_i)) or log1p(relu(max_i head(H_i))) / sum.
+
+    The maximum runs over the positions of tokens that are not special; a token that the encoder
+    sees as [MASK] is one of them. The saturated form is the weight of a sparse retriever, so its
+    encoder can search without fine-tuning. Only E in b is detached, nothing else.
+    """
+
+    Settings = LexiconSettings
+    settings: LexiconSettings
+    requires = frozenset({"hidden_states", "input_ids"})
+    uses_head = True
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+        inside = ~vocabulary.is_special(step["input_ids"])
+        weights = lexicon(backbone.head(step["hidden_states"]), inside, self.settings.form)
+        with torch.autocast(weights.device.type, enabled=False):
+            vectors = weights @ backbone.word_embeddings.detach().float()
+        return backbone.to_width(vectors)
+
+
+def lexicon(logits: Tensor, inside: Tensor, form: Literal["softmax", "saturated"]) -> Tensor:
+    """A [rows, vocabulary], in float32; all 0 for a row without a position inside."""
+    largest = logits.masked_fill(~inside[:, :, None], -torch.inf).amax(1).float()
+    known = inside.any(1, keepdim=True)
+    largest = torch.where(known, largest, 0)
+    if form == "softmax":
+        weights = largest.softmax(1)
+    else:
+        weights = largest.relu().log1p()
+        # A row whose every logit is negative has no weight to share out.
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return torch.where(known, weights, 0)

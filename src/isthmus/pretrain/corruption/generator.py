@@ -1,0 +1,129 @@
+"""Replaces masked tokens by samples of a frozen masked language model (SimLM, ACL 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.loading import model_fingerprint, model_folder
+from isthmus.pretrain.corruption.uniform import CHOICE_STREAM
+from isthmus.pretrain.masking import IGNORED, MaskingSettings, budget, choose_uniformly
+from isthmus.pretrain.parts import Corruption
+from isthmus.pretrain.randomness import uniform
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+_SAMPLE_STREAM = 7
+
+
+class GeneratorSettings(MaskingSettings):
+    """Who fills in, and what must then be told."""
+
+    mask_share: float = 1.0
+    random_share: float = 0.0
+    generator: str | None = Field(
+        None,
+        description="a masked LM with this tokenizer, frozen; null: that of the encoder's side",
+    )
+    labels: Literal["all", "chosen"] = Field(
+        "all", description="every token that is not special, or only those that were chosen"
+    )
+
+
+class Generator(Corruption):
+    """Uniformly chosen tokens, masked, then sampled from the generator's softmax.
+
+    Sampling follows the generator's own arithmetic, so another device may draw another token where
+    two are almost equally likely.
+    """
+
+    Settings = GeneratorSettings
+    settings: GeneratorSettings
+
+    def beside(self, encoder: Corruption | None) -> None:
+        """Takes over the encoder side's generator; refuses to be without one."""
+        self.name = self.settings.generator
+        if self.name is None and isinstance(encoder, Generator):
+            self.name = encoder.name
+        if self.name is None:
+            where = "corruption" if self.side == "encoder" else "decoder_corruption"
+            raise SettingsError(
+                f"{where}.generator is not set: nothing would fill the masked tokens",
+                where=f"{where}.generator",
+                allowed="a folder or hub name of a masked language model with the same tokenizer, "
+                "such as google/electra-base-generator",
+                remedy=f"--set {where}.generator=NAME",
+            )
+
+    def data(self) -> Mapping[str, str]:
+        """The generator's weights."""
+        assert self.name is not None
+        return {"generator": model_fingerprint(model_folder(self.name)) or self.name}
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """Loads the generator; refuses one without a head or with other tokens."""
+        assert self.name is not None
+        self.model, other = _load(model_folder(self.name))
+        if not self.model.has_head:
+            raise MismatchError(
+                f"the generator {self.name!r} has no masked-LM head",
+                where="corruption.generator",
+                allowed="a masked language model",
+                remedy="choose a checkpoint with its head, such as an ELECTRA generator",
+            )
+        if other.backend.get_vocab() != tokenizer.backend.get_vocab():
+            raise MismatchError(
+                f"the generator {self.name!r} has another vocabulary than the model",
+                where="corruption.generator",
+                allowed=f"a masked language model with the model's {len(tokenizer):,} tokens",
+                remedy="choose a generator made with the model's own tokenizer",
+            )
+
+    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+        """True at the tokens to replace."""
+        maskable = ~vocabulary.is_special(batch["input_ids"])
+        amount = budget(maskable, self.settings.rate)
+        return choose_uniformly(maskable, batch["keys"], self.stream(CHOICE_STREAM), amount)
+
+    @torch.no_grad()
+    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """The ids with samples in the chosen places."""
+        masked = super().hide(batch, chosen, vocabulary)
+        device = masked.device
+        self.model.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            states = self.model(masked, batch["attention_mask"])
+            # Special tokens are left out, and with them rows that pad either model's matrix.
+            logits = self.model.head(states[chosen])[:, vocabulary.regular].float()
+        chances = uniform(batch["keys"], self.stream(_SAMPLE_STREAM), masked.shape[1])[chosen]
+        return masked.masked_scatter(chosen, vocabulary.regular[sample(logits, chances)])
+
+    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """Every token that is not special, unless the settings say otherwise."""
+        if self.settings.labels == "chosen":
+            return super().labels(batch, chosen, vocabulary)
+        special = vocabulary.is_special(batch["input_ids"])
+        return torch.where(special, IGNORED, batch["input_ids"])
+
+
+def sample(logits: Tensor, chances: Tensor) -> Tensor:
+    """The token of each row where the summed probability first exceeds the row's chance."""
+    sums = logits.softmax(1).cumsum(1)
+    # The last sum is 1 only up to rounding; scaled by it, no chance falls behind the end.
+    reached = torch.searchsorted(sums, (chances * sums[:, -1])[:, None], right=True)[:, 0]
+    return reached.clamp(max=logits.shape[1] - 1)
+
+
+@lru_cache(maxsize=1)
+def _load(name: str) -> tuple[Backbone, Tokenizer]:
+    # Both sides share one.
+    model = Backbone.load(name, head="keep").eval()
+    return model.requires_grad_(False), Tokenizer.load(name)

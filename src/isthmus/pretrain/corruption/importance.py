@@ -1,0 +1,89 @@
+"""Masks what is tied to its neighbours: PMI-guided masking (CDMAE), on n-gram statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.pretrain.masking import MaskingSettings, choose_smallest
+from isthmus.pretrain.parts import Column, Corruption
+from isthmus.pretrain.randomness import normal
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.ngrams import NgramCounts, count_ngrams
+from isthmus.text.pmi import pmi_column
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+_NOISE_STREAM = 6
+
+
+class ImportanceSettings(MaskingSettings):
+    """How much chance there is in the choice, and where the statistics come from."""
+
+    rate: float = 0.50
+    sigma: float = Field(1.0, ge=0, description="of the noise on every token's importance")
+    minimum_count: int = Field(1, ge=1, description="rarer n-grams count as unrelated words")
+    statistics: str | None = Field(
+        None, description="n-gram statistics of another corpus; null: counted on this one"
+    )
+    memory: float = Field(1.0, gt=0, description="GiB that counting n-grams may use")
+
+
+class Importance(Corruption):
+    """The floor(rate · n) tokens with the largest t_i ~ Normal(AMI(i), sigma).
+
+    AMI(i) is the mean PMI of the n-grams (n = 2, 3, 4) that end in token i plus the mean PMI of
+    those that begin in it, over the n-grams inside the text.
+    """
+
+    Settings = ImportanceSettings
+    settings: ImportanceSettings
+    requires = Corruption.requires | {"pmi"}
+    makes = frozenset({"pmi"})
+
+    def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
+        """The PMI of the n-grams that begin at each token."""
+        if self.settings.statistics is None:
+            counts = count_ngrams(corpus, tokenizer, memory=int(self.settings.memory * 2**30))
+        else:
+            counts = NgramCounts.load(Path(self.settings.statistics))
+            counts.check(tokenizer)
+        return {"pmi": pmi_column(corpus, counts, tokenizer, self.settings.minimum_count)}
+
+    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+        """True at the tokens to hide."""
+        maskable = ~vocabulary.is_special(batch["input_ids"])
+        scores = importance(batch["pmi"], maskable)
+        if self.settings.sigma:
+            noise = normal(batch["keys"], self.stream(_NOISE_STREAM), maskable.shape[1])
+            scores = scores + self.settings.sigma * noise
+        available = maskable.sum(1)
+        # 0.29 · 100 is 28.999999999999996 in binary; a hair more keeps the floor the decimal one.
+        wanted = torch.floor(available.double() * self.settings.rate + 1e-9).long().clamp(min=1)
+        ordered = torch.where(maskable, -scores, torch.inf)
+        return choose_smallest(ordered, torch.minimum(wanted, available))
+
+
+def importance(pmi: Tensor, inside: Tensor) -> Tensor:
+    """AMI of every token [rows, length]; `pmi[r, i, j]` is that of the (j+2)-gram beginning at i.
+
+    NaN, or an end behind the text, means that there is no such n-gram.
+    """
+    rows, length = inside.shape
+    forward = torch.zeros(rows, length, device=pmi.device)
+    forward_count, backward, backward_count = (torch.zeros_like(forward) for _ in range(3))
+    for order in range(min(pmi.shape[2], length - 1)):
+        reach = order + 1
+        values = pmi[:, : length - reach, order]
+        exists = inside[:, reach:] & ~values.isnan()
+        values = torch.where(exists, values, 0)
+        forward[:, : length - reach] += values
+        forward_count[:, : length - reach] += exists
+        backward[:, reach:] += values
+        backward_count[:, reach:] += exists
+    return forward / forward_count.clamp(min=1) + backward / backward_count.clamp(min=1)

@@ -1,0 +1,59 @@
+"""Masks what the encoder's side masked and more: the decoder never sees what the encoder could not.
+
+LexMAE (ICLR 2023), section 3.3: the decoder's mask is the encoder's with an extra one on top.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isthmus.errors import SettingsError
+from isthmus.pretrain.corruption.uniform import CHOICE_STREAM
+from isthmus.pretrain.masking import IGNORED, MaskingSettings, choose_uniformly
+from isthmus.pretrain.parts import Corruption
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.training.task import Batch
+
+
+class NestedSettings(MaskingSettings):
+    """The decoder's rate in all, what it takes over from the encoder included."""
+
+    rate: float = 0.50
+
+
+class Nested(Corruption):
+    """The encoder's k positions, and others until round(rate · n) of the n tokens are hidden.
+
+    Of the n - k others that is a share of (rate - encoder's rate) / (1 - encoder's rate).
+    """
+
+    Settings = NestedSettings
+    requires = Corruption.requires | {"encoder_ids", "labels"}
+    sides = ("decoder",)
+
+    def beside(self, encoder: Corruption | None) -> None:
+        """Refuses a rate below the encoder's: it could not hold what the encoder hides."""
+        if encoder is not None and self.settings.rate < encoder.settings.rate:
+            raise SettingsError(
+                f"the nested mask's rate {self.settings.rate} is below the encoder's "
+                f"{encoder.settings.rate}",
+                where="decoder_corruption.rate",
+                allowed=f"{encoder.settings.rate} or more",
+                remedy=f"--set decoder_corruption.rate={min(encoder.settings.rate + 0.2, 0.9)}",
+            )
+
+    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+        """True at the encoder's positions and the additional ones."""
+        maskable = ~vocabulary.is_special(batch["input_ids"])
+        hidden = (batch["labels"] != IGNORED) & maskable
+        others = maskable & ~hidden
+        wanted = torch.round(maskable.sum(1).double() * self.settings.rate).long()
+        amount = torch.minimum((wanted - hidden.sum(1)).clamp(min=0), others.sum(1))
+        chosen = choose_uniformly(others, batch["keys"], self.stream(CHOICE_STREAM), amount)
+        return hidden | chosen
+
+    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """The encoder's ids, and the additional tokens hidden in them."""
+        more = chosen & (batch["labels"] == IGNORED)
+        return torch.where(more, super().hide(batch, more, vocabulary), batch["encoder_ids"])

@@ -1,0 +1,1 @@
+"""Who rebuilds the text."""

@@ -1,0 +1,74 @@
+"""One causal layer that tells the text token by token from the bottleneck."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from isthmus.config import Settings
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.layers import Layer, LayerShape
+from isthmus.pretrain.decoding import embed_behind, own_positions
+from isthmus.pretrain.masking import IGNORED
+from isthmus.pretrain.parts import Decoder
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+
+class AutoregressiveSettings(Settings):
+    """How far back it sees."""
+
+    window: int | None = Field(
+        None, ge=1, description="tokens that a row sees beside the bottleneck, its own included"
+    )
+
+
+class Autoregressive(Decoder):
+    """Unmasked embeddings, row 0 the bottleneck; a pre-norm causal layer, a final LayerNorm.
+
+    Row i predicts token i + 1: row 0 the first token, the last token's row the closing [SEP].
+    """
+
+    Settings = AutoregressiveSettings
+    settings: AutoregressiveSettings
+    requires = frozenset({"bottleneck", "partner", "input_ids", "attention_mask"})
+    provides = Decoder.provides | {"decoder_labels"}
+    uses_head = True
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """The layer and its norm."""
+        shape = LayerShape.of(backbone.config)
+        self.layer = Layer(shape, norm="pre")
+        self.norm = nn.LayerNorm(shape.width, eps=shape.norm_epsilon)
+        self.positions = own_positions(backbone)
+
+    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+        """The next token, where it is a token of the text or closes it."""
+        following = batch["input_ids"][:, 1:]
+        last = batch["attention_mask"].sum(1) - 1
+        closing = torch.arange(1, batch["input_ids"].shape[1], device=last.device) == last[:, None]
+        wanted = ~vocabulary.is_special(following) | closing
+        labels = torch.full_like(batch["input_ids"], IGNORED)
+        labels[:, :-1] = torch.where(wanted, following, IGNORED)
+        return {"decoder_labels": labels}
+
+    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The decoder's states."""
+        vectors = step["bottleneck"][step["partner"]]
+        states = embed_behind(vectors, step["input_ids"], backbone, self.positions)
+        visible = causal(states.shape[1], self.settings.window, states.device)
+        visible = visible & step["attention_mask"].bool()[:, None, None, :]
+        normed: Tensor = self.norm(self.layer(states, visible))
+        return normed
+
+
+def causal(length: int, window: int | None, device: torch.device) -> Tensor:
+    """True at [row, column] where the row may see the column: slot 0, itself, what lies behind."""
+    place = torch.arange(length, device=device)
+    distance = place[:, None] - place
+    visible = distance >= 0
+    if window is not None:
+        visible &= (distance < window) | (place == 0)
+    return visible

@@ -1,0 +1,79 @@
+"""Enhanced decoding (RetroMAE, EMNLP 2022): every position is rebuilt from its own sample."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.layers import Layer, LayerShape
+from isthmus.pretrain.decoding import embed_behind, own_positions, position_rows
+from isthmus.pretrain.masking import IGNORED
+from isthmus.pretrain.parts import Decoder
+from isthmus.pretrain.randomness import draw_bits
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+_VISIBILITY_STREAM = 8
+_LANES = 4  # 16-bit numbers in a draw of 64 bits
+
+
+class EnhancedSettings(Settings):
+    """How much each row does not see."""
+
+    rate: float = Field(0.50, gt=0, lt=1, description="share of words hidden from each row")
+
+
+class Enhanced(Decoder):
+    """Queries: bottleneck + position. Keys and values: the unmasked text, row 0 the bottleneck.
+
+    Row i never sees column i, always column 0, and every other column unless its word is in row
+    i's own sample. A word is in a sample with probability `rate`, whatever the others do: drawing
+    an exact number of words for every row means sorting rows · length² numbers.
+    """
+
+    Settings = EnhancedSettings
+    settings: EnhancedSettings
+    requires = frozenset({"bottleneck", "partner", "input_ids", "attention_mask", "words", "keys"})
+    provides = Decoder.provides | {"decoder_labels"}
+    uses_head = True
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """The one layer."""
+        self.layer = Layer(LayerShape.of(backbone.config))
+        self.positions = own_positions(backbone)
+
+    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+        """Every token that is not special."""
+        special = vocabulary.is_special(batch["input_ids"])
+        return {"decoder_labels": torch.where(special, IGNORED, batch["input_ids"])}
+
+    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The decoder's states."""
+        vectors = step["bottleneck"][step["partner"]]
+        content = embed_behind(vectors, step["input_ids"], backbone, self.positions)
+        queries = vectors[:, None] + position_rows(step["input_ids"], backbone, self.positions)
+        visible = visibility(
+            step["keys"], step["words"], step["attention_mask"].bool(), self.settings.rate
+        )
+        states: Tensor = self.layer(queries, visible[:, None], content)
+        return states
+
+
+def visibility(keys: Tensor, words: Tensor, attended: Tensor, rate: float) -> Tensor:
+    """True at [text, row, column] where the row sees the column, drawn from the texts' keys."""
+    texts, length = words.shape
+    lanes = -(-length // _LANES)
+    # For every word, 16 random bits for every row that might see it: four numbers from one draw.
+    drawn = draw_bits(keys, _VISIBILITY_STREAM, length * lanes).view(torch.int16)
+    threshold = round(rate * 2**16) - 2**15
+    hidden = drawn.view(texts, length, lanes * _LANES)[:, :, :length] < threshold
+    hidden = hidden[torch.arange(texts, device=keys.device)[:, None], words.clamp(min=0)]
+    visible = ~hidden | (words < 0)[:, :, None]
+    visible = (visible & attended[:, :, None]).transpose(1, 2)
+    visible.diagonal(dim1=1, dim2=2).fill_(False)
+    visible[:, :, 0] = True
+    return visible

@@ -1,0 +1,113 @@
+"""What decoders share: a stack of layers, embeddings behind a bottleneck, a head of their own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from isthmus.config import Settings
+from isthmus.errors import SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.layers import Layer, LayerShape, copy_layer
+
+
+class StackSettings(Settings):
+    """How deep a decoder is and how it starts."""
+
+    layers: int = Field(1, ge=1, description="depth")
+    init: Literal["random", "last"] | list[int] = Field(
+        "random", description="random, the backbone's last layers, or those of these numbers"
+    )
+
+
+class Stack(nn.Module):
+    """Post-norm layers of the backbone's shape, random or copied from its layers."""
+
+    def __init__(self, backbone: Backbone, settings: StackSettings) -> None:
+        super().__init__()
+        shape = LayerShape.of(backbone.config)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(settings.layers))
+        for layer, number in zip(self.layers, _copied(backbone, settings), strict=False):
+            assert isinstance(layer, Layer)
+            copy_layer(backbone, number, layer)
+
+    def forward(self, states: Tensor, visible: Tensor) -> Tensor:
+        """The states after the last layer."""
+        for layer in self.layers:
+            states = layer(states, visible)
+        return states
+
+
+def _copied(backbone: Backbone, settings: StackSettings) -> list[int]:
+    if settings.init == "random":
+        return []
+    wanted = settings.layers
+    if settings.init == "last":
+        numbers = list(range(backbone.depth - wanted, backbone.depth))
+    else:
+        numbers = settings.init
+    if len(numbers) != wanted or wanted > backbone.depth:
+        source = "the last layers" if settings.init == "last" else f"layers {numbers}"
+        raise SettingsError(
+            f"a decoder of {wanted} layers cannot be copied from {source} of a backbone of "
+            f"{backbone.depth}",
+            where="decoder.init",
+            allowed=f"one number below {backbone.depth} for each of decoder.layers, last, random",
+            remedy="--set decoder.init=random, or fewer decoder.layers",
+        )
+    return numbers
+
+
+class Head(nn.Module):
+    """Dense, LayerNorm, times the backbone's word embeddings (tied), plus a bias."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        shape = LayerShape.of(backbone.config)
+        self.dense = nn.Linear(shape.width, backbone.embedding_width)
+        self.norm = nn.LayerNorm(backbone.embedding_width, eps=shape.norm_epsilon)
+        self.bias = nn.Parameter(torch.zeros(len(backbone.word_embeddings)))
+        nn.init.normal_(self.dense.weight, std=0.02)
+        nn.init.zeros_(self.dense.bias)
+
+    def forward(self, states: Tensor, backbone: Backbone) -> Tensor:
+        """Vocabulary logits."""
+        return nn.functional.linear(
+            self.norm(self.dense(states)), backbone.word_embeddings, self.bias
+        )
+
+
+def own_positions(backbone: Backbone) -> nn.Embedding | None:
+    """Positions for a decoder whose backbone embeds none (ModernBERT turns its keys instead)."""
+    device = backbone.word_embeddings.device
+    if (
+        backbone.position_embeddings(torch.zeros(1, 1, dtype=torch.int64, device=device))
+        is not None
+    ):
+        return None
+    positions = nn.Embedding(backbone.positions, backbone.dimension)
+    nn.init.normal_(positions.weight, std=0.02)
+    return positions
+
+
+def position_rows(ids: Tensor, backbone: Backbone, own: nn.Embedding | None) -> Tensor:
+    """The embedding of every position of a batch."""
+    if own is not None:
+        rows: Tensor = own(torch.arange(ids.shape[1], device=ids.device))
+        return rows
+    embedded = backbone.position_embeddings(ids)
+    assert embedded is not None
+    return embedded
+
+
+def embed_behind(
+    vectors: Tensor, ids: Tensor, backbone: Backbone, own: nn.Embedding | None
+) -> Tensor:
+    """The embedded text with the bottleneck in row 0, nothing added to it."""
+    embedded = backbone.embed(ids)
+    if own is not None:
+        embedded = embedded + position_rows(ids, backbone, own)
+    return torch.cat([vectors[:, None].to(embedded.dtype), embedded[:, 1:]], 1)

@@ -1,0 +1,123 @@
+"""What a pre-training step is fed: the texts that a view shows, framed and padded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from isthmus.pretrain.parts import Column, Text, View
+from isthmus.pretrain.randomness import key, second
+from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch, Examples
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """The texts of one document in one epoch, their columns, and the key of their randomness."""
+
+    texts: tuple[Text, ...]
+    columns: tuple[Mapping[str, npt.NDArray[Any]], ...]
+    key: int
+
+
+class PretrainExamples(Examples):
+    """The texts that a view shows of a tokenised corpus.
+
+    `rows` are the documents to learn from; all of them when None.
+    """
+
+    def __init__(
+        self,
+        corpus: TokenisedCorpus,
+        view: View,
+        tokenizer: Tokenizer,
+        max_length: int,
+        seed: int,
+        columns: Mapping[str, Column] | None = None,
+        rows: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self.corpus = corpus
+        self.view = view
+        self.prefix, self.suffix = tokenizer.prefix, tokenizer.suffix
+        self.pad_id = tokenizer.pad_id
+        self.room = max_length - len(self.prefix) - len(self.suffix)
+        self.seed = seed
+        self.columns = columns or {}
+        self.rows = np.arange(len(corpus)) if rows is None else rows
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """About how many tokens of each document the encoder will see."""
+        return self.view.length(self.corpus.lengths[self.rows], self.room)
+
+    def __getitem__(self, position: tuple[int, int]) -> Example:
+        """The example of (epoch, row)."""
+        epoch, index = position
+        row = int(self.rows[index])
+        drawn = key(self.seed, epoch, row)
+        texts = self.view(self.corpus[row], self.room, drawn)
+        whole = {name: column[row] for name, column in self.columns.items()}
+        columns = tuple(
+            {
+                name: values[text.start : text.start + len(text.tokens)]
+                for name, values in whole.items()
+            }
+            for text in texts
+        )
+        return Example(texts, columns, drawn)
+
+    def collate(self, examples: list[Example]) -> Batch:
+        """All first texts, then all second ones: ids, mask, words (-1: special), keys, partner."""
+        sides = range(self.view.rows)
+        texts = [example.texts[side] for side in sides for example in examples]
+        frame = len(self.prefix) + len(self.suffix)
+        width = max(len(text.tokens) for text in texts) + frame
+        ids = np.full((len(texts), width), self.pad_id, dtype=np.int64)
+        words = np.full((len(texts), width), -1, dtype=np.int64)
+        mask = np.zeros((len(texts), width), dtype=np.int64)
+        start = len(self.prefix)
+        for row, text in enumerate(texts):
+            end = start + len(text.tokens)
+            ids[row, :start] = self.prefix
+            ids[row, start:end] = text.tokens
+            ids[row, end : end + len(self.suffix)] = self.suffix
+            mask[row, : end + len(self.suffix)] = 1
+            words[row, start:end] = _numbered(text.words)
+        first = [example.key for example in examples]
+        keys = first if self.view.rows == 1 else first + [second(drawn) for drawn in first]
+        partner = np.roll(np.arange(len(texts)), len(examples))
+        batch = {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(mask),
+            "words": torch.from_numpy(words),
+            "keys": torch.tensor(keys, dtype=torch.int64),
+            "partner": torch.from_numpy(partner),
+        }
+        if self.view.rows > 1:
+            repeated = [len({text.start for text in example.texts}) == 1 for example in examples]
+            batch["repeated"] = torch.tensor(repeated * self.view.rows)
+        for name in self.columns:
+            parts = [example.columns[side][name] for side in sides for example in examples]
+            batch[name] = torch.from_numpy(_padded(parts, start, width))
+        return batch
+
+
+def _numbered(words: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """The words counted from 0 without gaps, so that no number exceeds the tokens; -1 stays."""
+    inside = words >= 0
+    begins = inside & (np.diff(words, prepend=-2) != 0)
+    return np.where(inside, np.cumsum(begins) - 1, -1)
+
+
+def _padded(parts: list[npt.NDArray[Any]], start: int, width: int) -> npt.NDArray[Any]:
+    """Rows of unequal length behind the opening special tokens; NaN around them."""
+    padded = np.full((len(parts), width, *parts[0].shape[1:]), np.nan, dtype=np.float32)
+    for row, values in enumerate(parts):
+        padded[row, start : start + len(values)] = values
+    return padded

@@ -1,0 +1,28 @@
+"""Reconstruction: the decoder predicts the tokens that it labels."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.masking import IGNORED
+from isthmus.pretrain.objectives.masked_lm import masked_lm
+from isthmus.pretrain.parts import Objective
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.training.task import Batch
+
+
+class Reconstruction(Objective):
+    """Cross-entropy of the decoder's logits, at its labelled positions."""
+
+    requires = frozenset({"decoder_logits", "decoder_targets", "decoder_labels"})
+
+    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
+        """The positions that the decoder labels."""
+        return (step["decoder_labels"] != IGNORED).sum()
+
+    def __call__(
+        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
+    ) -> dict[str, Tensor]:
+        """The summed cross-entropy."""
+        return {"": masked_lm(step["decoder_logits"], step["decoder_targets"])}

@@ -1,0 +1,38 @@
+"""Replaced token: names the original token at every position, replaced or not (SimLM, ACL 2023)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.objectives.masked_lm import masked_lm
+from isthmus.pretrain.parts import Objective
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.training.task import Batch
+
+
+class ReplacedToken(Objective):
+    """Cross-entropy of head(H_i) against the original token, at every token that is not special.
+
+    Nothing marks a replaced token, so each has to be doubted. The log also tells how many of the
+    replaced ones are found out.
+    """
+
+    requires = frozenset({"hidden_states", "input_ids", "encoder_ids"})
+    uses_head = True
+
+    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
+        """The tokens that are not special."""
+        return (~vocabulary.is_special(step["input_ids"])).sum()
+
+    def __call__(
+        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
+    ) -> dict[str, Tensor]:
+        """The summed cross-entropy, and the share of all tokens that are restored replacements."""
+        regular = ~vocabulary.is_special(step["input_ids"])
+        logits = backbone.head(step["hidden_states"][regular])
+        targets = step["input_ids"][regular]
+        replaced = step["encoder_ids"][regular] != targets
+        restored = replaced & (logits.detach().argmax(1) == targets)
+        return {"": masked_lm(logits, targets), "restored": restored.sum().to(torch.float32)}

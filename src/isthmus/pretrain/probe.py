@@ -1,0 +1,151 @@
+"""What a probe is: a number measured on held-out documents, without labels, while training runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.errors import SettingsError, choices
+from isthmus.pretrain.parts import Part
+from isthmus.registry import Registry
+from isthmus.training.task import Batch
+
+if TYPE_CHECKING:  # a recipe holds the settings below
+    from isthmus.pretrain.recipe import Parts
+    from isthmus.pretrain.step import PretrainTask
+
+PROBES = Registry("isthmus.pretrain.probes", "probe")
+Vector = Literal["cls", "mean", "lexicon"]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Documents that training never sees, ready to be measured."""
+
+    vector: Vector  # what stands for a text
+    texts: list[Batch]  # each document, cropped, unmasked
+    steps: list[Batch]  # what the recipe's own view shows of them
+    queries: list[Batch]
+    passages: list[Batch]
+    group_of_query: Tensor  # a query finds any passage of its group
+    group_of_passage: Tensor
+    frequent: Tensor  # tokens, by the number of training documents that hold them
+
+
+class Probe(Part, ABC):
+    """A measurement; `{"": the number to watch}`, and others worth a line of the plot."""
+
+    better: ClassVar[Literal["higher", "lower"]]
+
+    def applies(self, parts: Parts) -> bool:
+        """Whether a recipe has what is measured."""
+        return True
+
+    @abstractmethod
+    def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
+        """The numbers, from a task in evaluation mode, without gradient."""
+
+
+def represent(task: PretrainTask, batch: Batch, vector: Vector) -> Tensor:
+    """What stands for each text when it is searched: a dense vector, or lexicon weights."""
+    states = task.backbone(batch["input_ids"], batch["attention_mask"])
+    if vector == "lexicon":
+        return _largest(task, batch, states).relu().log1p()
+    return _pooled(batch, states, vector)
+
+
+def vocabulary_logits(task: PretrainTask, batch: Batch, vector: Vector) -> Tensor:
+    """What each text's vector says about the vocabulary, in float32."""
+    states = task.backbone(batch["input_ids"], batch["attention_mask"])
+    if vector == "lexicon":
+        return _largest(task, batch, states)
+    return task.backbone.head(_pooled(batch, states, vector)).float()
+
+
+def _pooled(batch: Batch, states: Tensor, vector: Vector) -> Tensor:
+    if vector == "cls":
+        return states[:, 0].float()
+    weights = batch["attention_mask"][:, :, None].float()
+    return (states.float() * weights).sum(1) / weights.sum(1)
+
+
+def _largest(task: PretrainTask, batch: Batch, states: Tensor) -> Tensor:
+    outside = task.vocabulary.is_special(batch["input_ids"])
+    logits = task.backbone.head(states).float()
+    return logits.masked_fill(outside[:, :, None], -torch.inf).amax(1).clamp(min=-1e4)
+
+
+def on_device(task: PretrainTask, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches, one after the other, where the model is."""
+    device = task.backbone.word_embeddings.device
+    for batch in batches:
+        yield {name: value.to(device) for name, value in batch.items()}
+
+
+def _all_probes() -> dict[str, dict[str, Any]]:
+    return {name: {} for name in PROBES.names()}
+
+
+class ProbeSettings(Settings):
+    """When to look, at what, and what follows from it."""
+
+    documents: int = Field(
+        500, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
+    )
+    every: int | float = Field(
+        0.05, gt=0, description="steps between two looks; below 1: a share of all steps"
+    )
+    measure: dict[str, dict[str, Any]] = Field(
+        default_factory=_all_probes, description="the probes, each with its settings"
+    )
+    vector: Literal["auto", "cls", "mean", "lexicon"] = Field(
+        "auto", description="what stands for a text; auto: what the recipe trains"
+    )
+    best_by: str | None = Field(
+        None, description="the probe whose best model becomes final; null: the last model"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="looks without a better best_by before training stops"
+    )
+
+    @field_validator("measure", mode="before")
+    @classmethod
+    def _names_alone(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return {name: {} for name in value}
+        if isinstance(value, dict):
+            return {name: inner or {} for name, inner in value.items()}
+        return value
+
+
+def assemble_probes(settings: ProbeSettings, parts: Parts) -> dict[str, Probe]:
+    """The probes that apply to a recipe; a name that is none, or chosen in vain, is refused."""
+    probes: dict[str, Probe] = {}
+    for name, inner in settings.measure.items():
+        where = f"probes.measure.{name}"
+        kind: type[Probe] = PROBES.load(name, where)
+        probe = kind(kind.Settings.parse(inner, where, under=where))
+        if probe.applies(parts):
+            probes[name] = probe
+    if settings.best_by is None and settings.patience is not None:
+        raise SettingsError(
+            "probes.patience is set, but not the probe that it watches",
+            where="probes.best_by",
+            allowed=", ".join(probes),
+            remedy="--set probes.best_by=retrieval, or leave patience out",
+        )
+    if settings.best_by is not None and settings.best_by not in probes:
+        raise SettingsError(
+            f"probes.best_by = {settings.best_by!r} is not measured in this recipe",
+            where="probes.best_by",
+            allowed=choices(settings.best_by, probes),
+            remedy="choose one of these",
+        )
+    return probes

@@ -1,0 +1,38 @@
+"""Use of the bottleneck: what reconstruction loses when every text gets another text's vector."""
+
+from __future__ import annotations
+
+from isthmus.pretrain.objectives.masked_lm import masked_lm
+from isthmus.pretrain.probe import HeldOut, Probe, on_device
+from isthmus.pretrain.recipe import Parts
+from isthmus.pretrain.step import PretrainTask
+
+
+class Bottleneck(Probe):
+    """Reconstruction loss with shuffled vectors less that with the true ones.
+
+    Near 0, the decoder does without the vector, and training does not improve it.
+    """
+
+    better = "higher"
+
+    def applies(self, parts: Parts) -> bool:
+        """Only where there is a decoder."""
+        return parts.decoder is not None
+
+    def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
+        """The difference, and both losses."""
+        sums = {"true": 0.0, "shuffled": 0.0}
+        count = 0
+        for batch in on_device(task, held_out.steps):
+            step = task.encode(task.prepare(batch))
+            # By one row: a text of like length, and never the document's own other text.
+            other = {**step, "bottleneck": step["bottleneck"].roll(1, 0)}
+            for name, given in (("true", step), ("shuffled", other)):
+                decoded = task.decode(given)
+                sums[name] += float(
+                    masked_lm(decoded["decoder_logits"], decoded["decoder_targets"])
+                )
+            count += len(decoded["decoder_targets"])
+        means = {name: total / max(count, 1) for name, total in sums.items()}
+        return {"": means["shuffled"] - means["true"], **means}

@@ -1,0 +1,54 @@
+"""Input token coverage: how many of a text's tokens are among the first k that its vector names."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+
+from isthmus.config import Settings
+from isthmus.pretrain.objectives.bag_of_words import bag
+from isthmus.pretrain.probe import HeldOut, Probe, on_device, vocabulary_logits
+from isthmus.pretrain.step import PretrainTask
+
+
+class CoverageSettings(Settings):
+    """How many tokens are looked at."""
+
+    k: int = Field(64, ge=1, description="tokens that the vector may name")
+
+
+class Coverage(Probe):
+    """Mean of |top-k(head(H_0)) ∩ T| / |T|, T the set of the text's tokens.
+
+    Two lines to read it by: `constant`, what the k most frequent tokens of the corpus reach for
+    every text, and `ceiling`, the most that k tokens can.
+    """
+
+    Settings = CoverageSettings
+    settings: CoverageSettings
+    better = "higher"
+
+    def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
+        """The means over the texts that have a bag."""
+        sums = dict.fromkeys(("", "constant", "ceiling"), 0.0)
+        count = 0
+        for batch in on_device(task, held_out.texts):
+            bags = bag(batch["input_ids"], task.vocabulary)
+            sizes = bags.sum(1)
+            named = vocabulary_logits(task, batch, held_out.vector).topk(self.settings.k).indices
+            frequent = held_out.frequent[: self.settings.k].to(named.device)
+            shares = {
+                "": bags.gather(1, named).sum(1),
+                "constant": bags[:, frequent].sum(1),
+                "ceiling": sizes.clamp(max=self.settings.k),
+            }
+            for name, hits in shares.items():
+                sums[name] += float((hits / sizes.clamp(min=1)).sum())
+            count += int((sizes > 0).sum())
+        return {name: total / max(count, 1) for name, total in sums.items()}
+
+
+def frequent_tokens(ids: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
+    """All token ids of some documents' sets, most frequent first, without special ones."""
+    counts = torch.bincount(ids, minlength=len(special)).masked_fill(special, -1)
+    return counts.argsort(descending=True, stable=True)

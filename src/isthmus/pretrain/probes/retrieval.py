@@ -1,0 +1,44 @@
+"""Zero-label retrieval: a title finds its text, or a sentence the passage it was taken out of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.pretrain.probe import HeldOut, Probe, on_device, represent
+from isthmus.pretrain.step import PretrainTask
+
+
+class RetrievalSettings(Settings):
+    """What plays the query."""
+
+    query: Literal["auto", "title", "sentence"] = "auto"
+
+
+class Retrieval(Probe):
+    """MRR@10 of inner products among the held-out passages."""
+
+    Settings = RetrievalSettings
+    settings: RetrievalSettings
+    better = "higher"
+
+    def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
+        """The mean over the queries."""
+
+        def vectors(batches: list[dict[str, Tensor]]) -> Tensor:
+            device_batches = on_device(task, batches)
+            return torch.cat([represent(task, batch, held_out.vector) for batch in device_batches])
+
+        scores = vectors(held_out.queries).float() @ vectors(held_out.passages).float().T
+        wanted = held_out.group_of_query[:, None] == held_out.group_of_passage
+        return {"": mean_reciprocal_rank(scores, wanted.to(scores.device))}
+
+
+def mean_reciprocal_rank(scores: Tensor, wanted: Tensor, depth: int = 10) -> float:
+    """MRR@depth; of equal scores the wanted one comes last: a collapsed vector gets nothing."""
+    best = scores.masked_fill(~wanted, -torch.inf).amax(1, keepdim=True)
+    ranks = 1 + ((scores >= best) & ~wanted).sum(1)
+    return float(torch.where(ranks <= depth, 1 / ranks, 0).mean())

@@ -1,0 +1,175 @@
+"""Bottlenecks: H_0; W H_0 + c; stop_gradient(E)ᵀ a, a the weights of a lexicon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.bottlenecks.cls import Cls
+from isthmus.pretrain.bottlenecks.lexicon import Lexicon, LexiconSettings, lexicon
+from isthmus.pretrain.bottlenecks.projected_cls import ProjectedCls
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+
+Form = Literal["softmax", "saturated"]
+# Four tokens, two of them hidden from the encoder; an [UNK] between two others; nothing.
+IDS = torch.tensor([[2, 7, 12, 40, 30, 3], [2, 9, 1, 11, 3, 0], [2, 3, 0, 0, 0, 0]])
+HIDDEN = torch.tensor([[2, 4, 12, 4, 30, 3], [2, 9, 1, 11, 3, 0], [2, 3, 0, 0, 0, 0]])
+MASK = (IDS != 0).long()
+INSIDE = [[1, 2, 3, 4], [1, 3], []]
+# A loss that meets every entry of the vectors differently.
+FACTORS = torch.randn(3, 8, generator=torch.Generator().manual_seed(2)).double()
+every_form = pytest.mark.parametrize("form", ["softmax", "saturated"])
+
+
+def test_cls(backbone: Backbone, vocabulary: Vocabulary) -> None:
+    states = backbone(HIDDEN, MASK)
+    found = Cls(None)({"hidden_states": states}, backbone, vocabulary)
+    assert torch.equal(found, states[:, 0])
+    assert found.requires_grad, "the decoder teaches the encoder"
+
+
+def test_projected_cls(
+    backbone: Backbone,
+    vocabulary: Vocabulary,
+    tokenizer: Tokenizer,
+    plain_linear: Callable[..., Any],
+    numerical_gradient: Callable[..., torch.Tensor],
+) -> None:
+    part = ProjectedCls(None)
+    part.build(backbone, tokenizer)
+    part.double()
+    assert part.projection.weight.shape == (8, 8)
+    assert not part.projection.bias.any()
+    torch.nn.init.normal_(part.projection.bias)
+    states = backbone(HIDDEN, MASK).detach().requires_grad_()
+
+    def plain() -> float:
+        project = plain_linear(part.projection)
+        loss = 0.0
+        for row, factors in zip(states[:, 0].tolist(), FACTORS.tolist(), strict=True):
+            for factor, value in zip(factors, project(row), strict=True):
+                loss += factor * value
+        return loss
+
+    loss = (part({"hidden_states": states}, backbone, vocabulary) * FACTORS).sum()
+    assert loss.item() == pytest.approx(plain())
+    tensors = [states, part.projection.weight, part.projection.bias]
+    for tensor, found in zip(tensors, torch.autograd.grad(loss, tensors), strict=True):
+        torch.testing.assert_close(found, numerical_gradient(plain, tensor), rtol=1e-6, atol=1e-8)
+
+
+@pytest.fixture
+def plain(backbone: Backbone, plain_head: Callable[..., Any]) -> Callable[..., float]:
+    """The loss, with the E of b given apart from that of the head."""
+
+    def compute(states: torch.Tensor, form: Form, embeddings: torch.Tensor) -> float:
+        head = plain_head()
+        matrix = embeddings.tolist()
+        loss = 0.0
+        for row, inside in enumerate(INSIDE):
+            if not inside:
+                continue
+            logits = [head(states[row, place].tolist()) for place in inside]
+            largest = [max(column) for column in zip(*logits, strict=True)]
+            if form == "softmax":
+                weights = [math.exp(value) for value in largest]
+            else:
+                weights = [math.log(1 + max(value, 0.0)) for value in largest]
+            for weight, vector in zip(weights, matrix, strict=True):
+                for factor, value in zip(FACTORS[row].tolist(), vector, strict=True):
+                    loss += factor * weight / sum(weights) * value
+        return loss
+
+    return compute
+
+
+def lexicon_loss(
+    states: torch.Tensor, form: Form, backbone: Backbone, vocabulary: Vocabulary
+) -> torch.Tensor:
+    part = Lexicon(LexiconSettings(form=form))
+    step = {"hidden_states": states, "input_ids": IDS}
+    vectors: torch.Tensor = part(step, backbone, vocabulary)
+    assert not vectors[2].any(), "no token, no weight"
+    return (vectors.double() * FACTORS).sum()
+
+
+@every_form
+def test_the_lexicons_value_and_gradient_of_every_state(
+    form: Form,
+    backbone: Backbone,
+    vocabulary: Vocabulary,
+    plain: Callable[..., float],
+    numerical_gradient: Callable[..., torch.Tensor],
+) -> None:
+    states = backbone(HIDDEN, MASK).detach().requires_grad_()
+    fixed = backbone.word_embeddings.detach().clone()
+    loss = lexicon_loss(states, form, backbone, vocabulary)
+    assert loss.item() == pytest.approx(plain(states, form, fixed), rel=1e-5)
+    (found,) = torch.autograd.grad(loss, states)
+    expected = numerical_gradient(lambda: plain(states, form, fixed), states)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    inside = torch.zeros_like(IDS, dtype=torch.bool)
+    for row, places in enumerate(INSIDE):
+        inside[row, places] = True
+    assert not found[~inside].any(), "neither special tokens nor padding"
+    assert found[0, [1, 3]].any(), "positions that the encoder sees as [MASK] take part"
+
+
+@every_form
+def test_only_the_embeddings_in_the_product_are_detached(
+    form: Form,
+    backbone: Backbone,
+    vocabulary: Vocabulary,
+    plain: Callable[..., float],
+    numerical_gradient: Callable[..., torch.Tensor],
+    check_slopes: Callable[..., None],
+) -> None:
+    states = backbone(HIDDEN, MASK).detach()
+    embeddings = backbone.word_embeddings
+    fixed = embeddings.detach().clone()
+    loss = lexicon_loss(states, form, backbone, vocabulary)
+    (found,) = torch.autograd.grad(loss, embeddings, retain_graph=True)
+    assert found.any(), "the head's own E learns"
+    # E moves in the head alone. A few of its rows are enough, and each entry of them is checked.
+    for token in (0, 7, 12, 40):
+        expected = numerical_gradient(lambda: plain(states, form, fixed), embeddings[token])
+        torch.testing.assert_close(found[token], expected, rtol=1e-4, atol=1e-6)
+    both = numerical_gradient(lambda: plain(states, form, embeddings), embeddings[7])
+    assert not torch.allclose(found[7], both, rtol=1e-2), "the test tells both apart"
+    head = [p for name, p in backbone.named_parameters() if name.startswith("model.cls")]
+    check_slopes(loss, lambda: plain(states, form, fixed), [*head, embeddings])
+
+
+@every_form
+def test_the_encoder_learns_through_the_lexicon(
+    form: Form, backbone: Backbone, vocabulary: Vocabulary, plain: Callable[..., float],
+    check_all_weights: Callable[..., None],
+) -> None:  # fmt: skip
+    fixed = backbone.word_embeddings.detach().clone()
+    loss = lexicon_loss(backbone(HIDDEN, MASK), form, backbone, vocabulary)
+    check_all_weights(loss, lambda: plain(backbone(HIDDEN, MASK), form, fixed))
+
+
+def test_weights_are_a_distribution(vocabulary: Vocabulary) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(3, 6, vocabulary.size, generator=generator)
+    inside = ~vocabulary.is_special(IDS)
+    for form in ("softmax", "saturated"):
+        weights = lexicon(logits, inside, form)
+        assert weights.dtype == torch.float32
+        assert (weights >= 0).all()
+        assert weights.sum(1).tolist() == pytest.approx([1, 1, 0], abs=1e-6)
+    saturated = lexicon(logits, inside, "saturated")
+    assert (saturated[0] == 0).any(), "a negative maximum has no weight"
+    # Every logit negative: nothing to share out, nothing to divide by, and finite gradients.
+    negative = (-logits.abs() - 1).requires_grad_()
+    weights = lexicon(negative, inside, "saturated")
+    assert not weights.any()
+    (found,) = torch.autograd.grad(weights.sum(), negative)
+    assert found.isfinite().all()

@@ -1,0 +1,267 @@
+"""N-gram counts of real text, interruptions, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isthmus.collections import open_corpus
+from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
+from isthmus.nn.loading import MINILM, model_folder
+from isthmus.records import Document
+from isthmus.text import ngrams as ngrams_module
+from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.ngrams import NgramCounts, count_ngrams
+from isthmus.text.tokenizer import Tokenizer
+
+WORDS = "the a cat dog sat ran on under mat tree and then it slept all day".split()
+TOKENIZER = new_tokenizer([" ".join(WORDS)] * 2, 200)
+
+
+def made_up(documents: int, cache: Path, tokenizer: Tokenizer = TOKENIZER) -> TokenisedCorpus:
+    generator = random.Random(0)
+    texts = (
+        Document(str(n), " ".join(generator.choices(WORDS, k=generator.randint(0, 30))))
+        for n in range(documents)
+    )
+    return tokenise(texts, f"{documents} made up", tokenizer.serialised, workers=1, cache=cache)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_real_text(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_corpus(str(shared_data / "texts" / "enwiki_sample.jsonl.zst"))
+    tokenizer = Tokenizer.load(model_folder(MINILM))
+    documents = islice(source.documents(), 150)
+    corpus = tokenise(documents, "enwiki", tokenizer.serialised, workers=1, cache=tmp_path)
+    monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 4096)
+    counts = count_ngrams(corpus, tokenizer, 64 << 20)
+    special = set(tokenizer.special_ids.tolist())
+    for order in (1, 2, 3, 4):
+        expected: Counter[tuple[int, ...]] = Counter()
+        for document in corpus:
+            tokens = document.tokens.tolist()
+            windows = zip(*(tokens[place:] for place in range(order)), strict=False)
+            expected.update(window for window in windows if special.isdisjoint(window))
+        assert counts.totals[order] == expected.total()
+        assert len(np.load(counts.folder / f"counts-{order}.npy")) == len(expected)
+        found = counts.count(order, np.array(list(expected)))
+        assert found.tolist() == list(expected.values())
+    the = tokenizer.backend.token_to_id("the")
+    assert counts.count(1, np.array([[the]])) / counts.totals[1] == pytest.approx(0.05, rel=0.4)
+
+
+def test_two_processes_write_the_same_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ngrams_module, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 1 << 14)
+    one = count_ngrams(made_up(600, tmp_path / "one"), TOKENIZER, 32 << 20, workers=1)
+    two = count_ngrams(made_up(600, tmp_path / "two"), TOKENIZER, 32 << 20, workers=2)
+    assert contents(one.folder) == contents(two.folder)
+
+
+def test_counts_that_are_there_are_not_counted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = made_up(20, tmp_path)
+    first = count_ngrams(corpus, TOKENIZER)
+    monkeypatch.setattr(ngrams_module, "read", lambda *_: pytest.fail("read"))
+    # A killed process may have left this after the rename.
+    (corpus.folder / ".ngrams.building").mkdir()
+    assert count_ngrams(corpus, TOKENIZER).totals == first.totals
+    assert not (corpus.folder / ".ngrams.building").exists()
+
+
+def test_an_interrupted_count_keeps_what_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 1 << 15)
+    whole = count_ngrams(made_up(300, tmp_path / "whole"), TOKENIZER, 40 << 20, workers=1)
+    corpus = made_up(300, tmp_path)
+    steps = {"read": 0, "merge": 0}
+    read, merge = ngrams_module.read, ngrams_module._cuts
+
+    def reading(*arguments: object) -> object:
+        steps["read"] += 1
+        if steps["read"] == 4:
+            raise KeyboardInterrupt
+        return read(*arguments)  # type: ignore[arg-type]
+
+    def merging(*arguments: object) -> object:
+        steps["merge"] += 1
+        if steps["merge"] == 3:
+            raise KeyboardInterrupt
+        return merge(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ngrams_module, "read", reading)
+    monkeypatch.setattr(ngrams_module, "_cuts", merging)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            count_ngrams(corpus, TOKENIZER, 40 << 20, workers=1)
+        assert not (corpus.folder / "ngrams").exists()
+    pieces = len(list(corpus.folder.glob(".ngrams.building/run-4-*")))
+    assert pieces > 4
+    counts = count_ngrams(corpus, TOKENIZER, 40 << 20, workers=1)
+    assert steps == {"read": pieces + 1, "merge": 5}, "each piece is read once, orders merged once"
+    assert contents(counts.folder) == contents(whole.folder)
+
+
+def test_an_interrupted_count_under_another_bound_starts_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 1 << 15)
+    whole = count_ngrams(made_up(300, tmp_path / "whole"), TOKENIZER, 40 << 20, workers=1)
+    corpus = made_up(300, tmp_path)
+    monkeypatch.setattr(ngrams_module, "_cuts", lambda *_: [][0])
+    with pytest.raises(IndexError):
+        count_ngrams(corpus, TOKENIZER, 40 << 20, workers=1)
+    monkeypatch.undo()
+    assert list(corpus.folder.glob(".ngrams.building/run-*"))
+    counts = count_ngrams(corpus, TOKENIZER, workers=1)
+    assert contents(counts.folder) == contents(whole.folder)
+
+
+COUNT = """
+import sys
+from pathlib import Path
+from isthmus.text import ngrams, pmi
+from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.tokenizer import Tokenizer
+ngrams._ENTRY_BYTES, ngrams._WORTH_PROCESSES, pmi._PIECE_TOKENS = 1 << 14, 0, 2000
+corpus, tokenizer = TokenisedCorpus(Path(sys.argv[1])), Tokenizer.load(sys.argv[2])
+counts = ngrams.count_ngrams(corpus, tokenizer, 56 << 20, workers=int(sys.argv[3]))
+pmi.pmi_column(corpus, counts, tokenizer, 2)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_any_moment(workers: int, tmp_path: Path) -> None:
+    TOKENIZER.save(tmp_path / "tokenizer")
+    tokenizer = Tokenizer.load(str(tmp_path / "tokenizer"))
+    corpora = {name: made_up(2500, tmp_path / name, tokenizer) for name in ("whole", "killed")}
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        arguments = [str(corpora[name].folder), str(tmp_path / "tokenizer"), str(workers)]
+        command = [sys.executable, "-c", COUNT, *arguments]
+        return subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+
+    def names() -> set[str]:
+        walked = os.walk(corpora["killed"].folder)
+        return {f"{parent}/{name}" for parent, _, files in walked for name in files}
+
+    whole = start("whole")
+    generator = random.Random(workers)
+    kills = 0
+    for _ in range(5):
+        before = names()
+        process = start("killed")
+        while process.poll() is None and names() == before:
+            time.sleep(0.002)
+        time.sleep(generator.uniform(0, 0.15))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            kills += 1
+        assert process.wait() in (0, -signal.SIGKILL)
+    assert kills >= 3
+    assert start("killed").wait() == 0
+    assert whole.wait() == 0
+    one, two = (corpora[name].folder for name in ("whole", "killed"))
+    assert contents(one / "ngrams") == contents(two / "ngrams")
+    (column,) = one.glob("pmi-*.npy")
+    assert column.read_bytes() == (two / column.name).read_bytes()
+    assert not list(two.glob(".*.building"))
+
+
+def test_a_corpus_without_ngrams(tmp_path: Path) -> None:
+    documents = [Document("1", ""), Document("2", "§"), Document("3", "")]
+    corpus = tokenise(documents, "s", TOKENIZER.serialised, cache=tmp_path)
+    counts = count_ngrams(corpus, TOKENIZER)
+    assert counts.totals == {1: 0, 2: 0, 3: 0, 4: 0}
+    assert counts.count(2, np.array([[7, 8]])).tolist() == [0]
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    other = new_tokenizer([" ".join(WORDS[:5])] * 2, 60)
+    counts = count_ngrams(made_up(20, tmp_path), TOKENIZER)
+    counts.check(TOKENIZER)
+    for refused in (
+        lambda: counts.check(other),
+        lambda: count_ngrams(made_up(20, tmp_path), other),
+    ):
+        with pytest.raises(MismatchError, match="counted with another tokenizer") as caught:
+            refused()
+        assert TOKENIZER.fingerprint in caught.value.what
+        assert other.fingerprint in caught.value.what
+        assert caught.value.where == str(counts.folder)
+
+
+def test_a_corpus_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    small = new_tokenizer(["a"], 8)
+    with pytest.raises(MismatchError, match="the tokenizer has 6 tokens"):
+        count_ngrams(made_up(20, tmp_path), small)
+
+
+def test_too_little_memory_is_refused(tmp_path: Path) -> None:
+    corpus = made_up(50, tmp_path)
+    with pytest.raises(SettingsError, match="are too few to count") as caught:
+        count_ngrams(corpus, TOKENIZER, 1 << 20)
+    least = int(caught.value.allowed.split()[0].replace(",", ""))
+    assert count_ngrams(corpus, TOKENIZER, least).totals[1] == corpus.lengths.sum()
+
+
+def damage_manifest(folder: Path, **values: object) -> None:
+    file = folder / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_folders_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+    folder = count_ngrams(made_up(20, tmp_path), TOKENIZER).folder
+    manifest = (folder / "manifest.json").read_bytes()
+    keys = (folder / "keys-3.npy").read_bytes()
+    for damage, file in (
+        (lambda: damage_manifest(folder, kind="index"), "manifest.json"),
+        (lambda: damage_manifest(folder, format=99), "manifest.json"),
+        (lambda: damage_manifest(folder, distinct=[1, 2, 3, 4]), "manifest.json"),
+        (lambda: (folder / "manifest.json").write_text("[]"), "manifest.json"),
+        (lambda: (folder / "manifest.json").write_text("{}"), "manifest.json"),
+        (lambda: (folder / "manifest.json").unlink(), "manifest.json"),
+        (lambda: (folder / "keys-3.npy").write_bytes(keys[:-8]), "keys-3.npy"),
+        (lambda: (folder / "keys-3.npy").write_bytes(b""), "keys-3.npy"),
+        (lambda: (folder / "keys-3.npy").unlink(), "keys-3.npy"),
+    ):
+        damage()
+        with pytest.raises(InputError, match="does not hold whole n-gram statistics") as caught:
+            NgramCounts.load(folder)
+        assert caught.value.where == str(folder)
+        (folder / file).write_bytes(manifest if file == "manifest.json" else keys)
+    assert NgramCounts.load(folder).totals[1]
+    with pytest.raises(InputError):
+        NgramCounts.load(tmp_path / "nowhere")
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = made_up(20, tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(ngrams_module, "write_whole", full)
+    with pytest.raises(OutputError, match="no space left on the disk"):
+        count_ngrams(corpus, TOKENIZER)
+    monkeypatch.undo()
+    assert count_ngrams(corpus, TOKENIZER).totals[1] == corpus.lengths.sum()

@@ -1,0 +1,122 @@
+"""PMI of a corpus small enough to compute by hand, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isthmus.errors import InputError, MismatchError
+from isthmus.records import Document
+from isthmus.text import pmi as pmi_module
+from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.ngrams import count_ngrams
+from isthmus.text.pmi import pmi_column
+
+TOKENIZER = new_tokenizer(["new york is a city and a city is new"] * 3, 100)
+TEXTS = ["new york is new", "", "new york", "a § city"]
+
+
+def corpus_of(texts: list[str], cache: Path) -> TokenisedCorpus:
+    documents = [Document(str(n), text) for n, text in enumerate(texts)]
+    return tokenise(documents, str(texts), TOKENIZER.serialised, cache=cache)
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    corpus = corpus_of(TEXTS, tmp_path)
+    column = pmi_column(corpus, count_ngrams(corpus, TOKENIZER), TOKENIZER, minimum_count=1)
+    # Tokens: new 3, york 2, is 1, a 1, city 1 of 8. Bigrams: new york 2, york is, is new of 4.
+    nan = math.nan
+    expected = [
+        [math.log(2 / 4) - math.log(3 / 8) - math.log(2 / 8),
+         math.log(1 / 2) - math.log(3 / 8) - math.log(2 / 8) - math.log(1 / 8),
+         math.log(1 / 1) - 2 * math.log(3 / 8) - math.log(2 / 8) - math.log(1 / 8)],
+        [math.log(1 / 4) - math.log(2 / 8) - math.log(1 / 8),
+         math.log(1 / 2) - math.log(2 / 8) - math.log(1 / 8) - math.log(3 / 8), nan],
+        [math.log(1 / 4) - math.log(1 / 8) - math.log(3 / 8), nan, nan],
+        [nan, nan, nan],
+    ]  # fmt: skip
+    np.testing.assert_allclose(column[0], expected, rtol=1e-6)
+    assert column[1].shape == (0, 3)
+    np.testing.assert_allclose(column[2], [expected[0][:1] + [nan, nan], [nan] * 3], rtol=1e-6)
+    assert np.isnan(column[3]).all(), "nothing reaches over an unknown token"
+
+
+def test_below_the_threshold_and_unseen_are_zero(tmp_path: Path) -> None:
+    corpus = corpus_of(TEXTS, tmp_path)
+    counts = count_ngrams(corpus, TOKENIZER)
+    twice = pmi_column(corpus, counts, TOKENIZER, minimum_count=2)
+    assert twice[0][0, 0] > 0
+    assert twice[0][1:3, 0].tolist() == [0, 0]
+    other = corpus_of(["york new a city", "new york"], tmp_path)
+    column = pmi_column(other, counts, TOKENIZER, minimum_count=1)
+    assert column[0][:3, 0].tolist() == [0, 0, 0]
+    assert column[1][0, 0] == twice[0][0, 0]
+
+
+def test_it_is_kept_beside_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, other = corpus_of(TEXTS, tmp_path), corpus_of(["a city"], tmp_path)
+    counts, others = count_ngrams(corpus, TOKENIZER), count_ngrams(other, TOKENIZER)
+    columns = [
+        pmi_column(corpus, statistics, TOKENIZER, minimum)
+        for statistics in (counts, others)
+        for minimum in (1, 2)
+    ]
+    assert len(list(corpus.folder.glob("pmi-*.npy"))) == 4
+    monkeypatch.setattr(pmi_module, "read", lambda *_: pytest.fail("read"))
+    again = pmi_column(corpus, counts, TOKENIZER, 1)
+    np.testing.assert_array_equal(again.values, columns[0].values)
+    assert isinstance(again[0].base, np.memmap)
+
+
+def test_what_an_interrupted_call_computed_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = corpus_of(TEXTS, tmp_path / "whole")
+    expected = pmi_column(whole, count_ngrams(whole, TOKENIZER), TOKENIZER, 1).values
+    corpus = corpus_of(TEXTS, tmp_path)
+    counts = count_ngrams(corpus, TOKENIZER)
+    calls, read = [], pmi_module.read
+
+    def reading(*arguments: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pmi_module.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(pmi_module, "_PIECE_TOKENS", 2)
+    monkeypatch.setattr(pmi_module, "read", reading)
+    with pytest.raises(KeyboardInterrupt):
+        pmi_column(corpus, counts, TOKENIZER, 1)
+    column = pmi_column(corpus, counts, TOKENIZER, 1)
+    assert len(calls) == 6, "nine tokens are five pieces, and one was read twice"
+    np.testing.assert_array_equal(column.values, expected)
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    corpus = corpus_of(TEXTS, tmp_path)
+    other = new_tokenizer(["something else"], 40)
+    with pytest.raises(MismatchError, match="counted with another tokenizer"):
+        pmi_column(corpus, count_ngrams(corpus, TOKENIZER), other, 1)
+
+
+def test_damaged_values_are_refused(tmp_path: Path) -> None:
+    corpus = corpus_of(TEXTS, tmp_path)
+    counts = count_ngrams(corpus, TOKENIZER)
+    pmi_column(corpus, counts, TOKENIZER, 1)
+    (file,) = corpus.folder.glob("pmi-*.npy")
+    np.save(file, np.zeros((2, 3), dtype=np.float32))
+    with pytest.raises(InputError, match="PMI values are damaged"):
+        pmi_column(corpus, counts, TOKENIZER, 1)
+
+
+def test_rows_outside_are_refused(tmp_path: Path) -> None:
+    corpus = corpus_of(TEXTS, tmp_path)
+    column = pmi_column(corpus, count_ngrams(corpus, TOKENIZER), TOKENIZER, 1)
+    for row in (-1, len(TEXTS)):
+        with pytest.raises(IndexError):
+            column[row]
