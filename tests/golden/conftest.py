@@ -107,14 +107,17 @@ def plain_embeddings(backbone: Backbone) -> Callable[[list[int]], list[Vector]]:
 
 @pytest.fixture
 def plain_layer() -> Callable[..., list[Vector]]:
-    """A transformer layer as loops; `visible[row][column]`, every row sees something."""
+    """A layer as loops, normed after each part, or before; every row must see something."""
 
     def compute(
-        layer: Layer, queries: list[Vector], visible: list[list[bool]], content: list[Vector]
+        layer: Layer,
+        queries: list[Vector],
+        visible: list[list[bool]],
+        content: list[Vector],
+        pre: bool = False,
     ) -> list[Vector]:
         first, second = norm(layer.attention_norm), norm(layer.feed_forward_norm)
         output, expand, contract = map(linear, (layer.output, layer.expand, layer.contract))
-        pre = layer.norm == "pre"
         asked = [linear(layer.query)(first(row) if pre else row) for row in queries]
         content = [first(row) if pre else row for row in content]
         keys = [linear(layer.key)(row) for row in content]

@@ -163,4 +163,3 @@ def test_a_generator_with_other_tokens_is_refused(
     with pytest.raises(MismatchError, match="another vocabulary") as caught:
         made(folder, backbone, other)
     assert caught.value.where == "corruption.generator"
-

@@ -116,7 +116,7 @@ def plain(
             [column == 0 or place - window < column <= place for column in range(length)]
             for place in range(length)
         ]
-        states = plain_layer(part.layer, states, visible, states)
+        states = plain_layer(part.layer, states, visible, states, pre=True)
         return [plain_norm(part.norm)(state) for state in states]
 
     def enhanced(part: Any, step: Batch, row: int, length: int) -> Vectors:

@@ -12,14 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isthmus.pretrain import randomness
+from isthmus.pretrain.corruption import generator
 from isthmus.pretrain.corruption.importance import Importance
 from isthmus.pretrain.corruption.nested import Nested
 from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.corruption.whole_word import WholeWord
+from isthmus.pretrain.decoders import enhanced
 from isthmus.pretrain.examples import Example, PretrainExamples
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import Corruption, Side, Text
 from isthmus.pretrain.randomness import draw, key, second
+from isthmus.pretrain.views import neighbours, same
 from isthmus.pretrain.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.pretrain.views.same import Same, SameSettings
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -30,7 +34,7 @@ TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog again"] 
 VOCABULARY = Vocabulary(TOKENIZER, size=len(TOKENIZER) + 6)
 SPECIAL = set(TOKENIZER.special_ids.tolist())
 REGULAR = TOKENIZER.regular_ids.tolist()
-CORRUPTIONS = [Uniform, WholeWord, Importance]
+CORRUPTIONS: list[type[Corruption]] = [Uniform, WholeWord, Importance]
 FIELDS: dict[Side, tuple[str, str]] = {
     "encoder": ("encoder_ids", "labels"),
     "decoder": ("decoder_ids", "decoder_labels"),
@@ -340,6 +344,30 @@ def test_the_two_texts_of_a_pair_are_independent(kind: type[Corruption]) -> None
     masked = (ids[:, 1:-1] == VOCABULARY.mask_id).double()
     both = (chosen[:2000] * chosen[2000:]).bool()
     unrelated(masked[:2000][both][None], masked[2000:][both][None], 0.8, 0.8)
+
+
+def test_no_two_uses_of_a_key_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = collated(many_texts()[:2])
+    used: list[int] = []
+    draw_bits = randomness.draw_bits
+
+    def spy(keys: torch.Tensor, stream: int, width: int) -> torch.Tensor:
+        used.append(stream)
+        return draw_bits(keys, stream, width)
+
+    monkeypatch.setattr(randomness, "draw_bits", spy)
+    sides: list[set[int]] = []
+    for side in FIELDS:
+        used.clear()
+        for kind in CORRUPTIONS:
+            part(kind, 0.3, side)(batch, VOCABULARY)
+        sides.append({*used, part(Uniform, 0.3, side).stream(generator._SAMPLE_STREAM)})
+    # Where second keys come from, and what views and the enhanced decoder draw.
+    others = {0, same._CROP_STREAM, neighbours._PAIR_STREAM, enhanced._VISIBILITY_STREAM}
+    assert len(others) == 4
+    assert len(sides[0]) == len(sides[1]) >= 6
+    assert not sides[0] & sides[1]
+    assert not others & (sides[0] | sides[1])
 
 
 def unrelated(one: torch.Tensor, two: torch.Tensor, first: float, second: float) -> None:

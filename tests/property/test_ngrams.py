@@ -76,6 +76,7 @@ def tiny(patch: pytest.MonkeyPatch, block: int) -> None:
     patch.setattr(ngrams_module, "in_parallel", one_after_the_other)
     patch.setattr(pmi_module, "in_parallel", one_after_the_other)
     patch.setattr(pmi_module, "_PIECE_TOKENS", 5)
+    patch.setattr("os.fsync", lambda _: None)  # thousands of tiny files
     # Real pools are shut down at the end; there is none.
     patch.setattr(ngrams_module, "get_reusable_executor", Pool)
     patch.setattr(pmi_module, "get_reusable_executor", Pool)
@@ -107,8 +108,10 @@ def check_counts(counts: NgramCounts, expected: dict[int, Counter[tuple[int, ...
     ids = sorted({*(window[0] for window in expected[1]), 0, 3, counts.vocabulary - 1})
     for order in ORDERS:
         windows = list(expected[order])
-        # Beside what is there: special ids, strange ids, and each window with one id changed.
-        windows += [(i,) * order for i in (*ids, -1, counts.vocabulary, 1 << 33)]
+        # Beside what is there: special ids, strange ids, those that would be others when cut to 32
+        # bits, and each window with one id changed.
+        windows += [(i,) * order for i in (*ids, -1, counts.vocabulary)]
+        windows += [(*window[:-1], window[-1] + (1 << 32)) for window in windows[:9]]
         windows += [(*window[1:], i) for window in list(expected[order])[:9] for i in ids]
         windows += [(i, *window[1:]) for window in list(expected[order])[:9] for i in ids]
         found = counts.count(order, np.array(windows, dtype=np.int64).reshape(-1, order))
@@ -123,7 +126,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_counts_are_those_of_plain_loops(size: int, data: st.DataObject) -> None:
     documents = data.draw(corpora(size))
@@ -152,8 +155,8 @@ def plain_pmi(
     return value - sum(math.log(counters[1][(w,)] / counters[1].total()) for w in window)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@settings(max_examples=30)
+@pytest.mark.parametrize("size", [SIZES[0], SIZES[-1]])
+@settings(max_examples=20)
 @given(data=st.data())
 def test_pmi_is_that_of_plain_loops(size: int, data: st.DataObject) -> None:
     tokenizer = tokenizer_of(size)

@@ -22,7 +22,8 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
     assert recipe.summary.endswith(".")
     if recipe.verb == "pretrain":
         flags = {"corpus": "c", "output": "o", "model": "m"}
-        values = resolve("pretrain", recipe.name, flags)
+        overrides = ["corruption.generator=g"] if recipe.name == "simlm" else []
+        values = resolve("pretrain", recipe.name, flags, overrides)
         assemble(PretrainSettings.parse(values, where=recipe.name))
     else:
         assert recipe.verb == "finetune"
@@ -45,6 +46,132 @@ def test_the_recipes_of_the_papers_say_what_the_papers_say() -> None:
     )
     assert (dense.pooling, dense.similarity, dense.temperature) == ("cls", "dot", 1.0)
     assert dense.negatives == {"name": "bm25", "num_negatives": 15, "range_max": 1000}
+
+
+PAPERS: dict[str, dict[str, Any]] = {
+    "mlm": {},
+    "mlm-term-frequency": {},
+    "autoencoding": {"decoder": ("bidirectional", 1), "rates": (0.3, 0.5)},
+    "autoregressive": {"decoder": ("autoregressive", None), "rates": (0.3, None)},
+    "retromae": {"decoder": ("enhanced", None), "rates": (0.3, None)},
+    "dupmae": {"decoder": ("enhanced", None), "rates": (0.3, None)},
+    "cotmae": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.45)},
+    "cdmae": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.5)},
+    "lexmae": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.5)},
+    "lexmae-saturated": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.5)},
+    "condenser": {"decoder": ("condenser", 2), "rates": (0.15, None)},
+    "cocondenser": {"decoder": ("condenser", 2), "rates": (0.15, None)},
+    "simlm": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.5)},
+}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_decoders_and_rates_of_the_papers(name: str) -> None:
+    overrides = ["corruption.generator=g"] if name == "simlm" else []
+    flags = {"corpus": "c", "output": "o", "model": "m"}
+    parts = assemble(PretrainSettings.parse(resolve("pretrain", name, flags, overrides), name))
+    kind, layers = PAPERS[name].get("decoder", (None, None))
+    encoder_rate, decoder_rate = PAPERS[name].get("rates", (0.3, None))
+    assert parts.corruption is not None
+    assert parts.corruption.settings.rate == encoder_rate
+    if kind is None:
+        assert not any((parts.decoder, parts.bottleneck, parts.decoder_corruption))
+        return
+    assert type(parts.decoder).__name__.lower() == kind
+    assert parts.decoder is not None
+    assert getattr(parts.decoder.settings, "layers", None) == layers
+    if decoder_rate is None:
+        assert parts.decoder_corruption is None
+    else:
+        assert parts.decoder_corruption is not None
+        assert parts.decoder_corruption.settings.rate == decoder_rate
+        assert parts.decoder_corruption.side == "decoder"
+
+
+def recipe(**change: Any) -> PretrainSettings:
+    """Auto-encoding, with something changed; None leaves a part out."""
+    values = {
+        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform",
+        "bottleneck": "cls", "decoder": "bidirectional",
+        "decoder_corruption": {"name": "uniform", "rate": 0.5},
+        "objectives": {"masked_lm": 1.0, "reconstruction": 1.0}, **change,
+    }  # fmt: skip
+    return PretrainSettings.parse(values, where="test")
+
+
+REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
+    # change, where, a part of what, a part of allowed
+    ({"decoder": None}, "objectives.reconstruction", "requires 'decoder_", "bidirectional"),
+    ({"bottleneck": None}, "decoder", "requires 'bottleneck'", "lexicon"),
+    ({"decoder_corruption": None}, "decoder", "'decoder_ids'", "decoder_corruption nested"),
+    ({"corruption": None}, "objectives.masked_lm", "requires 'labels'", "corruption whole_word"),
+    (
+        {"decoder": None, "decoder_corruption": None, "objectives": {"masked_lm": 1}},
+        "bottleneck", "is given, but nothing", "bottleneck",
+    ),
+    ({"objectives": {"masked_lm": 1}}, "decoder", "is given, but nothing", "decoder_logits"),
+    ({"decoder": "enhanced"}, "decoder_corruption", "is given, but nothing", "decoder_ids"),
+    ({"decoder": "autoregressive"}, "decoder_corruption", "is given, but nothing", "decoder_ids"),
+    ({"decoder": "condenser"}, "decoder_corruption", "is given, but nothing", "decoder_ids"),
+    (
+        {"decoder": "condenser", "decoder_corruption": None, "corruption": None,
+         "objectives": {"reconstruction": 1}},
+        "decoder", "requires 'labels'", "corruption uniform",
+    ),
+    ({"corruption": "nested"}, "corruption", "works on the decoder's side only", "uniform"),
+    (
+        {"decoder_corruption": {"name": "nested", "rate": 0.2}},
+        "decoder_corruption.rate", "0.2 is below the encoder's 0.3", "0.3 or more",
+    ),
+    (
+        {"decoder_corruption": "nested", "corruption": None, "objectives": {"reconstruction": 1}},
+        "decoder_corruption", "requires 'encoder_ids'", "corruption uniform",
+    ),
+    (
+        {"objectives": {"masked_lm": 1, "reconstruction": 1, "span_contrast": 1}},
+        "objectives.span_contrast", "requires 'pairs'", "view neighbours",
+    ),
+    ({"corruption": "generator"}, "corruption.generator", "is not set", "masked language model"),
+    (
+        {"decoder_corruption": "generator"},
+        "decoder_corruption.generator", "is not set", "masked language model",
+    ),
+    (
+        {"corruption": None, "objectives": {"replaced_token": 1, "reconstruction": 1}},
+        "objectives.replaced_token", "requires 'encoder_ids'", "corruption generator",
+    ),
+    ({"decoder": {"name": "bidirectionnal"}}, "decoder", "'bidirectionnal'", "bidirectional"),
+    ({"decoder": {"layers": 2}}, "decoder", "decoder has no name", "enhanced"),
+    ({"bottleneck": {"name": "lexicon", "form": "soft"}}, "bottleneck", "form", "softmax"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "where", "what", "allowed"), REFUSED)
+def test_what_cannot_work_is_refused_before_anything_is_loaded(
+    change: dict[str, Any], where: str, what: str, allowed: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        assemble(recipe(**change))
+    assert caught.value.where.startswith(where)
+    assert what in caught.value.what
+    assert allowed in caught.value.allowed
+    assert caught.value.remedy
+
+
+def test_what_can_work_is_not_refused() -> None:
+    assemble(recipe())
+    assemble(recipe(bottleneck="lexicon", decoder_corruption="nested"))
+    assemble(recipe(decoder_corruption={"name": "nested", "rate": 0.3}))
+    assemble(recipe(decoder_corruption="importance", corruption="importance"))
+    assemble(recipe(decoder="enhanced", decoder_corruption=None, view="neighbours"))
+    assemble(recipe(decoder="condenser", decoder_corruption=None, bottleneck="lexicon"))
+    assemble(recipe(corruption={"name": "generator", "generator": "g"}))
+    both = assemble(
+        recipe(corruption={"name": "generator", "generator": "g"}, decoder_corruption="generator")
+    )
+    assert getattr(both.decoder_corruption, "name", None) == "g", "one generator for both sides"
+    contrast = {"masked_lm": 1, "reconstruction": 1, "span_contrast": {"temperature": 0.5}}
+    assemble(recipe(view={"name": "neighbours", "span": 64}, objectives=contrast))
 
 
 def test_recipe_then_flags_then_overrides() -> None:
@@ -109,7 +236,7 @@ def test_a_recipe_that_does_not_exist() -> None:
         find_recipe("bwo", "pretrain")
     assert caught.value.what == "there is no recipe named 'bwo'"
     assert caught.value.allowed.split(", ")[0] == "bow"
-    assert "dense" not in caught.value.allowed, "another verb's"
+    assert "dense" not in caught.value.allowed.split(", "), "another verb's"
     with pytest.raises(InputError) as missing:
         find_recipe("no/such.yaml", "pretrain")
     assert "there is no recipe file 'no/such.yaml'" in missing.value.what

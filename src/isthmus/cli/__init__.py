@@ -13,6 +13,7 @@ from isthmus.cli import (
     finetune,
     index,
     listing,
+    masking,
     pretrain,
     quickstart,
     rerun,
@@ -31,7 +32,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (pretrain, finetune, index, search, evaluate, rerun, listing, doctor, quickstart):
+for verb in (
+    pretrain,
+    finetune,
+    index,
+    search,
+    evaluate,
+    masking,
+    rerun,
+    listing,
+    doctor,
+    quickstart,
+):
     verb.add_to(app)
 
 

@@ -123,10 +123,11 @@ class DenseEncoder:
         """Writes the encoder for isthmus, AutoModel and sentence-transformers 5 and 6 alike."""
         self.backbone.save(folder)
         self.tokenizer.save(folder)
-        write_json(folder / SETTINGS_FILE, json.loads(self.settings.model_dump_json()))
-        self._save_for_sentence_transformers(folder)
+        self.describe(folder)
 
-    def _save_for_sentence_transformers(self, folder: Path) -> None:
+    def describe(self, folder: Path) -> None:
+        """Writes beside a saved model how it is meant to encode."""
+        write_json(folder / SETTINGS_FILE, json.loads(self.settings.model_dump_json()))
         # The class paths of version 5, which version 6 still knows; its own do not load in 5.
         modules = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
         if self.settings.similarity == "cosine":

@@ -12,7 +12,10 @@ from isthmus.registry import Registry
 _PARTS = {
     "view": "isthmus.pretrain.views",
     "corruption": "isthmus.pretrain.corruption",
+    "bottleneck": "isthmus.pretrain.bottlenecks",
+    "decoder": "isthmus.pretrain.decoders",
     "objective": "isthmus.pretrain.objectives",
+    "probe": "isthmus.pretrain.probes",
     "negatives": "isthmus.finetune.negatives",
     "loss": "isthmus.finetune.losses",
     "fusion": "isthmus.search.fusion",

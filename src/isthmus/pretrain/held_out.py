@@ -12,11 +12,10 @@ from torch import Tensor
 
 from isthmus.encoders.dense import pad
 from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.probe import HeldOut, ProbeSettings, Vector
+from isthmus.pretrain.probe import HeldOut, ProbeSettings, trained_vector
 from isthmus.pretrain.probes.coverage import frequent_tokens
 from isthmus.pretrain.probes.retrieval import RetrievalSettings
 from isthmus.pretrain.randomness import key
-from isthmus.pretrain.recipe import Parts
 from isthmus.pretrain.step import PretrainTask
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.records import Document
@@ -72,7 +71,7 @@ def prepare_held_out(
         corpus, held_out, documents, frame, settings, examples.seed
     )
     return HeldOut(
-        vector=_vector(task.parts, settings),
+        vector=trained_vector(task.parts) if settings.vector == "auto" else settings.vector,
         texts=frame.batches(texts),
         steps=[
             steps.collate([steps[_EPOCH, index] for index in block])
@@ -84,15 +83,6 @@ def prepare_held_out(
         group_of_passage=groups,
         frequent=_frequent(corpus, examples.rows, task.vocabulary),
     )
-
-
-def _vector(parts: Parts, settings: ProbeSettings) -> Vector:
-    if settings.vector != "auto":
-        return settings.vector
-    if getattr(getattr(parts.bottleneck, "settings", None), "form", None) is not None:
-        return "lexicon"
-    bag_of_words = parts.objectives.get("bag_of_words")
-    return "mean" if bag_of_words is not None and bag_of_words.settings.vector == "mean" else "cls"
 
 
 class _Frame:

@@ -159,6 +159,7 @@ class Bottleneck(Part, nn.Module, ABC):
 
     requires = frozenset({"hidden_states"})
     provides = frozenset({"bottleneck"})
+    trains: ClassVar[Literal["cls", "lexicon"]] = "cls"  # what it makes stand for a text
 
     @abstractmethod
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -37,6 +37,11 @@ class HeldOut:
     group_of_query: Tensor  # a query finds any passage of its group
     group_of_passage: Tensor
     frequent: Tensor  # tokens, by the number of training documents that hold them
+    logits: list[Tensor] = field(default_factory=list)  # of `texts`, kept for one look
+
+    def forget(self) -> None:
+        """Drops what was computed with weights that have changed since."""
+        self.logits.clear()
 
 
 class Probe(Part, ABC):
@@ -53,6 +58,15 @@ class Probe(Part, ABC):
         """The numbers, from a task in evaluation mode, without gradient."""
 
 
+def trained_vector(parts: Parts) -> Vector:
+    """What a recipe teaches to stand for a text."""
+    bag_of_words = parts.objectives.get("bag_of_words")
+    if bag_of_words is not None:
+        vector: Vector = bag_of_words.settings.vector
+        return vector
+    return "cls" if parts.bottleneck is None else parts.bottleneck.trains
+
+
 def represent(task: PretrainTask, batch: Batch, vector: Vector) -> Tensor:
     """What stands for each text when it is searched: a dense vector, or lexicon weights."""
     states = task.backbone(batch["input_ids"], batch["attention_mask"])
@@ -61,12 +75,17 @@ def represent(task: PretrainTask, batch: Batch, vector: Vector) -> Tensor:
     return _pooled(batch, states, vector)
 
 
-def vocabulary_logits(task: PretrainTask, batch: Batch, vector: Vector) -> Tensor:
-    """What each text's vector says about the vocabulary, in float32."""
-    states = task.backbone(batch["input_ids"], batch["attention_mask"])
-    if vector == "lexicon":
-        return _largest(task, batch, states)
-    return task.backbone.head(_pooled(batch, states, vector)).float()
+def vocabulary_logits(task: PretrainTask, held_out: HeldOut) -> Iterator[tuple[Batch, Tensor]]:
+    """Each batch of texts, and what their vectors say about the vocabulary, in float32."""
+    for number, batch in enumerate(on_device(task, held_out.texts)):
+        if number == len(held_out.logits):
+            states = task.backbone(batch["input_ids"], batch["attention_mask"])
+            if held_out.vector == "lexicon":
+                logits = _largest(task, batch, states)
+            else:
+                logits = task.backbone.head(_pooled(batch, states, held_out.vector)).float()
+            held_out.logits.append(logits)
+        yield batch, held_out.logits[number]
 
 
 def _pooled(batch: Batch, states: Tensor, vector: Vector) -> Tensor:
@@ -97,10 +116,10 @@ class ProbeSettings(Settings):
     """When to look, at what, and what follows from it."""
 
     documents: int = Field(
-        500, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
+        300, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
     )
     every: int | float = Field(
-        0.05, gt=0, description="steps between two looks; below 1: a share of all steps"
+        0.1, gt=0, description="steps between two looks; below 1: a share of all steps"
     )
     measure: dict[str, dict[str, Any]] = Field(
         default_factory=_all_probes, description="the probes, each with its settings"

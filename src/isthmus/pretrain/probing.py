@@ -61,15 +61,21 @@ class Probing(transformers.TrainerCallback):  # type: ignore[misc]
             earlier = [look[PREFIX + chosen] for look in looks(state.log_history)]
             if self._improves(values[PREFIX + chosen], earlier):
                 self._keep(state.global_step, values[PREFIX + chosen])
-        self.trainer.log(values)
+        self._log(values, control)
         patience = self.settings.patience
         if chosen is not None and patience is not None:
             seen = [look[PREFIX + chosen] for look in looks(state.log_history)]
             if len(seen) - 1 - self._best_place(seen) >= patience:
                 notice(f"{chosen} has not improved for {patience} looks: stop")
-                self.trainer.log({STOPPED_EARLY: float(state.global_step)})
+                self._log({STOPPED_EARLY: float(state.global_step)}, control)
                 control.should_training_stop = True
                 control.should_save = True
+
+    def _log(self, values: dict[str, float], control: Any) -> None:
+        # transformers takes any line for the one with the losses, which may be still to come.
+        wanted = control.should_log
+        self.trainer.log(values)
+        control.should_log = wanted
 
     def _measured(self) -> dict[str, float]:
         values: list[dict[str, float]] = [{}]
@@ -95,6 +101,7 @@ class Probing(transformers.TrainerCallback):  # type: ignore[misc]
             for name, probe in self.probes.items():
                 for metric, value in probe(task, self._held_out).items():
                     values[f"{PREFIX}{name}/{metric}" if metric else PREFIX + name] = value
+        self._held_out.forget()
         task.train(was_training)
         return values
 

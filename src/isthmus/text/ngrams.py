@@ -1,7 +1,7 @@
 """Exact counts of all n-grams of one to four tokens of a tokenised corpus, in bounded memory.
 
-Pieces of the corpus are counted by themselves, their keys sorted and spilled to disk as runs; the
-runs are merged range of keys by range of keys. Each file is written beside its name and renamed,
+Pieces of the corpus are counted by themselves, their keys sorted and spilled to disk as spills; the
+spills are merged range of keys by range of keys. Each file is written beside its name and renamed,
 so whoever finds a count half-done in `.ngrams.building/` goes on from the files that are there.
 The folder `ngrams/` appears whole, by one rename.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,28 @@ from joblib.externals.loky import get_reusable_executor
 from isthmus.config.output import write_json, writing
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.progress import Bar
-from isthmus.text.corpus import TokenisedCorpus, flat_tokens
+from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.spills import (
+    CountType,
+    Keys,
+    Spill,
+    cuts_of,
+    merge_range,
+    write_array,
+    write_spill,
+)
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.windows import (
+    LONGEST,
+    ORDERS,
+    Piece,
+    Tokens,
+    cut,
+    read,
+    regular_tokens,
+    windows_of,
+)
 
-ORDERS = (1, 2, 3, 4)
-LONGEST = ORDERS[-1]
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 # What a token of a piece, or an entry of a range, costs at most while it is worked on, measured:
@@ -38,12 +55,6 @@ _ENTRY_BYTES = 64
 _OWN_BYTES = 8 << 20  # the vocabulary, the pool of processes
 # Starting processes costs more than counting so few tokens.
 _WORTH_PROCESSES = 1 << 20
-
-Keys = npt.NDArray[np.uint64]
-Counts = npt.NDArray[np.unsignedinteger[Any]]
-Tokens = npt.NDArray[np.uint32]
-Piece = list[tuple[Path, int, int]]
-"""A stretch of the corpus: of each block file the first token, and the one after the last."""
 
 
 class NgramCounts:
@@ -56,7 +67,7 @@ class NgramCounts:
         self.vocabulary: int = manifest["vocabulary"]
         self.totals: dict[int, int] = dict(zip(ORDERS, manifest["totals"], strict=True))
         self._keys: dict[int, Keys] = {}
-        self._counts: dict[int, Counts] = {}
+        self._counts: dict[int, npt.NDArray[np.unsignedinteger[Any]]] = {}
         for order, distinct in zip(ORDERS, manifest["distinct"], strict=True):
             self._keys[order] = np.load(_table(folder, "keys", order), mmap_mode="r")
             self._counts[order] = np.load(_table(folder, "counts", order), mmap_mode="r")
@@ -124,18 +135,19 @@ def count_ngrams(
     """
     folder = corpus.folder / "ngrams"
     building = corpus.folder / ".ngrams.building"
-    with writing(folder), FileLock(corpus.folder / ".ngrams.lock"):
-        if not folder.exists():
-            tables = _Counting(corpus, tokenizer, memory, workers, building).run()
-            tables.rename(folder)
-        shutil.rmtree(building, ignore_errors=True)
+    if not folder.exists() or building.exists():
+        with writing(folder), FileLock(corpus.folder / ".ngrams.lock"):
+            if not folder.exists():
+                tables = _Counting(corpus, tokenizer, memory, workers, building).run()
+                tables.rename(folder)
+            shutil.rmtree(building, ignore_errors=True)
     counts = NgramCounts.load(folder)
     counts.check(tokenizer)
     return counts
 
 
 class _Counting:
-    """One count, or what is left of it: runs, merged parts and finished tables in a folder."""
+    """One count, or what is left of it: spills, merged parts and finished tables in a folder."""
 
     def __init__(
         self,
@@ -168,54 +180,60 @@ class _Counting:
         for orders in ((1, 2, 3), (4,)) if wide else (ORDERS,):
             pending = [order for order in orders if not self._finished(order)]
             if pending:
-                self._spill(pending)
-                for order in pending:
-                    self._merge(order)
+                self._count(pending)
+                self._merge(pending)
         if self.jobs > 1:
             get_reusable_executor().shutdown()  # idle workers would keep their memory for minutes
+        for torn in self.tables.glob(".*.partial"):
+            torn.unlink()
         self._describe()
         return self.tables
 
     def _finished(self, order: int) -> bool:
         return all(_table(self.tables, kind, order).is_file() for kind in ("keys", "counts"))
 
-    def _run(self, order: int, number: int) -> Path:
-        return self.building / f"run-{order}-{number:06d}"
+    def _spill(self, order: int, number: int) -> Path:
+        return self.building / f"spill-{order}-{number:06d}"
 
-    def _spill(self, orders: list[int]) -> None:
+    def _count(self, orders: list[int]) -> None:
         """Counts every piece by itself."""
         tasks = (
-            delayed(_spill_piece)(
-                piece, {order: self._run(order, number) for order in orders},
+            delayed(_count_piece)(
+                piece, {order: self._spill(order, number) for order in orders},
                 self.regular, self.tables, self.dtype,
             )
             for number, piece in enumerate(self.pieces)
         )  # fmt: skip
-        description = f"count {' '.join(f'{order}-grams' for order in orders)}"
-        with Bar(description, self.tokens, unit="tokens") as bar:
+        with Bar("count n-grams", self.tokens, unit="tokens") as bar:
             for done in in_parallel(tasks, self.jobs):
                 bar.advance(done)
 
-    def _merge(self, order: int) -> None:
-        """Adds up the runs of one order; these are removed when its tables are whole."""
-        runs = [_Run.open(self._run(order, n), self.dtype) for n in range(len(self.pieces))]
-        cuts = _cuts(runs, self.entries, self.jobs)
-        parts = [self.building / f"part-{order}-{n:06d}" for n in range(len(cuts) - 1)]
-        tasks = (
-            delayed(_merge_range)(runs, cuts[number], cuts[number + 1], part)
-            for number, part in enumerate(parts)
-        )
-        with Bar(f"merge {order}-grams", sum(run.size for run in runs), unit="n-grams") as bar:
-            for done in in_parallel(tasks, self.jobs):
-                bar.advance(done)
-        merged = [_Run.open(part, self.dtype) for part in parts]
-        shape = (sum(run.size for run in merged),)
-        keys = (run.keys(0, run.size) for run in merged)
+    def _merge(self, orders: list[int]) -> None:
+        """Adds up the spills of each order; they are removed when its tables are whole."""
+        numbers = range(len(self.pieces))
+        spills = {o: [Spill.open(self._spill(o, n), self.dtype) for n in numbers] for o in orders}
+        total = sum(spill.size for found in spills.values() for spill in found)
+        with Bar("merge n-grams", total, unit="n-grams") as bar:
+            for order, found in spills.items():
+                cuts = cuts_of(found, self.entries, self.jobs)
+                parts = [self.building / f"part-{order}-{n:06d}" for n in range(len(cuts) - 1)]
+                tasks = (
+                    delayed(merge_range)(found, cuts[number], cuts[number + 1], part)
+                    for number, part in enumerate(parts)
+                )
+                for done in in_parallel(tasks, self.jobs):
+                    bar.advance(done)
+                merged = [Spill.open(part, self.dtype) for part in parts]
+                self._write_tables(order, merged)
+                for spill in (*found, *merged):
+                    spill.file.unlink()
+
+    def _write_tables(self, order: int, merged: list[Spill]) -> None:
+        shape = (sum(part.size for part in merged),)
+        keys = (part.keys(0, part.size) for part in merged)
         write_array(_table(self.tables, "keys", order), keys, np.dtype("<u8"), shape)
-        counts = (run.counts(0, run.size) for run in merged)
+        counts = (part.counts(0, part.size) for part in merged)
         write_array(_table(self.tables, "counts", order), counts, self.dtype, shape)
-        for run in (*runs, *merged):
-            run.file.unlink()
 
     def _describe(self) -> None:
         counts = [np.load(_table(self.tables, "counts", n), mmap_mode="r") for n in ORDERS]
@@ -273,95 +291,6 @@ class _Coding:
         return keys
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A file of sorted distinct keys followed by their counts."""
-
-    file: Path
-    size: int
-    dtype: np.dtype[np.unsignedinteger[Any]]
-
-    @classmethod
-    def open(cls, file: Path, dtype: np.dtype[np.unsignedinteger[Any]]) -> _Run:
-        return cls(file, file.stat().st_size // (8 + dtype.itemsize), dtype)
-
-    def keys(self, start: int, stop: int) -> Keys:
-        return np.fromfile(self.file, "<u8", stop - start, offset=8 * start)
-
-    def counts(self, start: int, stop: int) -> Counts:
-        offset = 8 * self.size + self.dtype.itemsize * start
-        return np.fromfile(self.file, self.dtype, stop - start, offset=offset)
-
-    def mapped_keys(self) -> Keys:
-        if not self.size:
-            return np.zeros(0, dtype=np.uint64)
-        return np.memmap(self.file, "<u8", mode="r", shape=(self.size,))
-
-
-def regular_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """Of every id whether it may be part of an n-gram: all but the special ones."""
-    highest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values())
-    regular = np.ones(highest + 1, dtype=np.bool_)
-    regular[tokenizer.special_ids] = False
-    return regular
-
-
-def cut(corpus: TokenisedCorpus, size: int) -> Iterator[Piece]:
-    """The corpus in pieces of `size` tokens, wherever documents and blocks begin."""
-    piece: Piece = []
-    room = size
-    for file in corpus.files:
-        start, end = 0, len(flat_tokens(file)[0])
-        while start < end:
-            stop = min(end, start + room)
-            piece.append((file, start, stop))
-            room -= stop - start
-            start = stop
-            if not room:
-                yield piece
-                piece, room = [], size
-    if piece:
-        yield piece
-
-
-def read(piece: Piece, regular: npt.NDArray[np.bool_]) -> tuple[Tokens, npt.NDArray[np.uint8]]:
-    """The tokens of a piece and three more, and the longest n-gram that starts at each (0 to 4)."""
-    length = sum(stop - start for _, start, stop in piece)
-    tokens = np.zeros(length + LONGEST - 1, dtype=np.uint32)
-    joined = np.zeros(length + LONGEST - 1, dtype=np.bool_)  # with the token that follows
-    filled = 0
-    for file, start, stop in piece:
-        flat, offsets = flat_tokens(file)
-        seen = flat[start : stop + LONGEST - 1]  # beyond `stop` at the end of the piece only
-        tokens[filled : filled + len(seen)] = seen
-        joined[filled : filled + len(seen)] = True
-        inside = np.searchsorted(offsets, [start, start + len(seen)], side="right")
-        ends = offsets[inside[0] : inside[1]].astype(np.int64) - start
-        joined[filled + ends - 1] = False
-        filled += stop - start
-    if (highest := int(tokens.max(initial=0))) >= len(regular):
-        raise MismatchError(
-            f"the corpus holds token {highest:,}, but the tokenizer has {len(regular):,} tokens",
-            where=str(piece[0][0]),
-            allowed="the tokenizer that made the corpus",
-            remedy="tokenise the corpus again",
-        )
-    good = regular[tokens]
-    joined[:-1] &= good[1:]
-    reach = np.ones(length, dtype=np.uint8)
-    for place in reversed(range(LONGEST - 1)):
-        reach *= joined[place : place + length]
-        reach += 1
-    reach *= good[:length]
-    return tokens, reach
-
-
-def windows_of(tokens: Tokens, order: int) -> npt.NDArray[np.uint32]:
-    """The n-gram that starts at each token of what `read` gives: [n, order], a view."""
-    length = len(tokens) - LONGEST + 1
-    return np.lib.stride_tricks.sliding_window_view(tokens, order)[:length]
-
-
 def in_parallel(tasks: Iterable[Any], jobs: int) -> Iterator[Any]:
     """The results of joblib's tasks in their order, few of them waiting."""
     results: Iterator[Any] = Parallel(
@@ -370,35 +299,11 @@ def in_parallel(tasks: Iterable[Any], jobs: int) -> Iterator[Any]:
     return results
 
 
-def write_whole(file: Path, write: Callable[[Any], None]) -> None:
-    """Writes a file that appears under its name only when it is whole."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    with partial.open("wb") as stream:
-        write(stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(file)
-
-
-def write_array(
-    file: Path, parts: Iterable[npt.NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> None:
-    """Writes a .npy file from parts that come one after the other."""
-    header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-
-    def write(stream: Any) -> None:
-        np.lib.format.write_array_header_1_0(stream, header)
-        for part in parts:
-            part.tofile(stream)
-
-    write_whole(file, write)
-
-
 def _share(tokens: int, memory: int, workers: int) -> tuple[int, int]:
     """How many processes work, and how many tokens or entries each may hold at a time.
 
-    Merging samples every run at as many places as there are runs, so with r runs of n entries it is
-    bounded by the same n as long as r * r <= n. Where memory is short, fewer processes share it.
+    To merge r spills, keys are sampled in proportion to r * r, so a process that holds n entries
+    can merge the square root of n spills. Where memory is short, fewer processes share it.
     """
     jobs = workers if tokens > _WORTH_PROCESSES else 1
     for processes in range(jobs, 0, -1):
@@ -414,15 +319,15 @@ def _share(tokens: int, memory: int, workers: int) -> tuple[int, int]:
     )
 
 
-def _spill_piece(
+def _count_piece(
     piece: Piece,
-    runs: dict[int, Path],
+    spills: dict[int, Path],
     regular: npt.NDArray[np.bool_],
     tables: Path,
-    dtype: np.dtype[np.unsignedinteger[Any]],
+    dtype: CountType,
 ) -> int:
-    """Writes the runs of one piece that are not there yet; returns its tokens."""
-    missing = {order: file for order, file in runs.items() if not file.is_file()}
+    """Writes the spills of one piece that are not there yet; returns its tokens."""
+    missing = {order: file for order, file in spills.items() if not file.is_file()}
     if missing:
         bigrams = _table(tables, "keys", 2)
         numbered = np.load(bigrams, mmap_mode="r") if bigrams.is_file() else None
@@ -431,71 +336,8 @@ def _spill_piece(
         for order, file in missing.items():
             keys = coding.encode(windows_of(tokens, order))[0][reach >= order]
             keys.sort()
-            _write_run(file, keys, None, dtype)
+            write_spill(file, keys, None, dtype)
     return sum(stop - start for _, start, stop in piece)
-
-
-def _cuts(runs: list[_Run], entries: int, jobs: int) -> npt.NDArray[np.int64]:
-    """Where to cut each run, [ranges + 1, runs], so that no range of keys has too many entries.
-
-    The keys at every `step`-th place of each run are sorted together, and every as-many-th as there
-    are runs begins a range. A key is at most once in a run, so fewer than two samples per run fall
-    into a range, and three steps of each run is the most it can hold.
-    """
-    sizes = np.array([run.size for run in runs], dtype=np.int64)
-    if not sizes.sum():
-        return np.zeros((1, len(runs)), dtype=np.int64)
-    most = min(entries, -(-int(sizes.sum()) // jobs))
-    step = max(1, most // (3 * len(runs)))
-    samples = np.concatenate([np.array(run.mapped_keys()[::step]) for run in runs])
-    samples.sort()
-    begins = np.unique(samples[:: len(runs)])[1:]
-    cuts = np.zeros((len(begins) + 2, len(runs)), dtype=np.int64)
-    for number, run in enumerate(runs):
-        cuts[1:-1, number] = np.searchsorted(run.mapped_keys(), begins)
-    cuts[-1] = sizes
-    return cuts
-
-
-def _merge_range(
-    runs: list[_Run], low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], file: Path
-) -> int:
-    """Writes the sums of one range of keys unless they are there; returns the entries read."""
-    total = int((high - low).sum())
-    if file.is_file():
-        return total
-    keys = np.empty(total, dtype=np.uint64)
-    counts = np.empty(total, dtype=runs[0].dtype)
-    filled = 0
-    for run, start, stop in zip(runs, low.tolist(), high.tolist(), strict=True):
-        keys[filled : filled + stop - start] = run.keys(start, stop)
-        counts[filled : filled + stop - start] = run.counts(start, stop)
-        filled += stop - start
-    order = np.argsort(keys, kind="stable")  # finds the runs, and merges them
-    keys, counts = keys[order], counts[order]
-    del order
-    _write_run(file, keys, counts, runs[0].dtype)
-    return total
-
-
-def _write_run(
-    file: Path, keys: Keys, counts: Counts | None, dtype: np.dtype[np.unsignedinteger[Any]]
-) -> None:
-    """Writes sorted keys once each, with the sum of their counts, or how often they came."""
-    first = np.ones(len(keys), dtype=np.bool_)
-    np.not_equal(keys[1:], keys[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
-    distinct = keys[starts]
-    if counts is None:
-        sums = np.diff(starts, append=len(keys)).astype(dtype)
-    else:
-        sums = np.add.reduceat(counts, starts, dtype=dtype)
-
-    def write(stream: Any) -> None:
-        distinct.tofile(stream)
-        sums.tofile(stream)
-
-    write_whole(file, write)
 
 
 def _find(table: Keys, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

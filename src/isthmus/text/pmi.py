@@ -18,19 +18,10 @@ from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.progress import Bar
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.text.ngrams import (
-    ORDERS,
-    NgramCounts,
-    Piece,
-    cut,
-    in_parallel,
-    read,
-    regular_tokens,
-    windows_of,
-    write_array,
-    write_whole,
-)
+from isthmus.text.ngrams import NgramCounts, in_parallel
+from isthmus.text.spills import write_array, write_whole
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.windows import ORDERS, Piece, cut, read, regular_tokens, windows_of
 
 _PIECE_TOKENS = 1 << 18  # some tens of megabytes in each process
 _COLUMNS = len(ORDERS) - 1
@@ -68,22 +59,31 @@ def pmi_column(
     file = corpus.folder / f"pmi-{counts.corpus}-{minimum_count}.npy"
     building = corpus.folder / f".{file.name}.building"
     shape = (int(corpus.lengths.sum(dtype=np.int64)), _COLUMNS)
-    with writing(file), FileLock(corpus.folder / ".pmi.lock"):
-        if not file.is_file():
-            building.mkdir(exist_ok=True)
-            parts = _compute(corpus, counts, regular_tokens(tokenizer), minimum_count, building)
-            arrays = (np.fromfile(part, "<f4") for part in parts)
-            write_array(file, arrays, np.dtype("<f4"), shape)
-        shutil.rmtree(building, ignore_errors=True)
-    values = np.load(file, mmap_mode="r")
-    if values.shape != shape:
+    if not file.is_file() or building.exists():
+        with writing(file), FileLock(corpus.folder / ".pmi.lock"):
+            if not file.is_file():
+                building.mkdir(exist_ok=True)
+                parts = _compute(corpus, counts, regular_tokens(tokenizer), minimum_count, building)
+                arrays = (np.fromfile(part, "<f4") for part in parts)
+                write_array(building / "values.npy", arrays, np.dtype("<f4"), shape)
+                (building / "values.npy").rename(file)
+            shutil.rmtree(building, ignore_errors=True)
+    return PmiColumn(_load(file, shape), corpus.lengths)
+
+
+def _load(file: Path, shape: tuple[int, ...]) -> Values:
+    try:
+        values: Values = np.load(file, mmap_mode="r")
+        if values.shape != shape:
+            raise ValueError(f"their shape is {values.shape}, not {shape}")
+    except (ValueError, EOFError) as error:
         raise InputError(
-            f"the PMI values are damaged: their shape is {values.shape}, not {shape}",
+            f"the PMI values are damaged: {error}",
             where=str(file),
             allowed="the file as isthmus wrote it",
             remedy="remove the file: it is computed again",
-        )
-    return PmiColumn(values, corpus.lengths)
+        ) from None
+    return values
 
 
 def _compute(
@@ -94,7 +94,7 @@ def _compute(
     building: Path,
 ) -> list[Path]:
     pieces = list(cut(corpus, _PIECE_TOKENS))
-    parts = [building / f"part-{number:06d}" for number in range(len(pieces))]
+    parts = [building / f"part-{_PIECE_TOKENS}-{number:06d}" for number in range(len(pieces))]
     jobs = 1 if len(pieces) < 2 else os.cpu_count() or 1
     tasks = (
         delayed(_write_part)(part, piece, counts.folder, regular, minimum_count)

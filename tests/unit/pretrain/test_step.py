@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 from isthmus.nn.sizes import new_backbone
-from isthmus.pretrain.parts import Text, Vocabulary
-from isthmus.pretrain.randomness import key
+from isthmus.pretrain.examples import Example, PretrainExamples
+from isthmus.pretrain.parts import Text
+from isthmus.pretrain.randomness import key, second
 from isthmus.pretrain.recipe import PretrainSettings, assemble
-from isthmus.pretrain.step import PretrainExamples, PretrainTask
+from isthmus.pretrain.step import PretrainTask
+from isthmus.pretrain.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.pretrain.views.same import Same, SameSettings
+from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -41,7 +44,7 @@ def corpus(tmp_path: Path) -> TokenisedCorpus:
 
 
 def test_head_keeps_the_beginning() -> None:
-    text = same("head")(DOCUMENT, 12, key(0, 0, 0))
+    (text,) = same("head")(DOCUMENT, 12, key(0, 0, 0))
     assert text.tokens.tolist() == list(range(10, 22))
     assert text.words.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
@@ -50,10 +53,11 @@ def test_random_crops_reach_every_window_and_depend_on_the_key_alone() -> None:
     starts = set()
     for epoch in range(400):
         drawn = key(1, epoch, 5)
-        text = same("random")(DOCUMENT, 12, drawn)
+        (text,) = same("random")(DOCUMENT, 12, drawn)
         assert text.tokens.tolist() == list(range(text.tokens[0], text.tokens[0] + 12))
         assert text.words.tolist() == [(token - 10) // 2 for token in text.tokens]
-        assert same("random")(DOCUMENT, 12, drawn).tokens[0] == text.tokens[0]
+        assert same("random")(DOCUMENT, 12, drawn)[0].tokens[0] == text.tokens[0]
+        assert text.start == text.tokens[0] - 10, "where columns beside the corpus are cut"
         starts.add(int(text.tokens[0]))
     assert starts == set(range(10, 29)), "19 windows, the last included"
 
@@ -61,7 +65,7 @@ def test_random_crops_reach_every_window_and_depend_on_the_key_alone() -> None:
 @pytest.mark.parametrize("crop", ["head", "random"])
 @pytest.mark.parametrize("room", [30, 31, 500])
 def test_a_text_that_fits_is_never_cropped(crop: str, room: int) -> None:
-    text = same(crop)(DOCUMENT, room, key(0, 3, 0))
+    (text,) = same(crop)(DOCUMENT, room, key(0, 3, 0))
     assert text.tokens.tolist() == DOCUMENT.tokens.tolist()
 
 
@@ -82,12 +86,74 @@ def test_batches_are_framed_and_padded(corpus: TokenisedCorpus) -> None:
         assert batch["words"][row].tolist() == [-1, *words, -1] + [-1] * padding
 
 
-def test_words_are_counted_from_the_first_one_shown() -> None:
-    examples = PretrainExamples.__new__(PretrainExamples)
-    examples.prefix, examples.suffix, examples.pad_id = [2], [3], 0
-    late = Text(np.array([7, 8, 9], np.int32), np.array([41, 41, 43], np.int32))
-    batch = examples.collate([(late, 1)])
-    assert batch["words"].tolist() == [[-1, 0, 0, 2, -1]]
+def test_words_are_counted_without_gaps_from_the_first_one_shown() -> None:
+    view = same("head")
+    examples = PretrainExamples(cast(Any, None), view, TOKENIZER, 16, 0, rows=np.arange(0))
+    late = Text(np.array([7, 8, 9, 4, 9], np.int32), np.array([41, 41, 43, -1, 50], np.int32))
+    batch = examples.collate([Example((late,), ({},), 1)])
+    assert batch["words"].tolist() == [[-1, 0, 0, 1, -1, 2, -1]]
+
+
+class Places:
+    """A column that tells document and place of every token."""
+
+    def __init__(self, corpus: TokenisedCorpus) -> None:
+        self.lengths = corpus.lengths
+
+    def __getitem__(self, row: int, /) -> Any:
+        places = np.arange(self.lengths[row], dtype=np.float32)
+        return np.stack([places, np.full_like(places, row)], 1)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_columns_are_cut_like_the_text(pairs: bool, corpus: TokenisedCorpus) -> None:
+    view = Neighbours(NeighboursSettings(span=12)) if pairs else same("random")
+    columns = {"places": Places(corpus)}
+    examples = PretrainExamples(corpus, view, TOKENIZER, 16, 3, columns)
+    order = [2, 0, 3, 4]
+    shown = [examples[1, row] for row in order]
+    batch = examples.collate(shown)
+    texts = [text for side in range(view.rows) for text in (each.texts[side] for each in shown)]
+    assert any(text.start > 0 for text in texts)
+    for row, text in enumerate(texts):
+        count = len(text.tokens)
+        found = batch["places"][row]
+        assert found[[0, *range(count + 1, len(found))]].isnan().all(), "special ones and padding"
+        document = order[row % len(order)]
+        tokens = corpus[document].tokens
+        for place, token in enumerate(text.tokens.tolist(), start=1):
+            where, source = found[place].tolist()
+            assert source == document
+            assert tokens[int(where)] == token == batch["input_ids"][row, place]
+            assert where == text.start + place - 1
+
+
+def test_a_batch_of_pairs(corpus: TokenisedCorpus) -> None:
+    view = Neighbours(NeighboursSettings(span=12))
+    examples = PretrainExamples(corpus, view, TOKENIZER, max_length=32, seed=7)
+    rows = [2, 1, 3]
+    shown = [examples[4, row] for row in rows]
+    batch = examples.collate(shown)
+    assert batch["partner"].tolist() == [3, 4, 5, 0, 1, 2]
+    first = [key(7, 4, row) for row in rows]
+    assert batch["keys"].tolist() == first + [second(drawn) for drawn in first]
+    assert batch["repeated"].tolist() == [False, True, True] * 2, "documents of one span"
+    assert (batch["attention_mask"].sum(1) <= 12).all()
+    for side in range(2):
+        for document, example in enumerate(shown):
+            row = side * 3 + document
+            count = len(example.texts[side].tokens)
+            expected = [2, *example.texts[side].tokens.tolist(), 3]
+            assert batch["input_ids"][row, : count + 2].tolist() == expected
+
+
+def test_rows_chooses_documents_and_keeps_their_keys(corpus: TokenisedCorpus) -> None:
+    every = PretrainExamples(corpus, same("head"), TOKENIZER, 16, 7)
+    some = PretrainExamples(corpus, same("head"), TOKENIZER, 16, 7, rows=np.array([4, 1]))
+    assert len(some) == 2
+    assert some.lengths.tolist() == every.lengths[[4, 1]].tolist()
+    assert some[3, 0].key == every[3, 4].key == key(7, 3, 4)
+    assert some[3, 1].texts[0].tokens.tolist() == every[3, 1].texts[0].tokens.tolist()
 
 
 def task(**change: Any) -> PretrainTask:
@@ -122,11 +188,20 @@ def test_the_encoder_reads_the_corrupted_text(
     assert model.weights(0.3) == {"masked_lm": 1.0, "bag_of_words": 0.5}
 
 
+def test_the_batch_given_is_not_changed(corpus: TokenisedCorpus) -> None:
+    examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=32, seed=0)
+    batch = examples.collate([examples[0, 0], examples[0, 4]])
+    before = {name: value.clone() for name, value in batch.items()}
+    task().prepare(batch)
+    assert set(batch) == set(before)
+    assert all(torch.equal(batch[name], before[name]) for name in before)
+
+
 def test_without_corruption_the_encoder_reads_the_text_itself(corpus: TokenisedCorpus) -> None:
     examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=32, seed=0)
     model = task(corruption=None, objectives={"bag_of_words": 1.0})
     batch = examples.collate([examples[0, 0]])
-    assert model.prepare(batch) is batch
+    assert set(model.prepare(batch)) == set(batch)
     assert torch.isfinite(model(batch)["bag_of_words"])
 
 

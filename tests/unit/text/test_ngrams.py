@@ -26,7 +26,24 @@ from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.ngrams import NgramCounts, count_ngrams
 from isthmus.text.tokenizer import Tokenizer
 
-WORDS = "the a cat dog sat ran on under mat tree and then it slept all day".split()
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sat",
+    "ran",
+    "on",
+    "under",
+    "mat",
+    "tree",
+    "and",
+    "then",
+    "it",
+    "slept",
+    "all",
+    "day",
+]
 TOKENIZER = new_tokenizer([" ".join(WORDS)] * 2, 200)
 
 
@@ -94,7 +111,7 @@ def test_an_interrupted_count_keeps_what_is_whole(
     whole = count_ngrams(made_up(300, tmp_path / "whole"), TOKENIZER, 40 << 20, workers=1)
     corpus = made_up(300, tmp_path)
     steps = {"read": 0, "merge": 0}
-    read, merge = ngrams_module.read, ngrams_module._cuts
+    read, merge = ngrams_module.read, ngrams_module.cuts_of
 
     def reading(*arguments: object) -> object:
         steps["read"] += 1
@@ -109,12 +126,13 @@ def test_an_interrupted_count_keeps_what_is_whole(
         return merge(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ngrams_module, "read", reading)
-    monkeypatch.setattr(ngrams_module, "_cuts", merging)
+    monkeypatch.setattr(ngrams_module, "cuts_of", merging)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             count_ngrams(corpus, TOKENIZER, 40 << 20, workers=1)
         assert not (corpus.folder / "ngrams").exists()
-    pieces = len(list(corpus.folder.glob(".ngrams.building/run-4-*")))
+    (corpus.folder / ".ngrams.building" / "tables" / ".keys-1.npy.7.partial").touch()
+    pieces = len(list(corpus.folder.glob(".ngrams.building/spill-4-*")))
     assert pieces > 4
     counts = count_ngrams(corpus, TOKENIZER, 40 << 20, workers=1)
     assert steps == {"read": pieces + 1, "merge": 5}, "each piece is read once, orders merged once"
@@ -127,36 +145,41 @@ def test_an_interrupted_count_under_another_bound_starts_anew(
     monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 1 << 15)
     whole = count_ngrams(made_up(300, tmp_path / "whole"), TOKENIZER, 40 << 20, workers=1)
     corpus = made_up(300, tmp_path)
-    monkeypatch.setattr(ngrams_module, "_cuts", lambda *_: [][0])
+    monkeypatch.setattr(ngrams_module, "cuts_of", lambda *_: [][0])
     with pytest.raises(IndexError):
         count_ngrams(corpus, TOKENIZER, 40 << 20, workers=1)
     monkeypatch.undo()
-    assert list(corpus.folder.glob(".ngrams.building/run-*"))
+    assert list(corpus.folder.glob(".ngrams.building/spill-*"))
     counts = count_ngrams(corpus, TOKENIZER, workers=1)
     assert contents(counts.folder) == contents(whole.folder)
 
 
+# The tokenizer without transformers, which takes long to import.
 COUNT = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from tokenizers import Tokenizer as FastTokenizer
 from isthmus.text import ngrams, pmi
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
-ngrams._ENTRY_BYTES, ngrams._WORTH_PROCESSES, pmi._PIECE_TOKENS = 1 << 14, 0, 2000
-corpus, tokenizer = TokenisedCorpus(Path(sys.argv[1])), Tokenizer.load(sys.argv[2])
-counts = ngrams.count_ngrams(corpus, tokenizer, 56 << 20, workers=int(sys.argv[3]))
+ngrams._ENTRY_BYTES, ngrams._WORTH_PROCESSES, pmi._PIECE_TOKENS = 1 << 14, 0, 1000
+corpus, workers = TokenisedCorpus(Path(sys.argv[1])), int(sys.argv[3])
+pmi.os.cpu_count = lambda: workers
+backend = FastTokenizer.from_file(sys.argv[2])
+tokenizer = Tokenizer(SimpleNamespace(backend_tokenizer=backend, all_special_ids=[0, 1, 2, 3, 4]))
+counts = ngrams.count_ngrams(corpus, tokenizer, 56 << 20, workers)
 pmi.pmi_column(corpus, counts, tokenizer, 2)
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_any_moment(workers: int, tmp_path: Path) -> None:
-    TOKENIZER.save(tmp_path / "tokenizer")
-    tokenizer = Tokenizer.load(str(tmp_path / "tokenizer"))
-    corpora = {name: made_up(2500, tmp_path / name, tokenizer) for name in ("whole", "killed")}
+@pytest.mark.parametrize(("workers", "lives"), [(1, 5), (2, 2)])
+def test_killed_at_any_moment(workers: int, lives: int, tmp_path: Path) -> None:
+    TOKENIZER.backend.save(str(tmp_path / "tokenizer.json"))
+    corpora = {name: made_up(5000, tmp_path / name) for name in ("whole", "killed")}
 
     def start(name: str) -> subprocess.Popen[bytes]:
-        arguments = [str(corpora[name].folder), str(tmp_path / "tokenizer"), str(workers)]
+        arguments = [str(corpora[name].folder), str(tmp_path / "tokenizer.json"), str(workers)]
         command = [sys.executable, "-c", COUNT, *arguments]
         return subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
 
@@ -164,27 +187,27 @@ def test_killed_at_any_moment(workers: int, tmp_path: Path) -> None:
         walked = os.walk(corpora["killed"].folder)
         return {f"{parent}/{name}" for parent, _, files in walked for name in files}
 
-    whole = start("whole")
+    assert start("whole").wait() == 0
     generator = random.Random(workers)
     kills = 0
-    for _ in range(5):
+    for _ in range(lives):
         before = names()
         process = start("killed")
+        # Every life leaves something new, so the end is reached.
         while process.poll() is None and names() == before:
             time.sleep(0.002)
-        time.sleep(generator.uniform(0, 0.15))
+        time.sleep(generator.uniform(0, 0.06))
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            kills += 1
-        assert process.wait() in (0, -signal.SIGKILL)
-    assert kills >= 3
+        kills += process.wait() == -signal.SIGKILL
+        assert process.returncode in (0, -signal.SIGKILL)
+    assert kills >= 2
     assert start("killed").wait() == 0
-    assert whole.wait() == 0
     one, two = (corpora[name].folder for name in ("whole", "killed"))
     assert contents(one / "ngrams") == contents(two / "ngrams")
     (column,) = one.glob("pmi-*.npy")
     assert column.read_bytes() == (two / column.name).read_bytes()
-    assert not list(two.glob(".*.building"))
+    assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
 
 
 def test_a_corpus_without_ngrams(tmp_path: Path) -> None:
@@ -208,12 +231,6 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
         assert TOKENIZER.fingerprint in caught.value.what
         assert other.fingerprint in caught.value.what
         assert caught.value.where == str(counts.folder)
-
-
-def test_a_corpus_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    small = new_tokenizer(["a"], 8)
-    with pytest.raises(MismatchError, match="the tokenizer has 6 tokens"):
-        count_ngrams(made_up(20, tmp_path), small)
 
 
 def test_too_little_memory_is_refused(tmp_path: Path) -> None:
@@ -260,7 +277,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(ngrams_module, "write_whole", full)
+    monkeypatch.setattr("isthmus.text.spills.write_whole", full)
     with pytest.raises(OutputError, match="no space left on the disk"):
         count_ngrams(corpus, TOKENIZER)
     monkeypatch.undo()

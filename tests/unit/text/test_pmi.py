@@ -41,7 +41,7 @@ def test_by_hand(tmp_path: Path) -> None:
     ]  # fmt: skip
     np.testing.assert_allclose(column[0], expected, rtol=1e-6)
     assert column[1].shape == (0, 3)
-    np.testing.assert_allclose(column[2], [expected[0][:1] + [nan, nan], [nan] * 3], rtol=1e-6)
+    np.testing.assert_allclose(column[2], [[*expected[0][:1], nan, nan], [nan] * 3], rtol=1e-6)
     assert np.isnan(column[3]).all(), "nothing reaches over an unknown token"
 
 
@@ -109,9 +109,10 @@ def test_damaged_values_are_refused(tmp_path: Path) -> None:
     counts = count_ngrams(corpus, TOKENIZER)
     pmi_column(corpus, counts, TOKENIZER, 1)
     (file,) = corpus.folder.glob("pmi-*.npy")
-    np.save(file, np.zeros((2, 3), dtype=np.float32))
-    with pytest.raises(InputError, match="PMI values are damaged"):
-        pmi_column(corpus, counts, TOKENIZER, 1)
+    for damage in (file.read_bytes()[:-4], b"", file.read_bytes().replace(b"(9, 3)", b"(8, 3)")):
+        file.write_bytes(damage)
+        with pytest.raises(InputError, match="PMI values are damaged"):
+            pmi_column(corpus, counts, TOKENIZER, 1)
 
 
 def test_rows_outside_are_refused(tmp_path: Path) -> None:

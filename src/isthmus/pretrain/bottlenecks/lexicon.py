@@ -32,6 +32,7 @@ class Lexicon(Bottleneck):
     settings: LexiconSettings
     requires = frozenset({"hidden_states", "input_ids"})
     uses_head = True
+    trains = "lexicon"
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""

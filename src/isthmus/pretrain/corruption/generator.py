@@ -54,35 +54,39 @@ class Generator(Corruption):
         if self.name is None and isinstance(encoder, Generator):
             self.name = encoder.name
         if self.name is None:
-            where = "corruption" if self.side == "encoder" else "decoder_corruption"
             raise SettingsError(
-                f"{where}.generator is not set: nothing would fill the masked tokens",
-                where=f"{where}.generator",
+                f"{self.where} is not set: nothing would fill the masked tokens",
+                where=self.where,
                 allowed="a folder or hub name of a masked language model with the same tokenizer, "
                 "such as google/electra-base-generator",
-                remedy=f"--set {where}.generator=NAME",
+                remedy=f"--set {self.where}=NAME",
             )
+
+    @property
+    def where(self) -> str:
+        """The setting that names the generator."""
+        return f"{'corruption' if self.side == 'encoder' else 'decoder_corruption'}.generator"
 
     def data(self) -> Mapping[str, str]:
         """The generator's weights."""
         assert self.name is not None
-        return {"generator": model_fingerprint(model_folder(self.name)) or self.name}
+        return {self.where: model_fingerprint(model_folder(self.name, self.where)) or self.name}
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Loads the generator; refuses one without a head or with other tokens."""
         assert self.name is not None
-        self.model, other = _load(model_folder(self.name))
+        self.model, other = _load(model_folder(self.name, self.where))
         if not self.model.has_head:
             raise MismatchError(
                 f"the generator {self.name!r} has no masked-LM head",
-                where="corruption.generator",
+                where=self.where,
                 allowed="a masked language model",
                 remedy="choose a checkpoint with its head, such as an ELECTRA generator",
             )
         if other.backend.get_vocab() != tokenizer.backend.get_vocab():
             raise MismatchError(
                 f"the generator {self.name!r} has another vocabulary than the model",
-                where="corruption.generator",
+                where=self.where,
                 allowed=f"a masked language model with the model's {len(tokenizer):,} tokens",
                 remedy="choose a generator made with the model's own tokenizer",
             )

@@ -68,8 +68,10 @@ def visibility(keys: Tensor, words: Tensor, attended: Tensor, rate: float) -> Te
     texts, length = words.shape
     lanes = -(-length // _LANES)
     # For every word, 16 random bits for every row that might see it: four numbers from one draw.
-    drawn = draw_bits(keys, _VISIBILITY_STREAM, length * lanes).view(torch.int16)
-    threshold = round(rate * 2**16) - 2**15
+    # A key for each word first: what a row sees must not depend on how far its batch is padded.
+    word_keys = draw_bits(keys, _VISIBILITY_STREAM, length).flatten()
+    drawn = draw_bits(word_keys, _VISIBILITY_STREAM, lanes).view(torch.int16)
+    threshold = min(round(rate * 2**16), 2**16 - 1) - 2**15
     hidden = drawn.view(texts, length, lanes * _LANES)[:, :, :length] < threshold
     hidden = hidden[torch.arange(texts, device=keys.device)[:, None], words.clamp(min=0)]
     visible = ~hidden | (words < 0)[:, :, None]

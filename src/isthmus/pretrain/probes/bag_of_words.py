@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isthmus.pretrain.objectives.bag_of_words import bag, bag_of_words
-from isthmus.pretrain.probe import HeldOut, Probe, on_device, vocabulary_logits
+from isthmus.pretrain.probe import HeldOut, Probe, vocabulary_logits
 from isthmus.pretrain.step import PretrainTask
 
 
@@ -15,9 +15,9 @@ class BagOfWords(Probe):
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
         """The mean over the texts that have a bag."""
         total, count = 0.0, 0
-        for batch in on_device(task, held_out.texts):
+        for batch, logits in vocabulary_logits(task, held_out):
             bags = bag(batch["input_ids"], task.vocabulary)
-            losses = bag_of_words(vocabulary_logits(task, batch, held_out.vector), bags)
+            losses = bag_of_words(logits, bags)
             sizes = bags.sum(1)
             total += float((losses - sizes.clamp(min=1).log()).sum())
             count += int((sizes > 0).sum())

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from isthmus.config import Settings
 from isthmus.pretrain.objectives.bag_of_words import bag
-from isthmus.pretrain.probe import HeldOut, Probe, on_device, vocabulary_logits
+from isthmus.pretrain.probe import HeldOut, Probe, vocabulary_logits
 from isthmus.pretrain.step import PretrainTask
 
 
@@ -32,10 +32,10 @@ class Coverage(Probe):
         """The means over the texts that have a bag."""
         sums = dict.fromkeys(("", "constant", "ceiling"), 0.0)
         count = 0
-        for batch in on_device(task, held_out.texts):
+        for batch, logits in vocabulary_logits(task, held_out):
             bags = bag(batch["input_ids"], task.vocabulary)
             sizes = bags.sum(1)
-            named = vocabulary_logits(task, batch, held_out.vector).topk(self.settings.k).indices
+            named = logits.topk(self.settings.k).indices
             frequent = held_out.frequent[: self.settings.k].to(named.device)
             shares = {
                 "": bags.gather(1, named).sum(1),

@@ -1,0 +1,138 @@
+"""What each masking costs: as a ratio to uniform masking, and as a share of a training step.
+
+The peers are the papers' own figures: CDMAE's table 6 has PMI masking at 2.75 times and RetroMAE's
+per-row masks at 29 times the cost of uniform masking (batch 128, 150 tokens, CPU).
+
+    python benchmarks/masking.py [--batch 128] [--length 150] [--model NAME] [--rounds 9]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from isthmus.nn.loading import MINILM, model_folder
+from isthmus.nn.sizes import new_backbone
+from isthmus.pretrain.corruption.importance import Importance, ImportanceSettings
+from isthmus.pretrain.corruption.nested import Nested, NestedSettings
+from isthmus.pretrain.corruption.uniform import Uniform
+from isthmus.pretrain.corruption.whole_word import WholeWord
+from isthmus.pretrain.decoders.enhanced import visibility
+from isthmus.pretrain.masking import MaskingSettings
+from isthmus.pretrain.objectives.masked_lm import masked_lm
+from isthmus.pretrain.randomness import key
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+_PIECES = 1.25  # tokens per word: English text in the vocabulary of BERT
+
+
+def main() -> None:
+    """Prints a line per strategy."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--length", type=int, default=150)
+    parser.add_argument("--model", default=MINILM, help="whose tokenizer is used")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=9, help="the median of so many is printed")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    tokenizer = Tokenizer.load(model_folder(options.model))
+    vocabulary = Vocabulary(tokenizer, len(tokenizer)).to(device)
+    batch = _batch(options.batch, options.length, tokenizer, device)
+    uniform = Uniform(MaskingSettings())
+    both = {**batch, **uniform(batch, vocabulary)}
+    importance = Importance(ImportanceSettings(rate=0.5))
+    nested = Nested(NestedSettings(rate=0.5), "decoder")
+    attended = batch["attention_mask"].bool()
+    strategies: dict[str, Callable[[], object]] = {
+        "uniform": lambda: uniform(batch, vocabulary),
+        "whole_word": lambda: whole_word(batch, vocabulary),
+        "importance": lambda: importance(batch, vocabulary),
+        "nested": lambda: nested(both, vocabulary),
+        "enhanced visibility": lambda: visibility(batch["keys"], batch["words"], attended, 0.5),
+    }
+    whole_word = WholeWord(MaskingSettings())
+    print(
+        f"{options.batch} texts of {options.length} tokens, {device.type}, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    step = _training_step(batch, tokenizer, device) if device.type == "cuda" else None
+    seconds = _measure({**strategies, **({"step": step} if step else {})}, options.rounds, device)
+    for name in strategies:
+        ratio = seconds[name] / seconds["uniform"]
+        line = f"{name:>20}: {1000 * seconds[name]:8.3f} ms, {ratio:6.2f} x uniform"
+        if step:
+            line += (
+                f", {seconds[name] / seconds['step']:7.2%} of a step of masked LM, BERT-base, bf16"
+            )
+        print(line)
+
+
+def _batch(texts: int, length: int, tokenizer: Tokenizer, device: torch.device) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    regular = torch.from_numpy(tokenizer.regular_ids)
+    ids = regular[torch.randint(len(regular), (texts, length), generator=generator)]
+    ids[:, 0], ids[:, -1] = tokenizer.prefix[0], tokenizer.suffix[0]
+    begins = torch.rand(texts, length, generator=generator) < 1 / _PIECES
+    begins[:, 1] = True
+    words = begins.cumsum(1) - begins[:, :1].long() - 1
+    words[:, 0] = words[:, -1] = -1
+    pmi = torch.randn(texts, length, 3, generator=generator) + 2
+    pmi[:, 0] = pmi[:, -1] = torch.nan
+    batch = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "words": words,
+        "keys": torch.tensor([key(0, 0, row) for row in range(texts)]),
+        "pmi": pmi,
+    }
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+def _training_step(batch: Batch, tokenizer: Tokenizer, device: torch.device) -> Callable[[], None]:
+    backbone = new_backbone("base", len(tokenizer), tokenizer.pad_id).to(device)
+    optimiser = torch.optim.AdamW(backbone.parameters(), lr=1e-5, fused=True)
+    labelled = torch.rand(batch["input_ids"].shape, device=device) < 0.3
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16):
+            states = backbone(batch["input_ids"], batch["attention_mask"])
+            logits = backbone.head(states[labelled])
+        masked_lm(logits, batch["input_ids"][labelled]).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return step
+
+
+def _measure(
+    jobs: dict[str, Callable[[], object]], rounds: int, device: torch.device
+) -> dict[str, float]:
+    """Median seconds of each, taken in turns so that a busy machine slows all alike."""
+    repeat = 10
+    taken: dict[str, list[float]] = {name: [] for name in jobs}
+    for number in range(rounds + 2):
+        for name, job in jobs.items():
+            _wait(device)
+            start = time.perf_counter()
+            for _ in range(repeat):
+                job()
+            _wait(device)
+            if number > 1:  # the first two rounds warm up
+                taken[name].append((time.perf_counter() - start) / repeat)
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

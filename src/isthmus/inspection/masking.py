@@ -1,0 +1,244 @@
+"""What a recipe's masking really hides, and which words of a corpus the statistics hold important.
+
+The question of CDMAE's section 3.2: of the tokens that uniform masking hides, how many are stop
+words and punctuation, from which nothing about the text can be learnt?
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from bm25s.stopwords import STOPWORDS_EN_PLUS
+from rich.console import Group
+from rich.table import Table
+
+from isthmus.collections import Problems, open_corpus
+from isthmus.config import resolve
+from isthmus.config.output import write_json
+from isthmus.errors import InputError
+from isthmus.nn.loading import model_folder
+from isthmus.pretrain.corruption.importance import Importance, ImportanceSettings, importance
+from isthmus.pretrain.corruption.uniform import Uniform
+from isthmus.pretrain.examples import PretrainExamples
+from isthmus.pretrain.masking import IGNORED, MaskingSettings
+from isthmus.pretrain.parts import Column, Corruption
+from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
+from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.progress import track
+from isthmus.text.corpus import tokenise
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+_BATCH = 64
+Row = npt.NDArray[np.int64]
+_FEWEST = 5  # occurrences in the sample before a word's mean importance says anything
+
+
+@dataclass
+class Hidden:
+    """What one strategy hid: tokens in all, tokens of stop words and punctuation, and the words."""
+
+    tokens: int = 0
+    stop_tokens: int = 0
+    words: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def stop_share(self) -> float:
+        """The share of stop words and punctuation."""
+        return self.stop_tokens / max(self.tokens, 1)
+
+
+@dataclass(frozen=True)
+class MaskingReport:
+    """What was seen on a sample of the corpus."""
+
+    documents: int
+    text: Hidden  # everything, as if all of it were hidden
+    strategies: dict[str, Hidden]  # "uniform" beside those of the recipe
+    importance: dict[str, tuple[float, int]]  # mean AMI and occurrences of each word
+
+    def table(self, words: int = 20) -> Group:
+        """Shares, what is hidden most, and the most and the least important words."""
+        shares = Table("tokens", "stop words and punctuation", title="share of what is hidden")
+        for name, hidden in {"the text itself": self.text, **self.strategies}.items():
+            shares.add_row(name, f"{hidden.stop_share:.1%}")
+        most = Table(
+            *(f"by {name}" for name in self.strategies), title="hidden most often (share of tokens)"
+        )
+        columns = [_frequent(hidden, words) for hidden in self.strategies.values()]
+        for row in zip(*columns, strict=False):
+            most.add_row(*row)
+        ranked = sorted(self.importance.items(), key=lambda item: (-item[1][0], item[0]))
+        extremes = Table("most important", "AMI", "least important", "AMI", title="words")
+        for (first, (high, _)), (last, (low, _)) in zip(
+            ranked[:words], ranked[::-1][:words], strict=True
+        ):
+            extremes.add_row(first, f"{high:.2f}", last, f"{low:.2f}")
+        return Group(shares, most, extremes)
+
+    def save(self, file: Path) -> None:
+        """Writes everything as JSON."""
+        strategies = {
+            name: {
+                "tokens": hidden.tokens,
+                "stop_share": hidden.stop_share,
+                "words": dict(hidden.words.most_common()),
+            }
+            for name, hidden in {"text": self.text, **self.strategies}.items()
+        }
+        write_json(
+            file,
+            {
+                "documents": self.documents,
+                "strategies": strategies,
+                "importance": {
+                    word: {"mean": mean, "occurrences": count}
+                    for word, (mean, count) in self.importance.items()
+                },
+            },
+        )
+
+
+def masking(
+    corpus: str,
+    model: str,
+    recipe: str = "cdmae",
+    documents: int = 2000,
+    stop_words: Sequence[str] = STOPWORDS_EN_PLUS,
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+) -> MaskingReport:
+    """What the maskings of a recipe hide in a sample of a corpus, beside uniform masking.
+
+    `model` is only asked for its tokenizer. N-grams are counted over the whole corpus, once.
+    """
+    flags = {"corpus": corpus, "model": model, "output": "-"}
+    settings = PretrainSettings.parse(
+        resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
+    )
+    parts = assemble(settings)
+    tokenizer = Tokenizer.load(model_folder(model))
+    texts = open_corpus(corpus, Problems(settings.problems))
+    tokenised = tokenise(
+        texts.documents(),
+        f"{texts.fingerprint()} {settings.problems}",
+        tokenizer.serialised,
+        settings.titles,
+    )
+    if not tokenised.lengths.any():
+        raise InputError(
+            f"no document of the corpus has a token ({len(tokenised):,} documents)",
+            where=corpus,
+            allowed="texts",
+            remedy="check that the corpus has a text field",
+        )
+    columns: dict[str, Column] = {}
+    for part in (Importance(ImportanceSettings()), *parts):
+        columns |= part.columns(tokenised, tokenizer)
+    rows = np.unique(np.linspace(0, len(tokenised) - 1, documents).astype(np.int64))
+    seed = settings.training.seed
+    examples = PretrainExamples(
+        tokenised, parts.view, tokenizer, settings.max_length, seed, columns, rows
+    )
+    return _observe(examples, parts, Vocabulary(tokenizer, len(tokenizer)), tokenizer, stop_words)
+
+
+def _observe(
+    examples: PretrainExamples,
+    parts: Parts,
+    vocabulary: Vocabulary,
+    tokenizer: Tokenizer,
+    stop_words: Sequence[str],
+) -> MaskingReport:
+    observed = _Words(tokenizer, frozenset(stop_words))
+    text = Hidden()
+    strategies: dict[str, Hidden] = {}
+    sums: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    starts = range(0, len(examples.rows), _BATCH)
+    for start in track(starts, "mask", total=len(starts), unit="batches"):
+        block = range(start, min(start + _BATCH, len(examples.rows)))
+        batch = examples.collate([examples[0, row] for row in block])
+        chosen = {
+            "all": ~vocabulary.is_special(batch["input_ids"]),
+            **_chosen(batch, parts, vocabulary),
+        }
+        scores = importance(batch["pmi"], chosen["all"]).numpy()
+        masks = {name: mask.numpy() for name, mask in chosen.items()}
+        ids, words = batch["input_ids"].numpy(), batch["words"].numpy()
+        for row in range(len(ids)):
+            for word, is_stop, places in observed.of(ids[row], words[row]):
+                for name, mask in masks.items():
+                    hidden = text if name == "all" else strategies.setdefault(name, Hidden())
+                    count = int(mask[row, places].sum())
+                    if count:
+                        hidden.tokens += count
+                        hidden.stop_tokens += count * is_stop
+                        hidden.words[word] += count
+                sums[word] += float(scores[row, places].mean())  # type: ignore[assignment]
+                counts[word] += 1
+    means = {
+        word: (sums[word] / count, count) for word, count in counts.items() if count >= _FEWEST
+    }
+    return MaskingReport(len(examples.rows), text, strategies, means)
+
+
+def _chosen(batch: Batch, parts: Parts, vocabulary: Vocabulary) -> dict[str, torch.Tensor]:
+    """Where each strategy hides something; uniform masking at the same rate beside it."""
+    found: dict[str, torch.Tensor] = {}
+    sides: list[tuple[str, Corruption | None]] = [
+        ("encoder", parts.corruption),
+        ("decoder", parts.decoder_corruption),
+    ]
+    known = dict(batch)
+    for side, corruption in sides:
+        if corruption is None:
+            continue
+        mask = corruption.choose(known, vocabulary)
+        if side == "encoder":
+            known["labels"] = torch.where(mask, batch["input_ids"], IGNORED)
+        rate = corruption.settings.rate
+        found[f"uniform at {rate:g}"] = Uniform(MaskingSettings(rate=rate)).choose(
+            batch, vocabulary
+        )
+        if not isinstance(corruption, Uniform):
+            name = type(corruption).__name__.lower()
+            found[f"the {side}'s {name} at {rate:g}"] = mask
+    return found
+
+
+class _Words:
+    """The words of a row as a reader knows them."""
+
+    def __init__(self, tokenizer: Tokenizer, stop_words: frozenset[str]) -> None:
+        self.backend = tokenizer.backend
+        self.stop_words = stop_words
+        self._known: dict[tuple[int, ...], tuple[str, bool]] = {}
+
+    def of(self, ids: Row, words: Row) -> Iterable[tuple[str, bool, slice]]:
+        """Each word, whether it is a stop word or punctuation, and where its tokens stand."""
+        edges = np.flatnonzero(np.diff(words, prepend=-2, append=-2))
+        for start, end in pairwise(edges):
+            if words[start] >= 0:
+                yield (*self._read(tuple(ids[start:end].tolist())), slice(int(start), int(end)))
+
+    def _read(self, ids: tuple[int, ...]) -> tuple[str, bool]:
+        if ids not in self._known:
+            word = self.backend.decode(list(ids)).strip().lower()
+            plain = not any(character.isalnum() for character in word)
+            self._known[ids] = word, plain or word in self.stop_words
+        return self._known[ids]
+
+
+def _frequent(hidden: Hidden, words: int) -> list[str]:
+    return [
+        f"{word} {count / max(hidden.tokens, 1):.2%}"
+        for word, count in hidden.words.most_common(words)
+    ]

@@ -1,0 +1,193 @@
+"""What pre-training cannot use ends in a message with four parts, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModel, BertConfig, BertForMaskedLM
+
+from isthmus.nn.backbone import Backbone
+from isthmus.records import Document
+from isthmus.text.corpus import tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.ngrams import count_ngrams
+from isthmus.text.tokenizer import Tokenizer
+
+Refuses = Callable[..., str]
+Pretrain = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def pretrain(
+    collection: Path, model: Path, settings: Callable[..., list[str]], tmp_path: Path
+) -> Pretrain:
+    """The arguments of a short run of a recipe into `output`, with changes to its settings."""
+
+    def arguments(
+        recipe: str, *changes: str, corpus: Path = collection, start: Path = model
+    ) -> list[Any]:
+        return [
+            "pretrain", "--recipe", recipe, "--corpus", corpus, "--model", start,
+            "--output", tmp_path / "output",
+            *settings("training.max_steps=2", "max_length=32", "probes.documents=0", *changes),
+        ]  # fmt: skip
+
+    return arguments
+
+
+@pytest.fixture
+def refuses(commands: Any, tmp_path: Path) -> Refuses:
+    """Runs a command that must be refused; its four parts, and nothing that blocks its output."""
+
+    def run(command: Sequence[Any]) -> str:
+        result = commands.run(*command)
+        message: str = result.stderr
+        assert result.returncode == 2, message
+        assert "Traceback" not in message
+        parts = message[message.index("error: ") :]
+        order = [parts.index(part) for part in ("error: ", "where: ", "allowed: ", "to do: ")]
+        assert order == sorted(order)
+        output = tmp_path / "output"
+        if output.exists():  # a claim, and where it had to be made a model to start from
+            left = {file.name for file in output.iterdir()}
+            assert left <= {"isthmus.json", "start"}
+            assert json.loads((output / "isthmus.json").read_text())["complete"] is False
+        return parts
+
+    return run
+
+
+def write_corpus(file: Path, texts: Sequence[str]) -> Path:
+    lines = [json.dumps({"_id": str(place), "text": text}) for place, text in enumerate(texts)]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+def test_no_document_is_longer_than_one_token(
+    refuses: Refuses, commands: Any, pretrain: Pretrain, tmp_path: Path
+) -> None:
+    # Empty, one letter, nothing that the tokenizer keeps.
+    corpus = write_corpus(tmp_path / "corpus.jsonl", ["", "b", "\u0301", "d"])
+    for recipe in ("bow", "cotmae", "cdmae"):
+        message = refuses(pretrain(recipe, "problems=skip", corpus=corpus))
+        assert "no document of the corpus is longer than one token" in message
+        assert str(corpus) in message
+    message = refuses(
+        ["pretrain", "--corpus", corpus, "--init", "tiny", "--output", tmp_path / "output",
+         "--set", "problems=skip", "--set", "vocabulary=100"]
+    )  # fmt: skip
+    assert "no document of the corpus is longer than one token" in message
+    # The folder is free for the corrected command.
+    ended = commands.succeed(*pretrain("bow"))
+    assert (tmp_path / "output" / "final" / "model.safetensors").is_file(), ended.stderr
+
+
+@pytest.mark.parametrize("recipe", ["cotmae", "cocondenser", "bow-neighbours"])
+def test_documents_of_one_span_fall_back_and_are_counted(
+    commands: Any, pretrain: Pretrain, recipe: str, tmp_path: Path
+) -> None:
+    # 30 short documents and 10 long ones, as many as five steps of eight.
+    texts = ["ba do ke"] * 30 + ["ba do ke li mu na po ri su te. " * 4] * 10
+    corpus = write_corpus(tmp_path / "corpus.jsonl", texts)
+    command = pretrain(recipe, "view.span=24", "training.max_steps=5", corpus=corpus)
+    ended = commands.succeed(*command)
+    assert "30 of 40 documents have one span only: both sides see the same text" in ended.stderr
+    assert "a smaller view.span gives more pairs" in ended.stderr
+    log = json.loads((tmp_path / "output" / "isthmus.json").read_text())["results"]["log"]
+    shares = [entry["view/one_span"] for entry in log if "loss" in entry]
+    assert len(shares) == 5
+    assert sum(shares) / 5 == pytest.approx(0.75)
+
+
+def test_nothing_but_documents_of_one_span(
+    commands: Any, pretrain: Pretrain, tmp_path: Path
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus.jsonl", [f"ba do {'ke ' * n}" for n in range(16)])
+    ended = commands.succeed(*pretrain("cotmae", corpus=corpus))
+    assert "16 of 16 documents have one span only" in ended.stderr
+    log = json.loads((tmp_path / "output" / "isthmus.json").read_text())["results"]["log"]
+    assert {entry["view/one_span"] for entry in log if "loss" in entry} == {1.0}
+
+
+def test_simlm_without_a_generator(refuses: Refuses, pretrain: Pretrain, tmp_path: Path) -> None:
+    message = refuses(pretrain("simlm"))
+    assert "corruption.generator is not set" in message
+    assert "where:   corruption.generator" in message
+    assert "google/electra-base-generator" in message
+    assert "--set corruption.generator=NAME" in message
+    assert not (tmp_path / "output").exists(), "refused before anything was read"
+
+
+def test_simlm_with_a_generator_that_is_not_there(
+    refuses: Refuses, pretrain: Pretrain, tmp_path: Path
+) -> None:
+    missing = tmp_path / "nowhere"
+    message = refuses(pretrain("simlm", f"corruption.generator={missing}"))
+    assert f"there is no model folder '{missing}'" in message
+    assert "where:   corruption.generator" in message
+
+
+def test_simlm_with_a_generator_that_cannot_fill_in(
+    refuses: Refuses, pretrain: Pretrain, model: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(model / "final", bare)
+    AutoModel.from_pretrained(bare).save_pretrained(bare)
+    message = refuses(pretrain("simlm", f"corruption.generator={bare}"))
+    assert f"the generator '{bare}' has no masked-LM head" in message
+    save_tiny(tmp_path / "other", new_tokenizer(["other words altogether"], 100))
+    message = refuses(pretrain("simlm", f"corruption.generator={tmp_path / 'other'}"))
+    assert "has another vocabulary than the model" in message
+
+
+def save_tiny(folder: Path, tokenizer: Tokenizer, layers: int = 2) -> None:
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=64,
+    )
+    Backbone(BertForMaskedLM(config)).save(folder)
+    tokenizer.save(folder)
+
+
+def test_a_decoder_deeper_than_it_can_copy_from(
+    refuses: Refuses, pretrain: Pretrain, model: Path, tmp_path: Path
+) -> None:
+    message = refuses(pretrain("cotmae", "decoder.init=last", "decoder.layers=3"))
+    assert "a decoder of 3 layers cannot be copied from the last layers" in message
+    assert "of a backbone of 2" in message
+    assert "where:   decoder.init" in message
+    message = refuses(pretrain("simlm", "decoder.layers=5", f"corruption.generator={model}"))
+    assert "a decoder of 5 layers cannot be copied" in message
+    message = refuses(pretrain("cdmae", "decoder.init=[0]"))
+    assert "a decoder of 2 layers cannot be copied from layers [0]" in message
+    message = refuses(pretrain("cdmae", "decoder.init=[1, 2]"))
+    assert "there is no layer 2 to copy" in message
+    assert "allowed: layers 0 to 1" in message
+    message = refuses(pretrain("condenser", "decoder.from_layer=2"))
+    assert "takes states after layer 2, the backbone has 2" in message
+    save_tiny(tmp_path / "shallow", Tokenizer.load(str(model / "final")), layers=1)
+    message = refuses(pretrain("condenser", start=tmp_path / "shallow"))
+    assert "takes states after layer 0, the backbone has 1" in message
+
+
+def test_statistics_of_another_tokenizer(
+    refuses: Refuses, pretrain: Pretrain, tmp_path: Path
+) -> None:
+    other = new_tokenizer(["ba do ke li mu"] * 3, 100)
+    corpus = tokenise([Document("1", "ba do ke li")], "s", other.serialised, cache=tmp_path / "c")
+    counts = count_ngrams(corpus, other)
+    for recipe, part in (("cdmae", "decoder_corruption"), ("bow-pmi", "corruption")):
+        message = refuses(pretrain(recipe, f"{part}.statistics={counts.folder}"))
+        assert "the n-gram statistics were counted with another tokenizer" in message
+        assert other.fingerprint in message
+        assert str(counts.folder) in message
+    message = refuses(pretrain("cdmae", f"decoder_corruption.statistics={tmp_path / 'nowhere'}"))
+    assert f"'{tmp_path / 'nowhere'}' does not hold whole n-gram statistics" in message

@@ -1,0 +1,191 @@
+"""How a decoder starts, what is kept of it, and who is told when it cannot be."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.decoding import own_positions
+from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
+from isthmus.pretrain.step import PARTS_FILE, PretrainTask
+from isthmus.text.new_tokenizer import new_tokenizer
+
+TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog again"] * 2, 90)
+IDS = torch.tensor([[2, 30, 41, 52, 23, 3], [2, 33, 44, 3, 0, 0]])
+MASK = (IDS != 0).long()
+
+
+@pytest.fixture
+def backbone() -> Backbone:
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=len(TOKENIZER),
+        hidden_size=8,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=40,
+        initializer_range=0.4,
+    )
+    return Backbone(BertForMaskedLM(config)).eval()
+
+
+def task(backbone: Backbone, seed: int = 0, **decoder: Any) -> PretrainTask:
+    values = {
+        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform",
+        "bottleneck": "projected_cls", "decoder": {"name": "bidirectional", **decoder},
+        "decoder_corruption": {"name": "uniform", "rate": 0.5},
+        "objectives": {"masked_lm": 1.0, "reconstruction": 1.0},
+    }  # fmt: skip
+    parts = assemble(PretrainSettings.parse(values, where="test"))
+    return PretrainTask(copy.deepcopy(backbone), TOKENIZER, parts, seed).eval()
+
+
+def condenser(layer: int | None) -> Parts:
+    values = {
+        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform", "bottleneck": "cls",
+        "decoder": {"name": "condenser", "from_layer": layer},
+        "objectives": {"masked_lm": 1.0, "reconstruction": 1.0},
+    }  # fmt: skip
+    return assemble(PretrainSettings.parse(values, where="test"))
+
+
+@pytest.mark.parametrize(
+    ("init", "copied"), [("last", [1, 2]), ([0, 2], [0, 2]), ([2, 0], [2, 0]), ([1, 1], [1, 1])]
+)
+def test_copied_layers_compute_what_the_backbones_do(
+    init: Any, copied: list[int], backbone: Backbone
+) -> None:
+    made = task(backbone, layers=2, init=init)
+    states = backbone.embed(IDS)
+    found = made.decoder.stack(states, MASK.bool()[:, None, None, :])  # type: ignore[union-attr, operator]
+    mask = torch.where(MASK.bool(), 0.0, -torch.inf)[:, None, None, :]
+    for number in copied:
+        output = backbone.encoder.encoder.layer[number](states, mask)
+        states = output[0] if isinstance(output, tuple) else output
+    torch.testing.assert_close(found, states, rtol=1e-5, atol=1e-5)
+
+
+def test_a_random_start_is_drawn_from_the_seed(backbone: Backbone) -> None:
+    torch.manual_seed(11)
+    one = task(backbone, seed=4).state_dict()
+    torch.manual_seed(12)
+    two, other = task(backbone, seed=4).state_dict(), task(backbone, seed=5).state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    name = "decoder.stack.layers.0.query.weight"
+    assert not torch.equal(one[name], other[name])
+    assert 0.01 < one[name].std() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("layers", "init", "what"),
+    [
+        (4, "last", "a decoder of 4 layers cannot be copied from the last layers"),
+        (2, [0], "a decoder of 2 layers cannot be copied from layers [0]"),
+        (1, [0, 1], "a decoder of 1 layers cannot be copied from layers [0, 1]"),
+        (2, [1, 3], "there is no layer 3 to copy"),
+        (2, [-1, 0], "there is no layer -1 to copy"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused(
+    layers: int, init: Any, what: str, backbone: Backbone
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        task(backbone, layers=layers, init=init)
+    assert what in caught.value.what
+    assert caught.value.where == "decoder.init"
+    assert "random" in caught.value.allowed
+    assert "decoder.init=random" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("layer", "expected"), [(None, 1), (1, 1), (2, 2)])
+def test_states_come_from_half_way_up_or_where_the_recipe_says(
+    layer: int | None, expected: int, backbone: Backbone
+) -> None:
+    made = PretrainTask(backbone, TOKENIZER, condenser(layer)).eval()
+    assert made.decoder is not None
+    assert made.decoder.middle_layer(12) == (layer or 6)
+    step = made.encode({"input_ids": IDS, "attention_mask": MASK})
+    states = backbone.encoder(IDS, MASK, output_hidden_states=True).hidden_states
+    torch.testing.assert_close(step["middle_states"], states[expected])
+    torch.testing.assert_close(step["bottleneck"], states[3][:, 0])
+
+
+@pytest.mark.parametrize("layer", [3, 7])
+def test_the_condenser_takes_states_from_inside_the_backbone(
+    layer: int, backbone: Backbone
+) -> None:
+    parts = condenser(layer)
+    with pytest.raises(SettingsError, match=f"after layer {layer}, the backbone has 3") as caught:
+        PretrainTask(backbone, TOKENIZER, parts)
+    assert caught.value.where == "decoder.from_layer"
+    assert "1 to 2" in caught.value.allowed
+
+
+def test_saved_and_restored_is_the_same(backbone: Backbone, tmp_path: Path) -> None:
+    made = task(backbone, seed=1, head="own")
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1)
+    made.save(tmp_path)
+    fresh = task(backbone, seed=2, head="own")
+    fresh.restore(tmp_path)
+    saved = made.state_dict()
+    for name, value in fresh.state_dict().items():
+        assert torch.equal(value, saved[name]), name
+
+
+def test_another_recipes_checkpoint_is_refused_and_another_runs_decoder_left(
+    backbone: Backbone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = task(backbone, seed=1)
+    made.save(tmp_path)
+    deeper = task(backbone, seed=2, layers=2)
+    before = {name: value.clone() for name, value in deeper.state_dict().items()}
+    with pytest.raises(MismatchError, match="decoder is not this recipe's") as caught:
+        deeper.restore(tmp_path)
+    assert caught.value.where == str(tmp_path / PARTS_FILE)
+    deeper = task(backbone, seed=2, layers=2)
+    deeper.continue_from(tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in deeper.state_dict().items())
+    assert "another shape" in "".join(capsys.readouterr())
+    alike = task(backbone, seed=2)
+    alike.continue_from(tmp_path)
+    saved = made.state_dict()
+    for name, value in alike.state_dict().items():
+        if name.startswith(("decoder", "bottleneck")):
+            assert torch.equal(value, saved[name])
+    assert "goes on from" in "".join(capsys.readouterr())
+
+
+def test_a_backbone_that_embeds_no_positions_gets_some(backbone: Backbone) -> None:
+    assert own_positions(backbone) is None
+    config = ModernBertConfig(
+        vocab_size=len(TOKENIZER),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=40,
+        pad_token_id=0,
+    )
+    positions = own_positions(Backbone(ModernBertForMaskedLM(config)))
+    assert positions is not None
+    assert positions.weight.shape == (40, 8)
+    # Without them a decoder could not tell two places with the same token apart.
+    made = task(Backbone(ModernBertForMaskedLM(config)))
+    assert made.decoder is not None
+    step = {
+        "bottleneck": torch.ones(1, 8), "partner": torch.zeros(1).long(),
+        "decoder_ids": torch.tensor([[2, 4, 4, 4, 3]]), "attention_mask": torch.ones(1, 5),
+    }  # fmt: skip
+    with torch.no_grad():
+        states = made.decoder.decode(step, made.backbone, made.vocabulary)[0]
+    assert not torch.allclose(states[1], states[2])
