@@ -36,13 +36,14 @@ def masking(
     from bm25s.stopwords import STOPWORDS_EN_PLUS
     from rich.console import Console
 
+    from isthmus.collections import Problems
+    from isthmus.collections.files import lines
     from isthmus.inspection.masking import masking
 
-    chosen = (
-        STOPWORDS_EN_PLUS
-        if stop_words is None
-        else stop_words.read_text(encoding="utf-8").lower().split()
-    )
+    chosen = STOPWORDS_EN_PLUS
+    if stop_words is not None:
+        listed = lines(stop_words, Problems("refuse"))
+        chosen = [word for _, line in listed for word in line.lower().split()]
     report = masking(corpus, model, recipe, documents, chosen, overrides or ())
     if output is not None:
         report.save(output)

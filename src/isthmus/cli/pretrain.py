@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Output, Overrides, Recipe
+from isthmus.cli.options import Overrides, Recipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,12 +16,14 @@ def add_to(app: typer.Typer) -> None:
 
 def pretrain(
     corpus: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What to learn: a .jsonl file, a folder of texts, beir:PATH, hf:NAME, irds:ID, …"
         ),
-    ],
-    output: Output,
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="The folder to write. The same job resumes in it.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Where to start: a folder, a hub name, package:NAME, a run.")
     ] = None,
@@ -30,14 +32,20 @@ def pretrain(
     ] = None,
     recipe: Recipe = "bow",
     overrides: Overrides = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Go on with the run in this folder, as it began. Needs no other."
+        ),
+    ] = None,
 ) -> None:
     """Teach an encoder a corpus, without labels.
 
     Example: isthmus pretrain --recipe bow --corpus docs.jsonl --model bert-base-uncased
-    --output runs/bow
+    --output runs/bow; isthmus pretrain --resume runs/bow
     """
     from isthmus.pretrain import pretrain
     from isthmus.progress import result
 
-    final = pretrain(corpus, output, model, init, recipe, overrides or ())
-    result(f"encoder: {final}\nnext: isthmus finetune --model {output} --collection … ")
+    final = pretrain(corpus, output, model, init, recipe, overrides or (), resume)
+    result(f"encoder: {final}\nnext: isthmus finetune --model {final.parent} --collection … ")

@@ -32,8 +32,9 @@ from isthmus.pretrain.masking import IGNORED, MaskingSettings
 from isthmus.pretrain.parts import Column, Corruption
 from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
 from isthmus.pretrain.vocabulary import Vocabulary
-from isthmus.progress import track
+from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
+from isthmus.text.ngrams import count_ngrams
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -139,6 +140,8 @@ def masking(
             allowed="texts",
             remedy="check that the corpus has a text field",
         )
+    counts = count_ngrams(tokenised, tokenizer)
+    notice(f"n-gram statistics: {counts.folder}")
     columns: dict[str, Column] = {}
     for part in (Importance(ImportanceSettings()), *parts):
         columns |= part.columns(tokenised, tokenizer)
@@ -175,6 +178,8 @@ def _observe(
         ids, words = batch["input_ids"].numpy(), batch["words"].numpy()
         for row in range(len(ids)):
             for word, is_stop, places in observed.of(ids[row], words[row]):
+                if not masks["all"][row, places].any():  # a special token that someone typed
+                    continue
                 for name, mask in masks.items():
                     hidden = text if name == "all" else strategies.setdefault(name, Hidden())
                     count = int(mask[row, places].sum())
@@ -209,7 +214,7 @@ def _chosen(batch: Batch, parts: Parts, vocabulary: Vocabulary) -> dict[str, tor
             batch, vocabulary
         )
         if not isinstance(corruption, Uniform):
-            name = type(corruption).__name__.lower()
+            name = type(corruption).__module__.rpartition(".")[2].replace("_", " ")
             found[f"the {side}'s {name} at {rate:g}"] = mask
     return found
 

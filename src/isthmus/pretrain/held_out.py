@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.encoders.dense import pad
+from isthmus.errors import InputError
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.probe import HeldOut, ProbeSettings, trained_vector
 from isthmus.pretrain.probes.coverage import frequent_tokens
@@ -35,14 +36,16 @@ Rows = npt.NDArray[np.int64]
 def split(corpus: TokenisedCorpus, settings: ProbeSettings, seed: int) -> tuple[Rows, Rows]:
     """The rows to train on and those held out; copies of a held-out document are in neither."""
     everything = np.arange(len(corpus))
-    count = min(settings.documents, len(corpus) // 20)
+    if min(settings.documents, len(corpus) // 20) < _FEWEST:
+        return everything, everything[:0]
+    order = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(corpus.lengths >= 2))
+    keys = corpus.keys
+    _, first = np.unique(keys[order], return_index=True)
+    # Of different documents: where most are copies, a twentieth of the rows may be all there is.
+    count = min(settings.documents, len(first) // 20)
     if count < _FEWEST:
         return everything, everything[:0]
-    usable = np.flatnonzero(corpus.lengths >= 2)
-    chosen = np.sort(np.random.default_rng([seed, 1]).permutation(usable)[:count])
-    keys = corpus.keys
-    _, first = np.unique(keys[chosen], return_index=True)
-    held_out = chosen[np.sort(first)]
+    held_out = np.sort(order[np.sort(first)[:count]])
     return everything[~np.isin(keys, keys[held_out])], held_out
 
 
@@ -128,6 +131,8 @@ def _queries(
         if wanted.query == "title" or 2 * len(titled) >= len(held_out):
             backend = frame.tokenizer.backend
             titles = [title for title, _ in titled]
+            if not titles:
+                raise _no_query("no titles", "probes.measure.retrieval.query")
             encoded = [
                 [row.ids for row in backend.encode_batch_fast(side, add_special_tokens=False)]
                 for side in (titles, [text for _, text in titled])
@@ -148,7 +153,18 @@ def _queries(
             start, end = spans[key(seed, _EPOCH, int(row)) % len(spans)]
             queries.append(tokens[start:end])
             passages.append(tokens[:start] + tokens[end:])
+    if not queries and settings.best_by == "retrieval":
+        raise _no_query("neither titles nor passages of two sentences", "probes.best_by")
     return queries, passages, torch.arange(len(queries))
+
+
+def _no_query(missing: str, where: str) -> InputError:
+    return InputError(
+        f"nothing can play the query of the retrieval probe: the held-out documents have {missing}",
+        where=where,
+        allowed="documents with titles, or of at least two sentences of a few words each",
+        remedy="--set probes.best_by=masked_lm, or leave the retrieval probe out of probes.measure",
+    )
 
 
 def _titled(ids: set[str], documents: Iterable[Document]) -> list[tuple[str, str]]:

@@ -8,9 +8,17 @@ from typing import Any
 
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import resolve
-from isthmus.config.output import START, claim, finish, is_complete, writing
+from isthmus.config.output import (
+    SNAPSHOT,
+    START,
+    claim,
+    finish,
+    is_complete,
+    read_snapshot,
+    writing,
+)
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.errors import InputError
+from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.pretrain.examples import PretrainExamples
@@ -36,16 +44,42 @@ def pretrain(
     init: str | None = None,
     recipe: str | None = "bow",
     overrides: Mapping[str, Any] | Iterable[str] = (),
+    resume: str | None = None,
 ) -> Path:
     """Trains an encoder on a corpus; returns the folder `final`, which AutoModel loads.
 
-    Run again after an interruption, it goes on from the last checkpoint.
+    Run again after an interruption, it goes on from the last checkpoint; so does `resume` with the
+    folder alone, which holds all other settings.
     """
+    if resume is not None:
+        return run(_resumed(resume, given={"corpus": corpus, "output": output, "model": model}))
     flags = {"corpus": corpus, "output": output, "model": model, "init": init}
     settings = PretrainSettings.parse(
         resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
     )
     return run(settings)
+
+
+def _resumed(folder: str, given: Mapping[str, str | None]) -> PretrainSettings:
+    snapshot = read_snapshot(Path(folder))
+    if snapshot["verb"] != "pretrain":
+        raise InputError(
+            f"{folder!r} was made by {snapshot['verb']!r}",
+            where="--resume",
+            allowed="the --output folder of a pretrain that was interrupted",
+            remedy=f"run it again as it was: {' '.join(snapshot.get('command', []))}",
+        )
+    for name, value in given.items():
+        if value is not None:
+            raise SettingsError(
+                f"--resume goes on with the settings of {folder!r}; there is a new --{name}",
+                where=f"--{name}",
+                allowed="--resume FOLDER alone",
+                remedy=f"leave out --{name}, or start anew without --resume in another --output",
+            )
+    return PretrainSettings.parse(
+        {**snapshot["identity"]["settings"], "output": folder}, where=f"{folder}/{SNAPSHOT}"
+    )
 
 
 def run(settings: PretrainSettings) -> Path:

@@ -134,6 +134,13 @@ class ProbeSettings(Settings):
         None, ge=1, description="looks without a better best_by before training stops"
     )
 
+    @field_validator("every")
+    @classmethod
+    def _whole_above_one(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError("a whole number of steps, or a share below 1")
+        return value
+
     @field_validator("measure", mode="before")
     @classmethod
     def _names_alone(cls, value: Any) -> Any:
@@ -166,5 +173,12 @@ def assemble_probes(settings: ProbeSettings, parts: Parts) -> dict[str, Probe]:
             where="probes.best_by",
             allowed=choices(settings.best_by, probes),
             remedy="choose one of these",
+        )
+    if settings.best_by is not None and not settings.documents:
+        raise SettingsError(
+            "probes.best_by is set, but probes.documents = 0 holds none out to measure it on",
+            where="probes.documents",
+            allowed="20 or more; 300 is the default",
+            remedy="leave probes.documents out, or probes.best_by",
         )
     return probes

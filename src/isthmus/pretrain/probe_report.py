@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ def report_probes(
 def _line(name: str, probe: Probe, rows: Sequence[Mapping[str, float]]) -> str:
     values = [row[PREFIX + name] for row in rows]
     pick = max if probe.better == "higher" else min
-    best = pick(range(len(values)), key=values.__getitem__)
+    numbers = [place for place, value in enumerate(values) if not math.isnan(value)] or [0]
+    best = pick(numbers, key=values.__getitem__)
     return (
         f"{name:<14} {values[0]:8.4f} at the start, {values[-1]:8.4f} at the end, "
         f"best ({probe.better}) {values[best]:8.4f} at step {int(rows[best]['step']):,}"

@@ -46,6 +46,13 @@ class Importance(Corruption):
     requires = Corruption.requires | {"pmi"}
     makes = frozenset({"pmi"})
 
+    def data(self) -> Mapping[str, str]:
+        """The corpus whose statistics are used, where it is another one."""
+        if self.settings.statistics is None:
+            return {}
+        side = "corruption" if self.side == "encoder" else "decoder_corruption"
+        return {f"{side}.statistics": NgramCounts.load(Path(self.settings.statistics)).corpus}
+
     def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
         """The PMI of the n-grams that begin at each token."""
         if self.settings.statistics is None:

@@ -35,7 +35,7 @@ class Coverage(Probe):
         for batch, logits in vocabulary_logits(task, held_out):
             bags = bag(batch["input_ids"], task.vocabulary)
             sizes = bags.sum(1)
-            named = logits.topk(self.settings.k).indices
+            named = logits.topk(min(self.settings.k, logits.shape[1])).indices
             frequent = held_out.frequent[: self.settings.k].to(named.device)
             shares = {
                 "": bags.gather(1, named).sum(1),

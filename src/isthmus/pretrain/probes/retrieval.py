@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -26,7 +27,9 @@ class Retrieval(Probe):
     better = "higher"
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
-        """The mean over the queries."""
+        """The mean over the queries; no number where the documents gave none."""
+        if not held_out.queries:
+            return {"": math.nan}
 
         def vectors(batches: list[dict[str, Tensor]]) -> Tensor:
             device_batches = on_device(task, batches)
@@ -40,5 +43,6 @@ class Retrieval(Probe):
 def mean_reciprocal_rank(scores: Tensor, wanted: Tensor, depth: int = 10) -> float:
     """MRR@depth; of equal scores the wanted one comes last: a collapsed vector gets nothing."""
     best = scores.masked_fill(~wanted, -torch.inf).amax(1, keepdim=True)
-    ranks = 1 + ((scores >= best) & ~wanted).sum(1)
+    # Not `>=`: what is no number is before nothing, and would put the wanted one first.
+    ranks = 1 + (~(scores < best) & ~wanted).sum(1)
     return float(torch.where(ranks <= depth, 1 / ranks, 0).mean())
