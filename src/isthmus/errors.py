@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class IsthmusError(Exception):
@@ -16,11 +17,23 @@ class IsthmusError(Exception):
         self.allowed = allowed
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Raised in a worker process, it must reach the user as it is.
+        return _restored, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         return (
             f"{self.what}\n  where:   {self.where}\n  allowed: {self.allowed}\n"
             f"  to do:   {self.remedy}"
         )
+
+
+def _restored(
+    kind: type[IsthmusError], arguments: tuple[Any, ...], parts: dict[str, Any]
+) -> IsthmusError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(parts)
+    return error
 
 
 class SettingsError(IsthmusError):

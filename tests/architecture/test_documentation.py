@@ -79,7 +79,7 @@ def test_commands_can_be_typed(page: str, words: list[str]) -> None:
 
 def check_settings(verb: str, values: dict[str, Any]) -> None:
     """Resolves recipe, flags and overrides as the verb does: misspelt settings are refused."""
-    if verb in SETTINGS:
+    if verb in SETTINGS and not values.get("resume"):  # whose settings lie in the folder
         overrides = values.pop("overrides") or ()
         recipe = values.pop("recipe", None)
         flags = {key: value for key, value in values.items() if key in SETTINGS[verb].model_fields}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from isthmus import errors
@@ -18,6 +20,16 @@ def test_four_parts_in_the_message() -> None:
 def test_none_of_the_parts_can_be_left_out() -> None:
     with pytest.raises(TypeError):
         IsthmusError("what", where="here", allowed="that")  # type: ignore[call-arg]
+
+
+def test_an_error_of_a_worker_process_arrives_whole() -> None:
+    for error in (
+        SettingsError("rate = 2", where="rate", allowed="below 1", remedy="lower it"),
+        MissingPackageError("faiss", extra="ann", needed_for="approximate search"),
+    ):
+        arrived = pickle.loads(pickle.dumps(error))
+        assert type(arrived) is type(error)
+        assert str(arrived) == str(error)
 
 
 def test_all_exceptions_are_one_family() -> None:

@@ -120,6 +120,15 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ),
     ({"corruption": "nested"}, "corruption", "works on the decoder's side only", "uniform"),
     (
+        {
+            "decoder_corruption": "nested",
+            "corruption": {"name": "generator", "generator": "some/model"},
+        },
+        "decoder_corruption",
+        "labels every token",
+        "labels=chosen",
+    ),
+    (
         {"decoder_corruption": {"name": "nested", "rate": 0.2}},
         "decoder_corruption.rate", "0.2 is below the encoder's 0.3", "0.3 or more",
     ),

@@ -114,6 +114,7 @@ class PretrainTask(Task):
         self.backbone.save(folder)
         self.tokenizer.save(folder)
         if state := self._parts_state():
+            state = {name: value.contiguous() for name, value in state.items()}
             save_file(state, folder / PARTS_FILE)
 
     def restore(self, folder: Path) -> None:
@@ -140,7 +141,7 @@ class PretrainTask(Task):
     def _parts_state(self) -> dict[str, Tensor]:
         modules = {"bottleneck": self.bottleneck, "decoder": self.decoder}
         return {
-            f"{where}.{type(module).__name__}.{name}": value.contiguous()
+            f"{where}.{type(module).__name__}.{name}": value
             for where, module in modules.items()
             if module is not None
             for name, value in module.state_dict().items()

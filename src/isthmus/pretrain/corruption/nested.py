@@ -33,7 +33,14 @@ class Nested(Corruption):
     sides = ("decoder",)
 
     def beside(self, encoder: Corruption | None) -> None:
-        """Refuses a rate below the encoder's: it could not hold what the encoder hides."""
+        """Refuses an encoder's side that it cannot hold: a higher rate, or labels everywhere."""
+        if getattr(getattr(encoder, "settings", None), "labels", "chosen") == "all":
+            raise SettingsError(
+                "the encoder's side labels every token: nothing tells which of them it hides",
+                where="decoder_corruption",
+                allowed="a corruption of its own, or corruption.labels=chosen",
+                remedy="--set corruption.labels=chosen",
+            )
         if encoder is not None and self.settings.rate < encoder.settings.rate:
             raise SettingsError(
                 f"the nested mask's rate {self.settings.rate} is below the encoder's "

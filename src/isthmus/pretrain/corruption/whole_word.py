@@ -33,7 +33,7 @@ class WholeWord(Corruption):
         order = draw(batch["keys"], self.stream(_WORD_STREAM), width).argsort(dim=1)
         taken = _fill(sizes.gather(1, order), budget(maskable, self.settings.rate))
         taken = torch.zeros_like(taken).scatter_(1, order, taken)
-        return taken.gather(1, columns) & maskable
+        return taken.gather(1, columns)
 
 
 def _fill(sizes: Tensor, left: Tensor) -> Tensor:
