@@ -80,7 +80,7 @@ def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
         ({"objectives": {"bag_of_words": {"vector": "max"}}}, "vector = 'max'", "mean"),
         ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "dict"),
         ({"objectives": {}}, "objectives = {}", "dict"),
-        ({"corruption": {"rate": 0.3}}, "corruption has no name", "uniform, whole_word"),
+        ({"corruption": {"rate": 0.3}}, "corruption has no name", "generator, importance"),
     ],
 )  # fmt: skip
 def test_wrong_values(change: dict[str, Any], what: str, allowed: str) -> None:
@@ -124,7 +124,10 @@ def test_masked_lm_without_corruption_names_who_provides_labels() -> None:
         "objectives.masked_lm requires 'labels', which nothing in this recipe provides"
     )
     assert error.where == "objectives.masked_lm"
-    assert error.allowed == "'labels' comes from: corruption uniform, corruption whole_word"
+    assert error.allowed == (
+        "'labels' comes from: corruption generator, corruption importance, corruption uniform, "
+        "corruption whole_word"
+    )
     assert error.remedy == "add one of these to the recipe, or remove objectives.masked_lm"
 
 

@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.pretrain.randomness import draw, integer_below, uniform
+from isthmus.pretrain.randomness import draw
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 _ACTION_STREAM = 4
-_TOKEN_STREAM = 5
+_TOKEN_BITS = 39
 IGNORED = -100
 
 
@@ -63,8 +63,10 @@ def replace(
 ) -> Tensor:
     """Hides the chosen tokens: mask, random non-special token, or left as they are."""
     ids, keys = batch["input_ids"], batch["keys"]
-    action = uniform(keys, stream(_ACTION_STREAM), ids.shape[1])
-    index = integer_below(keys, stream(_TOKEN_STREAM), ids.shape[1], len(vocabulary.regular))
+    # One draw for both questions: on a GPU the launches cost more than the numbers.
+    drawn = draw(keys, stream(_ACTION_STREAM), ids.shape[1])
+    action = (drawn >> _TOKEN_BITS).to(torch.float32) * 2.0 ** (_TOKEN_BITS - 63)
+    index = (drawn & ((1 << _TOKEN_BITS) - 1)) % len(vocabulary.regular)
     masked = chosen & (action < settings.mask_share)
     randomised = chosen & ~masked & (action < settings.mask_share + settings.random_share)
     hidden = torch.where(masked, vocabulary.mask_id, ids)

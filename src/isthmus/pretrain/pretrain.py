@@ -136,8 +136,9 @@ def run(settings: PretrainSettings) -> Path:
         notice(f"no probes: {len(tokenised):,} documents are too few to hold some out")
     history = trainer.fit()
     if trainer.is_world_process_zero():
-        results: dict[str, Any] = {"documents": len(rows), "held_out": len(held_out)}
-        if (told := report_probes(history, probes, output)) and settings.probes.best_by:
+        results: dict[str, Any] = {"documents": len(tokenised), "held_out": len(held_out)}
+        told = report_probes(history, probes, output)
+        if (output / BEST).is_dir():  # not where the chosen probe never gave a number
             task.restore(output / BEST)
             results["best_step"] = best_step(output)
             told += f"\nfinal: the best by {settings.probes.best_by}, step {results['best_step']:,}"

@@ -45,7 +45,7 @@ def draw(keys: Tensor, stream: int, width: int) -> Tensor:
 
 def uniform(keys: Tensor, stream: int, width: int) -> Tensor:
     """Uniform float32 numbers in [0, 1), with 24 random bits each."""
-    return _shift(draw(keys, stream, width), 39).to(torch.float32) * 2.0**-24
+    return (draw(keys, stream, width) >> 39).to(torch.float32) * 2.0**-24
 
 
 def normal(keys: Tensor, stream: int, width: int) -> Tensor:
@@ -54,7 +54,7 @@ def normal(keys: Tensor, stream: int, width: int) -> Tensor:
     Its last bit may differ between devices, as every function of floats may.
     """
     # The middles of 2^23 equal parts: exact in float32, and neither 0 nor 1, which are infinite.
-    middles = (_shift(draw(keys, stream, width), 40).to(torch.float32) + 0.5) * 2.0**-23
+    middles = ((draw(keys, stream, width) >> 40).to(torch.float32) + 0.5) * 2.0**-23
     numbers: Tensor = torch.special.ndtri(middles)
     return numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from isthmus.text.tokenizer import Tokenizer
 
@@ -19,6 +19,7 @@ def new_tokenizer(texts: Iterable[str], vocabulary: int = 16_000) -> Tokenizer:
     backend = FastTokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()  # or pieces are never put together again
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary, special_tokens=list(_SPECIAL), show_progress=False
     )

@@ -257,6 +257,7 @@ def _arguments(settings: TrainingSettings, output: Path) -> Any:
         save_total_limit=None,
         report_to=settings.report_to,
         dataloader_num_workers=settings.dataloader_num_workers,
+        dataloader_persistent_workers=settings.dataloader_num_workers > 0,
         dataloader_pin_memory=torch.cuda.is_available(),
         remove_unused_columns=False,
         disable_tqdm=True,

@@ -11,8 +11,9 @@ import torch
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
+from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.recipe import PretrainSettings, assemble
-from isthmus.pretrain.step import PretrainExamples, PretrainTask
+from isthmus.pretrain.step import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer

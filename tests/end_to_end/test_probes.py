@@ -1,0 +1,192 @@
+"""Probes in runs as users start, kill and split them, and what such a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+# A learning rate that spoils the model: every look after the first is worse.
+SPOILT = ("training.learning_rate=0.03", "training.warmup_ratio=0.0")
+STOPPING = ("probes.every=2", "probes.best_by=masked_lm", "probes.patience=2")
+Settings = Callable[..., list[str]]
+
+
+def results(output: Path) -> dict[str, Any]:
+    snapshot = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))
+    assert snapshot["complete"]
+    found: dict[str, Any] = snapshot["results"]
+    return found
+
+
+def probe_lines(output: Path) -> list[dict[str, float]]:
+    return [line for line in results(output)["log"] if "probe/masked_lm" in line]
+
+
+def stops(output: Path) -> list[float]:
+    return [line["stopped_early"] for line in results(output)["log"] if "stopped_early" in line]
+
+
+def test_two_processes_stop_together(
+    commands: Any, collection: Path, model: Path, settings: Settings, tmp_path: Path
+) -> None:
+    command = ["pretrain", "--recipe", "bow", "--corpus", str(collection), "--model", str(model)]
+    command += settings(
+        "max_length=32", "training.max_steps=12", "training.dropout=0.0", *SPOILT, *STOPPING
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    batch = ["--set", "training.per_device_train_batch_size"]
+    told = commands.succeed(*command, "--output", one, batch[0], f"{batch[1]}=16").stderr
+    assert "20 documents are held out" in told
+    assert "masked_lm has not improved for 2 looks: stop" in told
+    assert "final: the best by masked_lm, step 0" in told
+    assert str(one / "probes.tsv") in told
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc_per_node", "2", "-m", "isthmus", *command, "--output", str(two)]
+    torchrun += [batch[0], f"{batch[1]}=8"]
+    ended = subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("has not improved") == 1, "told once"
+    assert stops(one) == stops(two) == [4]
+    assert results(one)["best_step"] == results(two)["best_step"] == 0
+    assert [line["step"] for line in probe_lines(two)] == [0, 2, 4]
+    for left, right in zip(probe_lines(one), probe_lines(two), strict=True):
+        assert left == pytest.approx(right, rel=1e-3, abs=1e-3)
+    left, right = (load_file(output / "final" / "model.safetensors") for output in (one, two))
+    start = load_file(model / "final" / "model.safetensors")
+    for name, value in left.items():
+        np.testing.assert_array_equal(value, right[name])
+        np.testing.assert_array_equal(value, start[name], err_msg="the best was the start")
+
+
+def test_killed_and_run_again(
+    commands: Any,
+    killed: Callable[..., Counter[str]],
+    collection: Path,
+    model: Path,
+    settings: Settings,
+    tmp_path: Path,
+) -> None:
+    command = ["pretrain", "--recipe", "autoencoding", "--corpus", collection, "--model", model]
+    command += settings(
+        "max_length=32", "training.max_steps=30", "training.save_steps=5",
+        "training.learning_rate=1e-3", "training.lr_scheduler_type=constant",
+        "training.warmup_ratio=0.0", "probes.every=2", "probes.best_by=masked_lm",
+    )  # fmt: skip
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    commands.succeed(*command, "--output", whole)
+
+    def progress() -> object:
+        return sorted(torn.glob("checkpoint-*/complete.json"))
+
+    hits = killed([*command, "--output", torn], progress, kills=3, longest=0.3)
+    assert hits.total() >= 2
+    assert probe_lines(torn) == probe_lines(whole)
+    assert [line["step"] for line in probe_lines(torn)] == list(range(0, 31, 2))
+    assert results(torn)["best_step"] == results(whole)["best_step"] > 0
+    assert (torn / "probes.tsv").read_bytes() == (whole / "probes.tsv").read_bytes()
+    for file in ("model.safetensors", "pretraining.safetensors"):
+        one, two, best = (
+            load_file(folder / file) for folder in (whole / "final", torn / "final", torn / "best")
+        )
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, two[name])
+            np.testing.assert_array_equal(value, best[name])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_encoder_is_used_with_the_vector_that_was_trained(
+    commands: Any,
+    collection: Path,
+    model: Path,
+    settings: Settings,
+    tmp_path: Path,
+    pooling: str,
+) -> None:
+    run, index = tmp_path / "run", tmp_path / "index"
+    commands.succeed(
+        "pretrain", "--recipe", "bow", "--corpus", collection, "--model", model, "--output", run,
+        *settings("max_length=16", "training.max_steps=3",
+                  f"objectives.bag_of_words.vector={pooling}"),
+    )  # fmt: skip
+    described = json.loads((run / "final" / "encoder.json").read_text(encoding="utf-8"))
+    assert described == {
+        "pooling": pooling, "similarity": "dot", "query_max_length": 16,
+        "document_max_length": 16, "titles": True,
+    }  # fmt: skip
+    commands.succeed("index", "--model", run, "--corpus", collection, "--output", index)
+    vectors = np.load(index / "vectors.npy")
+    lines = (collection / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    documents = [json.loads(line) for line in lines]
+    assert len(vectors) == len(documents)
+    texts = [f"{document['title']} {document['text']}" for document in documents[:8]]
+    expected = plain_vectors(run / "final", texts, pooling)
+    other = plain_vectors(run / "final", texts, "mean" if pooling == "cls" else "cls")
+    # Rounded to bfloat16 where the chip computes in it.
+    np.testing.assert_allclose(vectors[:8], expected, atol=0.1)
+    assert np.abs(vectors[:8] - other).max() > 0.2
+    there = SentenceTransformer(str(run / "final"), device="cpu")
+    assert there.max_seq_length == 16
+    np.testing.assert_allclose(there.encode(texts), expected, atol=1e-4)
+
+
+def plain_vectors(folder: Path, texts: list[str], pooling: str) -> Any:
+    """One text at a time, with transformers alone."""
+    tokenizer, encoder = (kind.from_pretrained(str(folder)) for kind in (AutoTokenizer, AutoModel))
+    found = []
+    for text in texts:
+        row = tokenizer(text, truncation=True, max_length=16, return_tensors="pt")
+        with torch.no_grad():
+            states = encoder.eval()(row["input_ids"], row["attention_mask"]).last_hidden_state[0]
+        found.append(states[0] if pooling == "cls" else states.mean(0))
+    return torch.stack(found).numpy()
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "allowed"),
+    [
+        ("probes.measure=[masked_ml]", "there is no probe named 'masked_ml'", "masked_lm"),
+        ("probes.best_by=bottleneck", "'bottleneck' is not measured", "bag_of_words"),
+        ("probes.patience=3", "probes.patience is set", "bag_of_words"),
+    ],
+)
+def test_bad_settings(
+    commands: Any, collection: Path, model: Path, tmp_path: Path,
+    change: str, what: str, allowed: str,
+) -> None:  # fmt: skip
+    result = commands.run(
+        "pretrain", "--corpus", collection, "--model", model, "--output", tmp_path / "run",
+        "--set", change,
+    )  # fmt: skip
+    check_refusal(result, what, f"allowed: {allowed}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_masking_names_a_missing_file_of_stop_words(
+    commands: Any, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "stop.txt"
+    result = commands.run(
+        "masking", "--corpus", collection, "--model", model, "--stop-words", missing
+    )
+    check_refusal(result, "there is no file", str(missing))
+
+
+def check_refusal(result: Any, *texts: str) -> None:
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    places = [result.stderr.index(part) for part in ("error: ", "where: ", "allowed: ", "to do: ")]
+    assert places == sorted(places)
+    for text in texts:
+        assert text in result.stderr
