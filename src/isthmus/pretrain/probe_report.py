@@ -23,7 +23,8 @@ def report_probes(
     rows = looks(history)
     if not rows:
         return ""
-    names = [name for name in rows[-1] if name.startswith(PREFIX)]
+    # Sorted: a log that was read back has them in another order than one that was just written.
+    names = sorted(name for name in rows[-1] if name.startswith(PREFIX))
     with writing(output):
         lines = ["\t".join(["step", *(name.removeprefix(PREFIX) for name in names)])]
         lines += ["\t".join(str(row.get(name, "")) for name in ["step", *names]) for row in rows]

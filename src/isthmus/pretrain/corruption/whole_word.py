@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -39,16 +41,22 @@ class WholeWord(Corruption):
 def _fill(sizes: Tensor, left: Tensor) -> Tensor:
     """True at the items that go into a bag of `left` when taken in order, skipping what is too big.
 
-    A round takes the longest prefix that fits of all items that still could: what is left only
-    shrinks, so an item too big now is too big forever. Two or three rounds do instead of one step
-    for every item.
+    A round takes the longest prefix that fits of all items that still could. What stops it is too
+    big from then on, so the biggest item that still could is smaller in every round: there are at
+    most as many rounds as different sizes, and m different sizes need m (m + 1) / 2 tokens.
     """
+    never = torch.iinfo(sizes.dtype).max
+    open_ = sizes.masked_fill(sizes == 0, never)
+    left = left[:, None]
     taken = torch.zeros_like(sizes, dtype=torch.bool)
-    while True:
-        open_ = ~taken & (sizes > 0) & (sizes <= left[:, None])
-        candidates = torch.where(open_, sizes, 0)
-        fits = open_ & (candidates.cumsum(1) <= left[:, None])
-        if not fits.any():
-            return taken
+    for _ in range(math.isqrt(2 * sizes.shape[1]) + 1):
+        candidates = torch.where(open_ <= left, open_, 0)
+        reached = candidates.cumsum(1)
+        fits = (candidates > 0) & (reached <= left)
+        # Asking a GPU would mean waiting for it; rounds that find nothing cost less.
+        if fits.device.type == "cpu" and not fits.any():
+            break
         taken |= fits
-        left = left - torch.where(fits, sizes, 0).sum(1)
+        open_ = open_.masked_fill(fits, never)
+        left = left - torch.where(fits, reached, 0).amax(1, keepdim=True)
+    return taken
