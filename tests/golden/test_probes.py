@@ -306,7 +306,7 @@ def test_use_of_the_bottleneck(
             losses += lone_losses(task, decode, step, row, given, log_softmax)
         assert found[name] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
     assert found[""] == pytest.approx(found["shuffled"] - found["true"])
-    assert abs(found[""]) > 1e-3, "the vectors differ, so must the losses"
+    assert abs(found[""]) > 1e-4, "the vectors differ, so must the losses"
 
 
 def lone_losses(

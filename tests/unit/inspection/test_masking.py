@@ -32,7 +32,7 @@ STOP_WORDS = ["the", "on", "of", "a"]
 TEXTS = [
     "The cat sat on the mat, quickly.",
     "A dog ran; the dog of the end!",
-    "ж the [MASK] catdog ж",  # what the tokenizer does not know, and a special token typed
+    "ж ж ж ж ж the [MASK] catdog ж",  # what the tokenizer does not know, and a special token typed
     "",
     "the the the the on on of a mat",
     *["the cat of the dog sat on a mat quickly and the end of the cat"] * 7,
@@ -146,6 +146,10 @@ def test_nested_and_generated_maskings_need_no_model(folder: Path) -> None:
     nested = report(folder, "lexmae").strategies
     assert set(nested) == {"uniform at 0.3", "uniform at 0.5", "the decoder's nested at 0.5"}
     assert nested["the decoder's nested at 0.5"].tokens > nested["uniform at 0.3"].tokens
+    # The encoder's side is uniform, and drawn from the same keys as what is shown beside it.
+    for seed in range(5):
+        one = report(folder, "lexmae", f"training.seed={seed}", documents=1).strategies
+        assert one["the decoder's nested at 0.5"].words >= one["uniform at 0.3"].words
     generated = report(folder, "simlm", "corruption.generator=ORG/NAME").strategies
     assert set(generated) == {
         "uniform at 0.3", "the encoder's generator at 0.3",

@@ -20,6 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 )
 from transformers import BertConfig, BertForMaskedLM
 
+from isthmus.encoders.dense import DenseEncoder
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.examples import PretrainExamples
@@ -414,7 +415,7 @@ def test_final_is_the_best_model(finished: Path) -> None:
     results = snapshot["results"]
     assert results["best_step"] == 2
     assert results["held_out"] == 21
-    assert results["documents"] == DOCUMENTS - 21
+    assert results["documents"] == DOCUMENTS
     assert [line[STOPPED_EARLY] for line in results["log"] if STOPPED_EARLY in line] == [6]
     for file in ("model.safetensors", "pretraining.safetensors"):
         final = load_file(finished / "final" / file)
@@ -425,6 +426,41 @@ def test_final_is_the_best_model(finished: Path) -> None:
         assert all(torch.equal(final[name], best[name]) for name in final)
         assert all(torch.equal(final[name], then[name]) for name in final)
         assert not all(torch.equal(final[name], last[name]) for name in final)
+
+
+def test_killed_while_final_is_written(
+    settings: Callable[..., PretrainSettings],
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same run as `finished`, in two lives: nothing is trained or measured in the second."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    chosen = settings(
+        tmp_path / "run",
+        **AUTOENCODING,
+        probes={"every": 2, "best_by": "masked_lm", "patience": 2},
+    )
+    script_masked_lm(monkeypatch, [3.0, 2.0, 2.5, math.nan])
+    with monkeypatch.context() as patch:
+        patch.setattr(DenseEncoder, "describe", die)
+        with pytest.raises(Killed):
+            run(chosen)
+    run(chosen)
+    one, two = (
+        json.loads((output / "isthmus.json").read_text())["results"]
+        for output in (finished, tmp_path / "run")
+    )
+    assert two["best_step"] == one["best_step"] == 2
+    tables = [(output / "probes.tsv").read_bytes() for output in (finished, tmp_path / "run")]
+    assert tables[0] == tables[1]
+    left, right = (
+        load_file(output / "final" / "model.safetensors") for output in (finished, tmp_path / "run")
+    )
+    assert all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_without_best_by_the_last_model_is_final(
