@@ -17,7 +17,7 @@ from isthmus.pretrain.corruption import generator
 from isthmus.pretrain.corruption.importance import Importance
 from isthmus.pretrain.corruption.nested import Nested
 from isthmus.pretrain.corruption.uniform import Uniform
-from isthmus.pretrain.corruption.whole_word import WholeWord
+from isthmus.pretrain.corruption.whole_word import WholeWord, _fill
 from isthmus.pretrain.decoders import enhanced
 from isthmus.pretrain.examples import Example, PretrainExamples
 from isthmus.pretrain.masking import IGNORED
@@ -386,3 +386,19 @@ def test_texts_without_tokens_pass_unharmed(kind: type[Corruption]) -> None:
     ids, labels = part(kind, 0.5, "decoder")(batch, VOCABULARY).values()
     assert torch.equal(ids, batch["input_ids"])
     assert (labels == IGNORED).all()
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=12), st.integers(0, 80), st.randoms())
+@settings(max_examples=300)
+def test_a_bag_is_filled_in_order_however_often_something_is_too_big(
+    sizes: list[int], left: int, random: Random
+) -> None:
+    # As many columns as the sizes need tokens: the bound on the rounds is as tight as it gets.
+    sizes = sizes + [0] * max(0, sum(sizes) + 1 - len(sizes))
+    random.shuffle(sizes)
+    taken, rest = [], left
+    for size in sizes:
+        taken.append(0 < size <= rest)
+        rest -= size * taken[-1]
+    filled = _fill(torch.tensor([sizes]), torch.tensor([left]))
+    assert filled[0].tolist() == taken

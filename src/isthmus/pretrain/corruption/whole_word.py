@@ -47,16 +47,18 @@ def _fill(sizes: Tensor, left: Tensor) -> Tensor:
     """
     never = torch.iinfo(sizes.dtype).max
     open_ = sizes.masked_fill(sizes == 0, never)
+    taken = torch.zeros_like(sizes)
     left = left[:, None]
-    taken = torch.zeros_like(sizes, dtype=torch.bool)
-    for _ in range(math.isqrt(2 * sizes.shape[1]) + 1):
+    for _ in range((math.isqrt(8 * sizes.shape[1] + 1) - 1) // 2):
         candidates = torch.where(open_ <= left, open_, 0)
-        reached = candidates.cumsum(1)
-        fits = (candidates > 0) & (reached <= left)
+        passed = candidates.cumsum(1) <= left
+        picked = torch.where(passed, candidates, 0)
+        amount = picked.sum(1, keepdim=True)
         # Asking a GPU would mean waiting for it; rounds that find nothing cost less.
-        if fits.device.type == "cpu" and not fits.any():
+        if amount.device.type == "cpu" and not amount.any():
             break
-        taken |= fits
-        open_ = open_.masked_fill(fits, never)
-        left = left - torch.where(fits, reached, 0).amax(1, keepdim=True)
-    return taken
+        taken += picked
+        left = left - amount
+        # Passed are those just taken, and those too big: neither can be taken again.
+        open_ = open_.masked_fill(passed, never)
+    return taken > 0
