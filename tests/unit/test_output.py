@@ -6,10 +6,13 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from isthmus.config.output import (
     SNAPSHOT,
@@ -49,6 +52,38 @@ def test_claim_resume_finish(folder: Path) -> None:
     assert snapshot["results"] == {"loss": 1.5}
     assert {"isthmus", "python", "torch", "numpy"} <= set(snapshot["versions"])
     assert {"commit", "machine", "command"} <= set(snapshot)
+
+
+def test_a_second_writer_is_refused_until_the_first_ends(folder: Path) -> None:
+    waiting = (
+        "import sys; from pathlib import Path; from isthmus.config.output import claim\n"
+        f"claim(Path({str(folder)!r}), 'pretrain', {IDENTITY!r})\n"
+        "print('claimed', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", waiting], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "claimed\n"
+        with pytest.raises(OutputError, match="another process is writing"):
+            claim(folder, "pretrain", IDENTITY)
+        other.kill()
+    assert claim(folder, "pretrain", IDENTITY) is True, "nothing is left of a killed writer"
+    finish(folder)
+    assert sorted(found.name for found in folder.iterdir()) == [SNAPSHOT]
+
+
+def test_the_other_processes_of_a_launch_are_no_second_writers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = FileLock(folder / ".lock")
+    claim(folder, "pretrain", IDENTITY)
+    finish(folder)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    with held:
+        monkeypatch.setenv("RANK", "1")
+        assert claim(folder, "pretrain", IDENTITY) is False
 
 
 def test_identities_are_compared_as_they_are_stored(folder: Path) -> None:

@@ -26,6 +26,8 @@ from isthmus.errors import InputError, OutputError
 
 SNAPSHOT = "isthmus.json"
 START = "start"  # an untrained model, made before training begins
+_LOCK = ".lock"
+_LOCKS: dict[Path, Any] = {}  # held by this process
 _LIBRARIES = (
     "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy",
     "pyarrow", "bm25s", "ir_measures", "pydantic",
@@ -54,7 +56,7 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
             )
         folder.mkdir(parents=True, exist_ok=True)
         # A marker that was being written when the process died is nobody's work.
-        empty = all(found == _partial(marker) for found in folder.iterdir())
+        empty = all(found in (_partial(marker), folder / _LOCK) for found in folder.iterdir())
     if not empty:
         if not marker.is_file():
             raise OutputError(
@@ -67,6 +69,7 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
         changed = _differences(earlier.get("identity", {}), json.loads(json.dumps(identity)))
         if earlier.get("verb") != verb or changed:
             if _is_only_a_start(folder) and not earlier.get("complete"):
+                _keep_others_out(folder)
                 shutil.rmtree(folder / START, ignore_errors=True)
                 write_json(marker, _snapshot(verb, identity, complete=False))
                 return False
@@ -78,9 +81,32 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
                 allowed="a new folder, or the same settings and data to resume",
                 remedy="choose another --output, or remove the folder to start anew",
             )
+        if not earlier.get("complete"):
+            _keep_others_out(folder)
         return True
+    _keep_others_out(folder)
     write_json(marker, _snapshot(verb, identity, complete=False))
     return False
+
+
+def _keep_others_out(folder: Path) -> None:
+    """Refuses a folder into which another process is writing; until this one ends."""
+    # Of the processes of one launch, the first writes.
+    if os.environ.get("RANK", "0") != "0" or folder.resolve() in _LOCKS:
+        return
+    from filelock import FileLock, Timeout  # not needed to print a help text
+
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise OutputError(
+            f"another process is writing into {str(folder)!r}",
+            where="--output",
+            allowed="one process at a time",
+            remedy="wait for it, or choose another --output",
+        ) from None
+    _LOCKS[folder.resolve()] = lock
 
 
 def _is_only_a_start(folder: Path) -> bool:
@@ -94,6 +120,9 @@ def finish(folder: Path, results: Mapping[str, Any] | None = None) -> None:
     """Marks a claimed folder as complete, with the results worth keeping beside the settings."""
     snapshot = read_snapshot(folder)
     write_json(folder / SNAPSHOT, {**snapshot, "complete": True, "results": dict(results or {})})
+    if lock := _LOCKS.pop(folder.resolve(), None):
+        lock.release()
+        (folder / _LOCK).unlink(missing_ok=True)
 
 
 def write_snapshot(

@@ -35,7 +35,7 @@ class Task(nn.Module, ABC):
         """The sum of each loss; further names `LOSS/METRIC` are only logged, with LOSS's count."""
 
     def weights(self, progress: float) -> Mapping[str, float]:
-        """The weight of each loss when `progress` (0 to 1) of the optimiser steps are done."""
+        """The weight of each loss; `progress` is 0 at the first optimiser step, 1 at the last."""
         return dict.fromkeys(self.loss_names(), 1.0)
 
     @abstractmethod

@@ -124,7 +124,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         assert num_items_in_batch is not None
         assert not return_outputs, "evaluation does not go through the trainer"
         sums = model(inputs)
-        progress = self.state.global_step / max(self.state.max_steps, 1)
+        progress = self.state.global_step / max(self.state.max_steps - 1, 1)
         weights = self.task.weights(progress)
         total: Tensor = torch.zeros((), device=self.args.device)
         for name, value in sums.items():
