@@ -7,6 +7,7 @@ a whole one, and beside every output lies what made it (`isthmus.json`).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import json
@@ -107,6 +108,13 @@ def _keep_others_out(folder: Path) -> None:
             remedy="wait for it, or choose another --output",
         ) from None
     _LOCKS[folder.resolve()] = lock
+    atexit.register(_let_others_in, folder.resolve())
+
+
+def _let_others_in(folder: Path) -> None:
+    if lock := _LOCKS.pop(folder, None):
+        (folder / _LOCK).unlink(missing_ok=True)
+        lock.release()
 
 
 def _is_only_a_start(folder: Path) -> bool:
@@ -120,9 +128,7 @@ def finish(folder: Path, results: Mapping[str, Any] | None = None) -> None:
     """Marks a claimed folder as complete, with the results worth keeping beside the settings."""
     snapshot = read_snapshot(folder)
     write_json(folder / SNAPSHOT, {**snapshot, "complete": True, "results": dict(results or {})})
-    if lock := _LOCKS.pop(folder.resolve(), None):
-        lock.release()
-        (folder / _LOCK).unlink(missing_ok=True)
+    _let_others_in(folder.resolve())
 
 
 def write_snapshot(
