@@ -78,8 +78,11 @@ def retriever(
     assert pretrained["identity"]["settings"]["training"]["seed"] == 42
     assert pretrained["identity"]["data"]["corpus"]
     assert pretrained["results"]["documents"] == 5183
+    steps = [entry for entry in pretrained["results"]["log"] if "loss" in entry]
+    assert len(steps) == 6
     for name in ("masked_lm", "bag_of_words", "bag_of_words/gap", "learning_rate"):
-        assert all(name in entry for entry in pretrained["results"]["log"][:6])
+        assert all(name in entry for entry in steps)
+    assert "probe/retrieval" in pretrained["results"]["log"][0]
 
     commands.succeed(
         "finetune", "--model", folder / "bow", "--collection", f"beir:{scifact}",

@@ -173,7 +173,7 @@ def test_a_weight_decays_by_cosine_counted_in_optimiser_steps(
     assert task.weights(0.25)["bag_of_words"] == pytest.approx(2.0 * quarter)
     log, _ = train(task, corpus, tmp_path / "run", batch=4, passes=2)
     for step, entry in enumerate(log):
-        weight = 2.0 * (0.1 + 0.9 * (1 + math.cos(math.pi * step / 3)) / 2)
+        weight = 2.0 * (0.1 + 0.9 * (1 + math.cos(math.pi * step / 2)) / 2)
         total = entry["masked_lm"] + weight * entry["bag_of_words"]
         assert entry["loss"] == pytest.approx(total, rel=1e-4)
 
