@@ -6,29 +6,47 @@ import json
 from pathlib import Path
 from typing import Any
 
-from isthmus.encoders.dense import SETTINGS_FILE, DenseEncoder, DenseSettings
-from isthmus.errors import InputError
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.encoder import SETTINGS_FILE
+from isthmus.encoders.query_terms import QUERY_TERMS_FILE
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.errors import InputError, choices
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_folder
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
 
+_KINDS: dict[str, type[DenseSettings | SparseSettings]] = {
+    "dense": DenseSettings,
+    "sparse": SparseSettings,
+}
 
-def load_encoder(name: str, settings: DenseSettings | None = None) -> DenseEncoder:
+
+def load_encoder(
+    name: str, settings: DenseSettings | SparseSettings | None = None
+) -> DenseEncoder | SparseEncoder:
     """The encoder of a run, folder or hub name, ready for fast inference.
 
     Settings given here replace those that lie beside the model; a plain model without any gets
-    the defaults, and a notice saying so.
+    the defaults of a dense encoder, and a notice saying so.
     """
     folder = model_folder(name)
+    settings = settings or stored_settings(name)
     tokenizer = Tokenizer.load(folder)
     backbone = Backbone.load(folder, attention="sdpa")
-    encoder = DenseEncoder(backbone, tokenizer, settings or stored_settings(name), name)
+    encoder: DenseEncoder | SparseEncoder
+    if isinstance(settings, DenseSettings):
+        encoder = DenseEncoder(backbone, tokenizer, settings, name)
+    else:
+        encoder = SparseEncoder(backbone, tokenizer, settings, name)
+        if encoder.query_terms is not None:
+            file = _file(folder, QUERY_TERMS_FILE)
+            encoder.query_terms.restore(Path(folder) if file is None else file.parent)
     encoder.use_fast_inference()
     return encoder
 
 
-def stored_settings(name: str) -> DenseSettings:
+def stored_settings(name: str) -> DenseSettings | SparseSettings:
     """How the model of this name is meant to encode, as far as the files beside it tell."""
     known = known_settings(name)
     if known is not None:
@@ -41,23 +59,37 @@ def stored_settings(name: str) -> DenseSettings:
     return settings
 
 
-def known_settings(name: str) -> DenseSettings | None:
+def known_settings(name: str) -> DenseSettings | SparseSettings | None:
     """The settings that lie beside a model; None for a plain one."""
     folder = model_folder(name)
     own = _json(folder, SETTINGS_FILE)
     if own is not None:
-        return DenseSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
+        where = f"{folder}/{SETTINGS_FILE}"
+        kind = own.pop("kind", "dense")  # which the first encoders, all dense, did not say
+        if kind not in _KINDS:
+            raise InputError(
+                f"the encoder is of the kind {kind!r}",
+                where=where,
+                allowed=choices(str(kind), _KINDS),
+                remedy="update isthmus if a later version wrote it, or correct the file",
+            )
+        return _KINDS[kind].parse(own, where=where)
     modules = _json(folder, "modules.json")
     return None if modules is None else _from_sentence_transformers(folder, modules)
 
 
-def _from_sentence_transformers(folder: str, modules: list[dict[str, Any]]) -> DenseSettings:
+def _from_sentence_transformers(
+    folder: str, modules: list[dict[str, Any]]
+) -> DenseSettings | SparseSettings:
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    if kinds[1:] == ["SpladePooling"] and kinds[0] in ("MLMTransformer", "Transformer"):
+        return _splade(folder, modules[1]["path"])
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Normalize"}:
         raise InputError(
             f"the sentence-transformers model has the modules {', '.join(kinds)}",
             where=f"{folder}/modules.json",
-            allowed="Transformer, Pooling and, if need be, Normalize",
+            allowed="Transformer, Pooling and, if need be, Normalize; or MLMTransformer and "
+            "SpladePooling",
             remedy="choose a model of these modules, or fine-tune its backbone here",
         )
     pooling = _json(folder, f"{modules[1]['path']}/config.json") or {}
@@ -75,10 +107,7 @@ def _from_sentence_transformers(folder: str, modules: list[dict[str, Any]]) -> D
             remedy="choose a model that pools in one of these ways",
         )
     length = _max_length(folder)
-    stated_settings = _json(folder, "config_sentence_transformers.json") or {}
-    if any((stated_settings.get("prompts") or {}).values()):
-        notice(f"{folder}: its prompts are not used; put them before the texts yourself")
-    stated = stated_settings.get("similarity_fn_name")
+    stated = _stated(folder).get("similarity_fn_name")
     similarity = "cosine" if "Normalize" in kinds or stated == "cosine" else "dot"
     return DenseSettings.parse(
         {
@@ -91,6 +120,35 @@ def _from_sentence_transformers(folder: str, modules: list[dict[str, Any]]) -> D
     )
 
 
+def _splade(folder: str, path: str) -> SparseSettings:
+    pooling = _json(folder, f"{path}/config.json") or {}
+    how = tuple(pooling.get(key) for key in ("pooling_strategy", "activation_function"))
+    if how not in (("max", "relu"), ("max", None)):
+        raise InputError(
+            f"the model pools terms by {how[0]} of {how[1]}",
+            where=f"{folder}/{path}/config.json",
+            allowed="pooling_strategy max, activation_function relu",
+            remedy="choose a model that weighs terms in this way, or fine-tune its backbone here",
+        )
+    length, terms = _max_length(folder), _stated(folder).get("max_active_dims")
+    return SparseSettings.parse(
+        {
+            "query_terms": terms,
+            "document_terms": terms,
+            "query_max_length": length,
+            "document_max_length": length,
+        },
+        where=folder,
+    )
+
+
+def _stated(folder: str) -> dict[str, Any]:
+    stated: dict[str, Any] = _json(folder, "config_sentence_transformers.json") or {}
+    if any((stated.get("prompts") or {}).values()):
+        notice(f"{folder}: its prompts are not used; put them before the texts yourself")
+    return stated
+
+
 def _max_length(folder: str) -> int:
     # Version 6 keeps it with the tokenizer, which without one states a number beyond all lengths.
     stated = (_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length")
@@ -99,17 +157,21 @@ def _max_length(folder: str) -> int:
 
 
 def _json(folder: str, file: str) -> Any:
-    path = Path(folder) / file
-    if not Path(folder).is_dir():
-        from transformers.utils import cached_file
+    path = _file(folder, file)
+    return None if path is None else json.loads(path.read_text(encoding="utf-8"))
 
-        found = cached_file(
-            folder,
-            file,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        if found is None:
-            return None
-        path = Path(found)
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+def _file(folder: str, file: str) -> Path | None:
+    """A file of a folder or hub name; None where it has none of this name."""
+    if Path(folder).is_dir():
+        path = Path(folder) / file
+        return path if path.is_file() else None
+    from transformers.utils import cached_file
+
+    found = cached_file(
+        folder,
+        file,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if found is None else Path(found)

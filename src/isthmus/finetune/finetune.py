@@ -15,9 +15,13 @@ from isthmus.config import resolve
 from isthmus.config.output import claim, finish, is_complete, writing
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loading import known_settings
-from isthmus.errors import InputError, choices
+from isthmus.encoders.query_terms import QUERY_TERMS_FILE
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.errors import InputError, SettingsError, choices
+from isthmus.finetune.active_terms import StopWhenEmpty
 from isthmus.finetune.mining import NEGATIVES, MiningSettings, Rows, draw_negatives
 from isthmus.finetune.pairs import LabelledQueries, PairExamples, labelled_queries
+from isthmus.finetune.regularization import regularizers
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.task import BiEncoderTask
 from isthmus.nn.backbone import Backbone
@@ -52,6 +56,8 @@ def finetune(
 def run(settings: FinetuneSettings) -> Path:
     """The same, from settings that are already complete."""
     mining = _source_of_negatives(settings)
+    _check_kind(settings)
+    sparse_by = regularizers(settings.regularizers)
     problems = Problems(settings.problems)
     collection = open_collection(settings.collection, problems)
     _check_split(collection, settings)
@@ -83,9 +89,11 @@ def run(settings: FinetuneSettings) -> Path:
         if mining is not None:
             negatives = _mine(mining, collection, labelled, corpus, settings)
     group = 1 if mining is None else 1 + mining.settings.num_negatives
-    task = BiEncoderTask(encoder, group, settings.temperature)
+    task = BiEncoderTask(encoder, group, settings.temperature, sparse_by)
     examples = PairExamples(labelled, negatives, group, corpus, encoder.tokenizer, encoder.settings)
     trainer = Trainer(task, examples, settings.training, output, description="fine-tune")
+    if settings.encoder == "sparse":
+        trainer.add_callback(StopWhenEmpty())
     history = trainer.fit()
     if trainer.is_world_process_zero():
         with writing(final):
@@ -99,20 +107,47 @@ def _say_what_changes(settings: FinetuneSettings) -> None:
     known = None
     with suppress(InputError):  # pooled in a way that isthmus does not know: a new one is no change
         known = known_settings(settings.model)
-    for key in ("pooling", "similarity"):
-        now, then = getattr(settings, key), getattr(known, key, None)
-        if then not in (None, now):
+    chosen = settings if settings.encoder == "dense" else settings.sparse
+    for key in ("pooling", "similarity", "form", "query"):
+        now, then = getattr(chosen, key, None), getattr(known, key, None)
+        if None not in (now, then) and now != then:
             notice(f"{settings.model} was made with {key}={then}; it is trained with {now} here")
 
 
-def _encoder(name: str, settings: FinetuneSettings) -> DenseEncoder:
-    chosen = settings.model_dump(include=set(DenseSettings.model_fields))
-    return DenseEncoder(
-        Backbone.load(name, "keep", settings.training.dropout, settings.training.seed),
-        Tokenizer.load(name),
-        DenseSettings.parse(chosen, where="finetune"),
-        name,
+def _encoder(name: str, settings: FinetuneSettings) -> DenseEncoder | SparseEncoder:
+    tokenizer = Tokenizer.load(name)
+    backbone = Backbone.load(name, "keep", settings.training.dropout, settings.training.seed)
+    if settings.encoder == "dense":
+        chosen = settings.model_dump(include=set(DenseSettings.model_fields))
+        return DenseEncoder(
+            backbone, tokenizer, DenseSettings.parse(chosen, where="finetune"), name
+        )
+    chosen = settings.model_dump(include=set(SparseSettings.model_fields))
+    chosen |= settings.sparse.model_dump()
+    encoder = SparseEncoder(
+        backbone, tokenizer, SparseSettings.parse(chosen, where="finetune"), name
     )
+    if encoder.query_terms is not None and (Path(name) / QUERY_TERMS_FILE).is_file():
+        encoder.query_terms.restore(Path(name))
+        notice(f"the weights of query terms go on from {name}")
+    return encoder
+
+
+def _check_kind(settings: FinetuneSettings) -> None:
+    """Refuses what would have no effect on an encoder of the chosen kind."""
+    fields = FinetuneSettings.model_fields
+    foreign = {"dense": ("sparse", "regularizers"), "sparse": ("pooling", "similarity")}
+    for key in foreign[settings.encoder]:
+        value, default = getattr(settings, key), fields[key].default
+        if value != default:
+            shown = value.model_dump(exclude_defaults=True) if key == "sparse" else value
+            other = "sparse" if settings.encoder == "dense" else "dense"
+            raise SettingsError(
+                f"{key} = {shown!r} means nothing to a {settings.encoder} encoder",
+                where=key,
+                allowed=f"{key} with encoder={other}",
+                remedy=f"--set encoder={other}, or leave {key} out",
+            )
 
 
 def _source_of_negatives(settings: FinetuneSettings) -> Any:

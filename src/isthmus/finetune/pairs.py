@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from isthmus.collections import Collection, Problems
-from isthmus.encoders.dense import DenseSettings, pad
+from isthmus.encoders.encoder import EncoderSettings, pad
 from isthmus.errors import InputError
 from isthmus.finetune.mining import Rows
 from isthmus.records import Query
@@ -77,7 +77,7 @@ class PairExamples(Examples):
         group: int,
         corpus: TokenisedCorpus,
         tokenizer: Tokenizer,
-        settings: DenseSettings,
+        settings: EncoderSettings,
     ) -> None:
         self.labelled = labelled
         self.negatives = negatives

@@ -32,7 +32,10 @@ class Task(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The sum of each loss; further names `LOSS/METRIC` are only logged, with LOSS's count."""
+        """The sum of each loss, with the count of its name up to a slash.
+
+        What has no weight (`LOSS/METRIC`, as a rule) is only logged.
+        """
 
     def weights(self, progress: float) -> Mapping[str, float]:
         """The weight of each loss; `progress` is 0 at the first optimiser step, 1 at the last."""

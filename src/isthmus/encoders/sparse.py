@@ -1,0 +1,242 @@
+"""Sparse encoders: a weight for every term of the vocabulary, most of them zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from scipy.sparse import csr_matrix, vstack
+from torch import Tensor, nn
+
+from isthmus.config import Settings
+from isthmus.encoders.encoder import Encoder, EncoderSettings, Represent, write_modules
+from isthmus.encoders.query_terms import QueryTerms
+from isthmus.errors import InputError
+from isthmus.nn.backbone import Backbone
+from isthmus.progress import notice
+from isthmus.records import Document
+from isthmus.text.tokenizer import Tokenizer
+
+# Logits held at once, 256 MB in float32: [rows, length, vocabulary] of a whole batch would be
+# gigabytes.
+_LOGITS = 1 << 26
+
+
+class SparseForm(Settings):
+    """How a text becomes weighted terms."""
+
+    form: Literal["splade", "lexmae"] = Field(
+        "splade", description="lexmae: positions of special tokens give no weight"
+    )
+    query: Literal["encoder", "terms"] = Field(
+        "encoder", description="terms: a learned weight per term, no transformer reads the query"
+    )
+    query_terms: int | None = Field(
+        None, ge=1, description="the heaviest that are kept when encoding; null: all"
+    )
+    document_terms: int | None = Field(
+        None, ge=1, description="the heaviest that are kept when encoding; null: all"
+    )
+
+
+class SparseSettings(EncoderSettings, SparseForm):
+    """The same, and how much of a text is read; travels with the model."""
+
+
+class SparseEncoder(Encoder):
+    """An encoder whose vectors are the masked-LM head's view of a text, one entry per term.
+
+    w = max over positions of log1p(relu(head(H))), the SPLADE-max of arXiv 2109.10086; LexMAE
+    (ICLR 2023) takes the same without special positions. Training sees all terms; only encoding
+    keeps the heaviest.
+    """
+
+    kind = "sparse"
+    uses_head = True
+    settings: SparseSettings
+
+    def __init__(
+        self, backbone: Backbone, tokenizer: Tokenizer, settings: SparseSettings, name: str = ""
+    ) -> None:
+        if not backbone.has_head:
+            raise InputError(
+                f"the model {name!r} has no masked-LM head, which gives every term its weight",
+                where=name or "model",
+                allowed="a masked language model: a run of `isthmus pretrain`, which keeps its "
+                "head, or any checkpoint that AutoModelForMaskedLM loads whole",
+                remedy="pre-train it here first (a new head is trained along), or make it dense",
+            )
+        super().__init__(backbone, tokenizer, settings, name)
+        self.query_terms = QueryTerms(self.dimension) if settings.query == "terms" else None
+        self._special = torch.zeros(self.dimension, dtype=torch.bool)
+        self._special[torch.from_numpy(tokenizer.special_ids)] = True
+        self._told = False
+
+    @property
+    def dimension(self) -> int:
+        """The vocabulary's size, rows that only pad the model's matrix included."""
+        return len(self.backbone.word_embeddings)
+
+    @property
+    def trained(self) -> list[nn.Module]:
+        """The backbone with its head, and the query terms' weights where there are any."""
+        return [self.backbone, *([] if self.query_terms is None else [self.query_terms])]
+
+    @property
+    def _state(self) -> Mapping[str, Tensor]:
+        return {
+            f"{number}.{name}": tensor
+            for number, module in enumerate(self.trained)
+            for name, tensor in module.state_dict().items()
+        }
+
+    def represent_queries(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The weights [rows, vocabulary]: those of the query's terms, or those of the encoder."""
+        if self.query_terms is not None:
+            weights: Tensor = self.query_terms(ids, self._regular(ids, mask))
+            return weights
+        return self.represent_documents(ids, mask)
+
+    def represent_documents(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The weights [rows, vocabulary]."""
+        inside = self._regular(ids, mask) if self.settings.form == "lexmae" else mask.bool()
+        return term_weights(self.backbone, self.backbone(ids, mask), inside)
+
+    def encode_queries(self, texts: Sequence[str]) -> csr_matrix:
+        """One row of weights per query."""
+        limit, kept = self.settings.query_max_length, self.settings.query_terms
+        if self.query_terms is None:
+            return heaviest(self._matrix(texts, limit, self.represent_queries), kept)
+        rows = [
+            np.unique(np.setdiff1d(np.array(row, dtype=np.int32), self.tokenizer.special_ids))
+            for row in self.tokenizer.encode(list(texts), limit)
+        ]
+        return heaviest(self.query_terms.matrix(rows), kept)
+
+    def encode_documents(self, documents: Sequence[Document]) -> csr_matrix:
+        """One row of weights per document, of its title too where made with titles."""
+        texts = [document.contents(self.settings.titles) for document in documents]
+        limit = self.settings.document_max_length
+        matrix = self._matrix(texts, limit, self.represent_documents)
+        return heaviest(matrix, self.settings.document_terms)
+
+    def terms(self, row: csr_matrix) -> list[tuple[str, float]]:
+        """The tokens of one vector with their weights, highest first."""
+        assert row.shape == (1, self.dimension), f"{row.shape} is not one vector"
+        order = np.lexsort((row.indices, -row.data))
+        vocabulary = len(self.tokenizer)
+        tokens = [
+            str(self.tokenizer.pretrained.convert_ids_to_tokens(int(term)))
+            if term < vocabulary
+            else f"[{term}]"  # only pads the model's matrix, and means nothing
+            for term in row.indices[order]
+        ]
+        return list(zip(tokens, row.data[order].tolist(), strict=True))
+
+    def save(self, folder: Path) -> None:
+        """Writes the encoder for isthmus, transformers and, where it can, sentence-transformers."""
+        super().save(folder)
+        if self.query_terms is not None:
+            self.query_terms.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Loads the weights that `save` wrote into this very encoder."""
+        super().restore(folder)
+        if self.query_terms is not None:
+            self.query_terms.restore(folder)
+
+    def _regular(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """True at the positions of tokens that are neither special nor padding."""
+        self._special = self._special.to(ids.device)
+        return mask.bool() & ~self._special[ids]
+
+    def _matrix(self, texts: Sequence[str], limit: int, represent: Represent) -> csr_matrix:
+        encoded = self._encode(texts, limit, represent, _nonzero)
+        # A first part without rows: there may be no texts.
+        parts = [_nonzero(torch.empty(0, self.dimension)), *(part for _, part in encoded)]
+        place = np.argsort(np.concatenate([np.empty(0, int), *(batch for batch, _ in encoded)]))
+        matrix: csr_matrix = vstack(parts, format="csr")[place]
+        return matrix
+
+    def _describe_elsewhere(self, folder: Path) -> None:
+        settings = self.settings
+        if reason := _only_here(settings):
+            if not self._told:
+                notice(f"no modules.json for sentence-transformers: there, {reason}")
+                self._told = True
+            return
+        pooling = {
+            "pooling_strategy": "max",
+            "activation_function": "relu",  # a log1p follows; their log1p_relu means a second one
+            "word_embedding_dimension": self.dimension,
+        }
+        modules = [
+            ("sparse_encoder.models.MLMTransformer", None),
+            ("sparse_encoder.models.SpladePooling", pooling),
+        ]
+        stated = {
+            "model_type": "SparseEncoder",  # without it, a sparse autoencoder is put on top
+            "similarity_fn_name": "dot",
+            "max_active_dims": settings.document_terms,
+        }
+        write_modules(folder, modules, settings.document_max_length, stated)
+
+
+def _only_here(settings: SparseSettings) -> str:
+    """Why sentence-transformers would give other vectors; "" where it gives the same."""
+    if settings.form == "lexmae":
+        return "special tokens give weight too, which form=lexmae leaves out"
+    if settings.query == "terms":
+        return "the transformer would read queries, which query=terms spares"
+    if settings.query_terms != settings.document_terms:
+        return "queries and documents keep equally many terms"
+    return ""
+
+
+def term_weights(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
+    """max_i log1p(relu(head(H_i))) over the positions inside, [rows, vocabulary] in float32.
+
+    log1p(relu(·)) never falls, so the maximum is taken first: on logits, some rows at a time.
+    Only the place of each maximum is kept for the backward pass, so training holds no more logits
+    than encoding. A row without a position inside has no weights.
+    """
+    # Positions outside repeat one inside, which changes no maximum: masking width numbers is
+    # cheaper than masking as many logits as there are terms.
+    first = states[torch.arange(len(states), device=states.device), inside.int().argmax(1)]
+    states = torch.where(inside[:, :, None], states, first[:, None])
+    step = max(1, _LOGITS // (states.shape[1] * len(backbone.word_embeddings)))
+    largest = torch.cat([_largest(backbone.head(part)) for part in torch.split(states, step)])
+    return torch.where(inside.any(1, keepdim=True), largest.float(), 0).relu().log1p()
+
+
+def _largest(logits: Tensor) -> Tensor:
+    # amax is several times faster on CPU, but its backward pass needs all logits once more.
+    return logits.max(1).values if logits.requires_grad else logits.amax(1)
+
+
+def _nonzero(weights: Tensor) -> csr_matrix:
+    """The same as a sparse matrix, found where the weights lie."""
+    rows, terms = weights.nonzero(as_tuple=True)
+    values = weights[rows, terms].cpu().numpy()
+    starts = np.searchsorted(rows.cpu().numpy(), np.arange(len(weights) + 1))
+    columns: npt.NDArray[np.int32] = terms.cpu().numpy().astype(np.int32)
+    shape = (weights.shape[0], weights.shape[1])
+    return csr_matrix((values, columns, starts.astype(np.int32)), shape=shape)
+
+
+def heaviest(matrix: csr_matrix, count: int | None) -> csr_matrix:
+    """The matrix with at most `count` entries a row, the largest; of equals, the first columns."""
+    sizes = np.diff(matrix.indptr)
+    if count is None or sizes.max(initial=0) <= count:
+        return matrix
+    rows = np.repeat(np.arange(matrix.shape[0]), sizes)
+    order = np.lexsort((matrix.indices, -matrix.data, rows))
+    ranks = np.arange(len(rows)) - matrix.indptr[rows]
+    kept = np.sort(order[ranks < count])  # entries of a row stay in the order of their columns
+    starts = np.concatenate([[0], np.cumsum(np.minimum(sizes, count))]).astype(np.int32)
+    return csr_matrix((matrix.data[kept], matrix.indices[kept], starts), shape=matrix.shape)

@@ -1,0 +1,39 @@
+"""How many terms a text's vector holds; training stops when it is none at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from torch import Tensor
+
+from isthmus.errors import TrainingError
+
+ACTIVE_TERMS = "active_terms"
+
+
+def active_terms(weights: Tensor) -> Tensor:
+    """The mean number of terms with a weight, over the texts of [texts, vocabulary]."""
+    return (weights.detach() > 0).sum(1).float().mean()
+
+
+class StopWhenEmpty(transformers.TrainerCallback):  # type: ignore[misc]
+    """Refuses to go on when no text of a whole window of the log had a single term.
+
+    Where every weight is 0, relu lets no gradient through: nothing would ever change again.
+    """
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """After every line of the log, on all processes alike."""
+        for side in ("queries", "documents"):
+            if (logs or {}).get(f"{ACTIVE_TERMS}/{side}") == 0:
+                raise TrainingError(
+                    f"all {side} have empty vectors at step {state.global_step}: every term's "
+                    "weight is 0, and no gradient passes a weight of 0",
+                    where=f"{args.output_dir}, training, {ACTIVE_TERMS}/{side}",
+                    allowed="vectors with at least some terms",
+                    remedy=f"lower the weights of the regularizers (--set regularizers.….{side}=…) "
+                    "or let them grow longer (ramp); lower training.learning_rate or warm up "
+                    "longer if terms were lost at once; start from a checkpoint whose masked-LM "
+                    "head is trained",
+                )

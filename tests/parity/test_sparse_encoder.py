@@ -1,0 +1,128 @@
+"""Sparse vectors are those of sentence-transformers' SparseEncoder, in both directions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SparseEncoder as TheirEncoder
+from transformers import (
+    AutoModelForMaskedLM,
+    BertConfig,
+    DistilBertConfig,
+    ModernBertConfig,
+    RobertaConfig,
+)
+
+from isthmus.encoders.loading import load_encoder, stored_settings
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.nn.backbone import Backbone
+from isthmus.records import Document
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import Tokenizer
+
+TEXTS = [
+    "the quick brown fox",
+    "dog",
+    "jumps over the lazy dog and " * 20,  # longer than the limit
+    "",
+    "Unknown Wörter 日本",
+]
+TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog and"] * 2, 90)
+SHAPE = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "max_position_embeddings": 64, "initializer_range": 0.3, "pad_token_id": TOKENIZER.pad_id,
+    "vocab_size": len(TOKENIZER) + 3,
+}  # fmt: skip
+CONFIGS = {
+    "bert": lambda: BertConfig(**SHAPE),
+    "distilbert": lambda: DistilBertConfig(
+        vocab_size=SHAPE["vocab_size"], dim=16, n_layers=2, n_heads=2, hidden_dim=32,
+        max_position_embeddings=64, initializer_range=0.3, pad_token_id=TOKENIZER.pad_id,
+    ),
+    "roberta": lambda: RobertaConfig(**SHAPE),
+    "modernbert": lambda: ModernBertConfig(
+        **SHAPE, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3,
+    ),
+}  # fmt: skip
+
+
+def made(architecture: str = "bert", **settings: Any) -> SparseEncoder:
+    torch.manual_seed(0)
+    chosen = {"query_max_length": 24, "document_max_length": 24, **settings}
+    backbone = Backbone(AutoModelForMaskedLM.from_config(CONFIGS[architecture]()))
+    return SparseEncoder(backbone, TOKENIZER, SparseSettings.parse(chosen, "test"))
+
+
+def theirs(folder: Path) -> TheirEncoder:
+    return TheirEncoder(str(folder), device="cpu")
+
+
+def dense(encoder: TheirEncoder) -> Any:
+    return encoder.encode(TEXTS, convert_to_sparse_tensor=False).cpu().numpy()
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_a_saved_encoder_gives_the_same_vectors_there(architecture: str, tmp_path: Path) -> None:
+    encoder = made(architecture)
+    encoder.save(tmp_path)
+    there = theirs(tmp_path)
+    assert there.max_seq_length == 24
+    expected = encoder.encode_documents([Document("", text) for text in TEXTS]).toarray()
+    assert (expected > 0).any(axis=1).all()
+    np.testing.assert_allclose(dense(there), expected, atol=1e-5)
+    assert there.similarity_fn_name == "dot"
+
+
+@pytest.mark.parametrize("terms", [None, 7])
+def test_a_model_saved_there_gives_the_same_vectors_here(terms: int | None, tmp_path: Path) -> None:
+    made(query_terms=terms, document_terms=terms).save(tmp_path / "ours")
+    there = theirs(tmp_path / "ours")
+    there.save_pretrained(str(tmp_path / "theirs"), create_model_card=False)
+    folder = str(tmp_path / "theirs")
+    settings = stored_settings(folder)
+    assert isinstance(settings, SparseSettings)
+    assert (settings.form, settings.query) == ("splade", "encoder")
+    assert (settings.query_max_length, settings.document_max_length) == (24, 24)
+    assert settings.query_terms == settings.document_terms == terms
+    encoder = SparseEncoder(Backbone.load(folder), Tokenizer.load(folder), settings)
+    found = encoder.encode_queries(TEXTS)
+    np.testing.assert_allclose(found.toarray(), dense(there), atol=1e-5)
+    assert np.diff(found.indptr).max() == 7 or terms is None
+    loaded = load_encoder(folder)
+    assert isinstance(loaded, SparseEncoder)
+    assert loaded.fingerprint == encoder.fingerprint
+
+
+def test_only_class_paths_that_versions_5_and_6_share(tmp_path: Path) -> None:
+    made().save(tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    assert [module["type"] for module in modules] == [
+        "sentence_transformers.sparse_encoder.models.MLMTransformer",
+        "sentence_transformers.sparse_encoder.models.SpladePooling",
+    ]
+    assert [module["path"] for module in modules] == ["", "1_SpladePooling"]
+    pooling = json.loads((tmp_path / "1_SpladePooling" / "config.json").read_text())
+    assert pooling == {
+        "pooling_strategy": "max",
+        "activation_function": "relu",
+        "word_embedding_dimension": len(TOKENIZER) + 3,
+    }
+
+
+@pytest.mark.parametrize(
+    "settings", [{"form": "lexmae"}, {"query": "terms"}, {"query_terms": 5, "document_terms": 9}]
+)
+def test_what_would_give_other_vectors_there_is_not_offered(
+    settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder = made(**settings)
+    encoder.save(tmp_path)
+    assert not (tmp_path / "modules.json").exists()
+    assert "no modules.json for sentence-transformers" in " ".join(capsys.readouterr().err.split())
+    encoder.save(tmp_path)
+    assert not capsys.readouterr().err, "said once, not with every checkpoint"
