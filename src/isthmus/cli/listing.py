@@ -13,11 +13,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def listing(
-    what: Annotated[str, typer.Argument(help="recipes or parts.")] = "recipes",
+    what: Annotated[
+        str, typer.Argument(help="recipes, parts, or the name of one of them.")
+    ] = "recipes",
 ) -> None:
-    """List the shipped recipes, or the parts that recipes are made of, a line each.
+    """List the shipped recipes, or the parts that recipes are made of; or show one in full.
 
-    Example: isthmus list parts
+    Example: isthmus list parts; isthmus list cdmae; isthmus list neighbours
     """
     from rich.console import Console
 

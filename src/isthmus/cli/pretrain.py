@@ -15,6 +15,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def pretrain(
+    context: typer.Context,
     corpus: Annotated[
         str | None,
         typer.Option(
@@ -44,8 +45,18 @@ def pretrain(
     Example: isthmus pretrain --recipe bow --corpus docs.jsonl --model bert-base-uncased
     --output runs/bow; isthmus pretrain --resume runs/bow
     """
+    from isthmus.errors import SettingsError
     from isthmus.pretrain import pretrain
     from isthmus.progress import result
+
+    chosen = context.get_parameter_source("recipe")
+    if resume is not None and chosen is not None and chosen.name == "COMMANDLINE":
+        raise SettingsError(
+            f"--resume goes on with the recipe of {resume!r}; there is a new --recipe",
+            where="--recipe",
+            allowed="--resume FOLDER alone",
+            remedy="leave out --recipe, or start anew without --resume in another --output",
+        )
 
     final = pretrain(corpus, output, model, init, recipe, overrides or (), resume)
     result(f"encoder: {final}\nnext: isthmus finetune --model {final.parent} --collection … ")

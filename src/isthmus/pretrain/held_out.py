@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.encoders.dense import pad
+from isthmus.encoders.encoder import pad
 from isthmus.errors import InputError
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.probe import HeldOut, ProbeSettings, trained_vector
@@ -25,7 +25,7 @@ from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
 _BATCH = 64
-_FEWEST = 20  # fewer documents measure nothing
+FEWEST = 20  # fewer documents measure nothing
 _FREQUENCY_DOCUMENTS = 20_000
 _SHORTEST_QUERY = 4
 # Training counts its epochs from 0, so nothing that it draws is drawn here.
@@ -36,14 +36,14 @@ Rows = npt.NDArray[np.int64]
 def split(corpus: TokenisedCorpus, settings: ProbeSettings, seed: int) -> tuple[Rows, Rows]:
     """The rows to train on and those held out; copies of a held-out document are in neither."""
     everything = np.arange(len(corpus))
-    if min(settings.documents, len(corpus) // 20) < _FEWEST:
+    if min(settings.documents, len(corpus) // 20) < FEWEST:
         return everything, everything[:0]
     order = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(corpus.lengths >= 2))
     keys = corpus.keys
     _, first = np.unique(keys[order], return_index=True)
     # Of different documents: where most are copies, a twentieth of the rows may be all there is.
     count = min(settings.documents, len(first) // 20)
-    if count < _FEWEST:
+    if count < FEWEST:
         return everything, everything[:0]
     held_out = np.sort(order[np.sort(first)[:count]])
     return everything[~np.isin(keys, keys[held_out])], held_out

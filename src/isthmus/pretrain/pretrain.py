@@ -22,9 +22,9 @@ from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.held_out import prepare_held_out, split
+from isthmus.pretrain.held_out import FEWEST, prepare_held_out, split
 from isthmus.pretrain.parts import Column
-from isthmus.pretrain.probe import HeldOut, assemble_probes, trained_vector
+from isthmus.pretrain.probe import HeldOut, ProbeSettings, assemble_probes, trained_vector
 from isthmus.pretrain.probe_report import report_probes
 from isthmus.pretrain.probing import BEST, Probing, best_step
 from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
@@ -52,7 +52,8 @@ def pretrain(
     folder alone, which holds all other settings.
     """
     if resume is not None:
-        return run(_resumed(resume, given={"corpus": corpus, "output": output, "model": model}))
+        given = {"corpus": corpus, "output": output, "model": model, "init": init}
+        return run(_resumed(resume, {**given, "set": overrides or None}))
     flags = {"corpus": corpus, "output": output, "model": model, "init": init}
     settings = PretrainSettings.parse(
         resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
@@ -60,7 +61,7 @@ def pretrain(
     return run(settings)
 
 
-def _resumed(folder: str, given: Mapping[str, str | None]) -> PretrainSettings:
+def _resumed(folder: str, given: Mapping[str, Any]) -> PretrainSettings:
     snapshot = read_snapshot(Path(folder))
     if snapshot["verb"] != "pretrain":
         raise InputError(
@@ -133,7 +134,7 @@ def run(settings: PretrainSettings) -> Path:
 
         trainer.add_callback(Probing(trainer, probes, prepare, settings.probes))
     elif settings.probes.documents:
-        notice(f"no probes: {len(tokenised):,} documents are too few to hold some out")
+        _say_why_none(settings.probes, len(tokenised))
     history = trainer.fit()
     if trainer.is_world_process_zero():
         results: dict[str, Any] = {"documents": len(tokenised), "held_out": len(held_out)}
@@ -142,6 +143,8 @@ def run(settings: PretrainSettings) -> Path:
             task.restore(output / BEST)
             results["best_step"] = best_step(output)
             told += f"\nfinal: the best by {settings.probes.best_by}, step {results['best_step']:,}"
+            if results["best_step"] == 0:
+                told += ": NOT TRAINED, the model was best before the first step"
         if told:
             notice(told)
         with writing(final):
@@ -150,6 +153,22 @@ def run(settings: PretrainSettings) -> Path:
         finish(output, {**results, "log": history})
     wait_for_everyone()
     return final
+
+
+def _say_why_none(probes: ProbeSettings, documents: int) -> None:
+    wanted = min(probes.documents, documents // 20)
+    reason = (
+        f"{wanted} held-out documents would measure nothing ({documents:,} in all, of which at "
+        f"most a twentieth, or probes.documents = {probes.documents}); it takes {FEWEST}"
+    )
+    if probes.best_by is not None:
+        raise SettingsError(
+            f"probes.best_by = {probes.best_by!r} cannot be followed: {reason}",
+            where="probes.best_by",
+            allowed="null, or a larger corpus",
+            remedy="--set probes.best_by=null --set probes.patience=null",
+        )
+    notice(f"no probes: {reason}")
 
 
 def _check_texts(corpus: TokenisedCorpus, name: str) -> None:

@@ -48,6 +48,7 @@ class Probe(Part, ABC):
     """A measurement; `{"": the number to watch}`, and others worth a line of the plot."""
 
     better: ClassVar[Literal["higher", "lower"]]
+    drawn: ClassVar[tuple[str, ...]] = ()  # further numbers that belong into its picture
 
     def applies(self, parts: Parts) -> bool:
         """Whether a recipe has what is measured."""

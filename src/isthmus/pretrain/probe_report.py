@@ -61,7 +61,7 @@ def plot_probes(
     steps = [row["step"] for row in rows]
     for panel, (name, probe) in zip(panels, probes.items(), strict=True):
         panel.plot(steps, [row[PREFIX + name] for row in rows], marker=".", label=name)
-        explaining = [key for key in rows[-1] if key.startswith(f"{PREFIX}{name}/")]
+        explaining = [f"{PREFIX}{name}/{line}" for line in probe.drawn]
         for key in explaining:
             panel.plot(
                 steps,

@@ -67,6 +67,7 @@ class PretrainSettings(Settings):
         return {
             name: {"weight": float(inner)} if isinstance(inner, int | float) else inner or {}
             for name, inner in value.items()
+            if inner is not False  # how an override takes an objective out of a recipe
         }
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ def start_from_nothing(
     if not folder.is_dir():
         tokenizer = new_tokenizer(track(texts, "learn tokenizer", unit="documents"), vocabulary)
         backbone = new_backbone(size, len(tokenizer), tokenizer.pad_id, seed=seed)
+        tokenizer.pretrained.model_max_length = backbone.positions
         with whole_folder(folder) as partial:
             tokenizer.save(partial)
             backbone.save(partial)

@@ -638,7 +638,7 @@ def test_a_corpus_too_small_to_hold_some_out_trains_without(
     lines = (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:399]
     (tmp_path / "small.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     run(settings(tmp_path / "run", corpus=str(tmp_path / "small.jsonl")))
-    assert "no probes: 399 documents are too few" in capsys.readouterr().err
+    assert "no probes: 19 held-out documents would measure nothing" in capsys.readouterr().err
     results = json.loads((tmp_path / "run" / "isthmus.json").read_text())["results"]
     assert (results["documents"], results["held_out"]) == (399, 0)
     assert not (tmp_path / "run" / "probes.tsv").exists()

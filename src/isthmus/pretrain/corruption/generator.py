@@ -27,8 +27,8 @@ _SAMPLE_STREAM = 7
 class GeneratorSettings(MaskingSettings):
     """Who fills in, and what must then be told."""
 
-    mask_share: float = 1.0
-    random_share: float = 0.0
+    mask_share: float = Field(1.0, ge=0, le=1, description="of the chosen, masked first")
+    random_share: float = Field(0.0, ge=0, le=1, description="of the chosen, made random first")
     generator: str | None = Field(
         None,
         description="a masked LM with this tokenizer, frozen; null: that of the encoder's side",

@@ -25,7 +25,7 @@ _NOISE_STREAM = 6
 class ImportanceSettings(MaskingSettings):
     """How much chance there is in the choice, and where the statistics come from."""
 
-    rate: float = 0.50
+    rate: float = Field(0.50, gt=0, lt=1, description="share of non-special tokens chosen")
     sigma: float = Field(1.0, ge=0, description="of the noise on every token's importance")
     minimum_count: int = Field(1, ge=1, description="rarer n-grams count as unrelated words")
     statistics: str | None = Field(

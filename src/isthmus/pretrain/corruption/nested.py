@@ -6,6 +6,7 @@ LexMAE (ICLR 2023), section 3.3: the decoder's mask is the encoder's with an ext
 from __future__ import annotations
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from isthmus.errors import SettingsError
@@ -19,7 +20,7 @@ from isthmus.training.task import Batch
 class NestedSettings(MaskingSettings):
     """The decoder's rate in all, what it takes over from the encoder included."""
 
-    rate: float = 0.50
+    rate: float = Field(0.50, gt=0, lt=1, description="share of non-special tokens hidden in all")
 
 
 class Nested(Corruption):

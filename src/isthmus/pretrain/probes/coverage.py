@@ -27,6 +27,7 @@ class Coverage(Probe):
     Settings = CoverageSettings
     settings: CoverageSettings
     better = "higher"
+    drawn = ("constant", "ceiling")
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
         """The means over the texts that have a bag."""
