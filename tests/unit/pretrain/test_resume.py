@@ -1,0 +1,40 @@
+"""`resume` takes a folder and nothing else: it goes on as it began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.config.output import claim
+from isthmus.errors import InputError, SettingsError
+from isthmus.pretrain import pretrain
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({"corpus": "docs.jsonl"}, "--corpus"),
+        ({"output": "other"}, "--output"),
+        ({"model": "other"}, "--model"),
+        ({"init": "tiny"}, "--init"),
+        ({"overrides": ["training.max_steps=80"]}, "--set"),
+    ],
+)
+def test_new_settings_are_refused(given: dict[str, Any], flag: str, tmp_path: Path) -> None:
+    claim(tmp_path / "run", "pretrain", {"settings": {}})
+    with pytest.raises(SettingsError) as caught:
+        pretrain(resume=str(tmp_path / "run"), **given)
+    assert caught.value.where == flag
+
+
+def test_a_folder_of_another_verb(tmp_path: Path) -> None:
+    claim(tmp_path / "run", "finetune", {"settings": {}})
+    with pytest.raises(InputError, match="was made by 'finetune'"):
+        pretrain(resume=str(tmp_path / "run"))
+
+
+def test_a_folder_of_nobody(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="was not written by isthmus"):
+        pretrain(resume=str(tmp_path))
