@@ -80,7 +80,7 @@ def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
         ({"objectives": {"bag_of_words": {"vector": "max"}}}, "vector = 'max'", "mean"),
         ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "dict"),
         ({"objectives": {}}, "objectives = {}", "dict"),
-        ({"corruption": {"name": "importance", "rate": 40}}, "corruption.rate = 40", "float: share"),
+        ({"corruption": {"name": "importance", "rate": 9}}, "corruption.rate = 9", "float: share"),
         ({"corruption": {"name": "generator", "mask_share": 2}}, "mask_share = 2", "float: of"),
         ({"objectives": {"masked_lm": False}}, "objectives = {}", "dict"),
         ({"corruption": {"rate": 0.3}}, "corruption has no name", "generator, importance"),
