@@ -15,7 +15,7 @@ import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
 from isthmus.config.output import writing
-from isthmus.errors import InputError, MismatchError
+from isthmus.errors import InputError
 from isthmus.indexes.building import complete, refuse_empty, start_anew
 from isthmus.indexes.documents import DocumentStore, DocumentWriter, blocks
 from isthmus.indexes.manifest import Bm25Settings, Description, Manifest, read_manifest
@@ -95,14 +95,7 @@ class Bm25Index:
 
         bm25s writes .npy arrays and JSON; neither can carry code (pickled arrays are refused).
         """
-        manifest = read_manifest(folder)
-        if manifest.kind != "bm25":
-            raise MismatchError(
-                f"the index {str(folder)!r} is a {manifest.kind} index, not a BM25 one",
-                where=str(folder),
-                allowed="an index built with the model 'bm25'",
-                remedy="open it with open_searcher, which knows both kinds",
-            )
+        manifest = read_manifest(folder, "bm25")
         scorer = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
         return cls(manifest, DocumentStore(folder), scorer)
 

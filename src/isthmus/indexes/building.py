@@ -23,6 +23,7 @@ from isthmus.indexes.documents import DOCUMENTS, DocumentWriter, flush
 from isthmus.indexes.manifest import (
     MANIFEST,
     Description,
+    Layout,
     read_manifest,
     workplace,
     write_manifest,
@@ -72,17 +73,36 @@ def start_anew(folder: Path) -> Path:
     return index
 
 
+def record_progress(folder: Path, description: Description, counts: Mapping[str, int]) -> None:
+    """Records what has reached the disk; `offset` is where the documents end."""
+    progress = {"identity": description.identity(), **counts}
+    write_json(workplace(folder) / PROGRESS, progress)
+
+
+def read_progress(folder: Path, description: Description) -> dict[str, int] | None:
+    """What earlier work on this very index recorded; None where its documents are not whole."""
+    try:
+        text = (workplace(folder) / PROGRESS).read_text(encoding="utf-8")
+        progress: dict[str, Any] = json.loads(text)
+        same = progress.pop("identity") == description.identity()
+        stored = (workplace(folder) / "index" / DOCUMENTS).stat().st_size
+        return progress if same and stored >= progress["offset"] else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def complete(
     folder: Path,
     description: Description,
     request: Mapping[str, Any],
     documents: int,
     largest_norm: float | None = None,
+    layout: Layout | None = None,
 ) -> Path:
     """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
     index = workplace(folder) / "index"
     write_snapshot(index, "index", request, results={"documents": documents})
-    write_manifest(index, description, documents, largest_norm)
+    write_manifest(index, description, documents, largest_norm, layout)
     publish(index, folder)
     shutil.rmtree(workplace(folder), ignore_errors=True)
     return folder
@@ -130,10 +150,7 @@ class DenseBuilder:
             flush(self._vectors)
             offset = self._documents.flush()
             self.rows += len(documents)
-            write_json(
-                workplace(self._folder) / PROGRESS,
-                {"identity": self._description.identity(), "rows": self.rows, "offset": offset},
-            )
+            record_progress(self._folder, self._description, {"rows": self.rows, "offset": offset})
 
     def finish(self, request: Mapping[str, Any]) -> Path:
         """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
@@ -148,19 +165,12 @@ class DenseBuilder:
 
     def _resume(self) -> tuple[int, int]:
         """Rows and bytes of documents that earlier work left whole; 0 and 0 when it starts anew."""
-        index = workplace(self._folder) / "index"
-        try:
-            progress = json.loads((workplace(self._folder) / PROGRESS).read_text(encoding="utf-8"))
-            rows, offset = int(progress["rows"]), int(progress["offset"])
-            whole = (
-                progress["identity"] == self._description.identity()
-                and (index / DOCUMENTS).stat().st_size >= offset
-                and (index / VECTORS).stat().st_size >= rows * self._row_bytes
-            )
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            whole = False
-        if whole:
-            return rows, offset
+        file = workplace(self._folder) / "index" / VECTORS
+        progress = read_progress(self._folder, self._description)
+        if progress is not None and file.is_file():
+            rows = progress["rows"]
+            if file.stat().st_size >= rows * self._row_bytes:
+                return rows, progress["offset"]
         start_anew(self._folder)
         return 0, 0
 

@@ -56,14 +56,7 @@ class DenseIndex:
         cls, folder: Path, backend: Backend = "numpy", block_rows: int | None = None
     ) -> DenseIndex:
         """The index in a folder; nothing but the manifest is read yet."""
-        manifest = read_manifest(folder)
-        if manifest.kind != "dense":
-            raise MismatchError(
-                f"the index {str(folder)!r} is a {manifest.kind} index, not a dense one",
-                where=str(folder),
-                allowed="an index built with an encoder",
-                remedy="open it with open_searcher, which knows both kinds",
-            )
+        manifest = read_manifest(folder, "dense")
         vectors = np.load(folder / VECTORS, mmap_mode="r")
         return cls(manifest, DocumentStore(folder), vectors, backend, block_rows)
 

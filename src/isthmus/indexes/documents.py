@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -82,6 +82,12 @@ class DocumentStore:
             return None
         row = int(self._by_id[place])
         return row if self.id(row) == document_id else None
+
+    def rows(self, ids: Collection[str]) -> npt.NDArray[np.int64]:
+        """The rows of those of these ids that are here, ascending."""
+        wanted = pa.array(list(ids), pa.large_string())
+        found = [pc.is_in(block.column("id"), wanted) for block in self._blocks]
+        return np.flatnonzero(pa.chunked_array(found, pa.bool_()).to_numpy())
 
     def _value(self, column: str, row: int) -> str:
         block = int(np.searchsorted(self._starts, row, side="right")) - 1

@@ -13,10 +13,12 @@ from pydantic import Field
 from isthmus import __version__
 from isthmus.config import Settings
 from isthmus.config.output import write_json
-from isthmus.errors import InputError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+Kind = Literal["dense", "inverted", "bm25"]
+_NAMES = {"dense": "a dense", "inverted": "an inverted", "bm25": "a bm25"}
 
 
 class Bm25Settings(Settings):
@@ -27,6 +29,17 @@ class Bm25Settings(Settings):
     variant: Literal["lucene", "robertson", "atire"] = "lucene"
     stemmer: Literal["english", "none"] = "english"
     stopwords: Literal["english", "none"] = "english"
+
+
+class InvertedSettings(Settings):
+    """How term weights are kept in an inverted index."""
+
+    terms: int | None = Field(
+        None, ge=1, description="the strongest terms kept of a document; null: all"
+    )
+    weights: Literal["integer", "float"] = "integer"
+    scale: float = Field(100.0, gt=0, description="more than 0; integer weights are scale * w")
+    rounding: Literal["floor", "round"] = "floor"
 
 
 class CorpusOrigin(Settings):
@@ -46,19 +59,31 @@ class EncoderOrigin(Settings):
 class Description(Settings):
     """What an index is to become: all that is known before the first document is read."""
 
-    kind: Literal["dense", "bm25"]
+    kind: Kind
     corpus: CorpusOrigin
     titles: bool
     texts: bool = True
     encoder: EncoderOrigin | None = None
     dimension: int | None = None
     dtype: Literal["float32", "float16"] | None = None
+    inverted: InvertedSettings | None = None
     bm25: Bm25Settings | None = None
 
     def identity(self) -> dict[str, Any]:
         """What makes two indexes the same; names and paths may change, contents may not."""
         names = {"corpus": {"spec"}, "encoder": {"name"}}
         return self.model_dump(include=set(Description.model_fields), exclude=names)
+
+
+class Layout(Settings):
+    """How an inverted index divides its documents, and how many weights it holds.
+
+    Lists of `long_from` postings and more within a block carry bounds.
+    """
+
+    block: int
+    long_from: int
+    postings: int
 
 
 class StoredFile(Settings):
@@ -75,11 +100,16 @@ class Manifest(Description):
     created_by: str = f"isthmus {__version__}"
     documents: int
     largest_norm: float | None = None
+    layout: Layout | None = None
     files: dict[str, StoredFile]
 
 
 def write_manifest(
-    folder: Path, description: Description, documents: int, largest_norm: float | None = None
+    folder: Path,
+    description: Description,
+    documents: int,
+    largest_norm: float | None = None,
+    layout: Layout | None = None,
 ) -> None:
     """Describes every file that is searched; an index exists from this moment on."""
     files = {
@@ -88,13 +118,17 @@ def write_manifest(
         if file.suffix in (".npy", ".arrow") or file.name.endswith(".index.json")
     }
     manifest = Manifest(
-        **dict(description), documents=documents, largest_norm=largest_norm, files=files
+        **dict(description),
+        documents=documents,
+        largest_norm=largest_norm,
+        layout=layout,
+        files=files,
     )
     write_json(folder / MANIFEST, manifest.model_dump())
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a whole index; anything less is refused."""
+def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
+    """The manifest of a whole index, of this kind where one is named; anything less is refused."""
     file = folder / MANIFEST
     if not file.is_file():
         raise _not_an_index(folder)
@@ -123,6 +157,13 @@ def read_manifest(folder: Path) -> Manifest:
                 part,
                 f"the index is half-written: {name!r} has {size:,} bytes, not {stored.bytes:,}",
             )
+    if kind not in (None, manifest.kind):
+        raise MismatchError(
+            f"the index {str(folder)!r} is {_NAMES[manifest.kind]} index, not {_NAMES[kind]} one",
+            where=str(folder),
+            allowed=f"{_NAMES[kind]} index",
+            remedy="open it with open_searcher, which knows all kinds",
+        )
     return manifest
 
 

@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.collections import Problems, open_collection, open_corpus
+from isthmus.config.cache import cache_folder
 from isthmus.errors import IsthmusError
 from isthmus.indexes.manifest import verify
 from isthmus.progress import track
-from isthmus.text.corpus import cache_folder
 
 Verdict = Literal["good", "note", "wrong"]
 _LITTLE_DISK = 10 * 2**30

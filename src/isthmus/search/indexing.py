@@ -14,11 +14,18 @@ from isthmus.config import Settings
 from isthmus.errors import MismatchError
 from isthmus.indexes.building import DenseBuilder, already_built
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description, EncoderOrigin
+from isthmus.indexes.manifest import (
+    Bm25Settings,
+    CorpusOrigin,
+    Description,
+    EncoderOrigin,
+    InvertedSettings,
+)
 from isthmus.progress import Bar, notice, track
 
 if TYPE_CHECKING:
-    from isthmus.encoders import DenseEncoder
+    from isthmus.encoders import DenseEncoder, SparseEncoder
+    from isthmus.indexes.inverting import InvertedBuilder
 
 BM25 = "bm25"
 
@@ -31,6 +38,7 @@ class IndexSettings(Settings):
     dtype: Literal["float32", "float16"] = "float32"
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
     problems: Literal["refuse", "skip"] = "refuse"
+    inverted: InvertedSettings = InvertedSettings()
     bm25: Bm25Settings = Bm25Settings()
 
 
@@ -67,13 +75,13 @@ def index(
     if encoder is None:
         _fill_bm25(source, output, description, request)
     else:
-        _fill_dense(source, encoder, output, description, request, settings.block_size)
+        _fill(source, encoder, output, description, request, settings.block_size)
     if problems.counts:
         notice(problems.summary())
     return output
 
 
-def _load(model: str | None) -> DenseEncoder | None:
+def _load(model: str | None) -> DenseEncoder | SparseEncoder | None:
     if model in (None, BM25):
         return None
     from isthmus.encoders import load_encoder  # brings torch, which BM25 does without
@@ -82,7 +90,7 @@ def _load(model: str | None) -> DenseEncoder | None:
 
 
 def _describe(
-    corpus: CorpusOrigin, encoder: DenseEncoder | None, settings: IndexSettings
+    corpus: CorpusOrigin, encoder: DenseEncoder | SparseEncoder | None, settings: IndexSettings
 ) -> Description:
     if encoder is None:
         titles = settings.titles is not False
@@ -99,15 +107,25 @@ def _describe(
         )
     # A path is recorded in full, so that the index finds its encoder from any folder.
     name = str(Path(encoder.name).resolve()) if Path(encoder.name).exists() else encoder.name
+    sparse = encoder.kind == "sparse"
     return Description(
-        kind="dense",
+        kind="inverted" if sparse else "dense",
         corpus=corpus,
         titles=encoder.settings.titles,
         texts=settings.texts,
         encoder=EncoderOrigin(name=name, fingerprint=encoder.fingerprint),
         dimension=encoder.dimension,
-        dtype=settings.dtype,
+        dtype=None if sparse else settings.dtype,
+        inverted=settings.inverted if sparse else None,
     )
+
+
+def _builder(output: Path, description: Description) -> DenseBuilder | InvertedBuilder:
+    if description.kind == "dense":
+        return DenseBuilder(output, description)
+    from isthmus.indexes.inverting import InvertedBuilder  # brings numba
+
+    return InvertedBuilder(output, description)
 
 
 def _fill_bm25(
@@ -121,15 +139,15 @@ def _fill_bm25(
     Bm25Index.build(documents, output, description, request)
 
 
-def _fill_dense(
+def _fill(
     source: Corpus,
-    encoder: DenseEncoder,
+    encoder: DenseEncoder | SparseEncoder,
     output: Path,
     description: Description,
     request: Mapping[str, Any],
     block_size: int,
 ) -> None:
-    with DenseBuilder(output, description) as builder:
+    with _builder(output, description) as builder:
         done, total = builder.rows, source.count()
         if done:
             notice(f"resuming after {done:,} documents")
@@ -137,6 +155,7 @@ def _fill_dense(
         left = None if total is None else total - done
         with Bar(f"indexing {description.corpus.spec}", left, "documents") as bar:
             for block in blocks(remaining, block_size):
-                builder.add(block, encoder.encode_documents(block))
+                vectors: Any = encoder.encode_documents(block)
+                builder.add(block, vectors)
                 bar.advance(len(block))
         builder.finish(request)

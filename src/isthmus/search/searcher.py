@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from isthmus.collections import Problems
 from isthmus.errors import InputError, MismatchError, SettingsError
@@ -17,6 +14,7 @@ from isthmus.records import Document, Query, Ranking
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.dense import Backend, DenseIndex
+    from isthmus.indexes.inverted import InvertedIndex
 
 
 class Encoder(Protocol):
@@ -26,8 +24,8 @@ class Encoder(Protocol):
     def fingerprint(self) -> str:
         """Of weights, tokenizer and settings: equal fingerprints give equal vectors."""
 
-    def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """One row per text."""
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        """One row per text: an array for a dense index, a sparse matrix for an inverted one."""
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to encode."""
@@ -36,7 +34,9 @@ class Encoder(Protocol):
 class Searcher:
     """Answers queries from one index, with the encoder that filled it (none for BM25)."""
 
-    def __init__(self, encoder: Encoder | None, index: DenseIndex | Bm25Index) -> None:
+    def __init__(
+        self, encoder: Encoder | None, index: DenseIndex | InvertedIndex | Bm25Index
+    ) -> None:
         self.encoder = encoder
         self.index = index
         origin = index.manifest.encoder
@@ -92,7 +92,7 @@ class Searcher:
         if self.encoder is None:
             return cast("Bm25Index", self.index).search(texts, depth, ids)
         vectors = self.encoder.encode_queries(texts)
-        return cast("DenseIndex", self.index).search(vectors, depth, ids)
+        return cast("DenseIndex | InvertedIndex", self.index).search(vectors, depth, ids)
 
 
 def open_searcher(
@@ -106,7 +106,6 @@ def open_searcher(
 
         return Searcher(None, Bm25Index.open(folder))
     from isthmus.encoders import load_encoder  # brings torch, which BM25 does without
-    from isthmus.indexes.dense import DenseIndex
 
     assert manifest.encoder is not None
     name = model or manifest.encoder.name
@@ -118,6 +117,12 @@ def open_searcher(
             allowed="the folder of the encoder that filled the index",
             remedy="give its new place: --model FOLDER",
         )
+    if manifest.kind == "inverted":
+        from isthmus.indexes.inverted import InvertedIndex
+
+        return Searcher(load_encoder(name), InvertedIndex.open(folder))
+    from isthmus.indexes.dense import DenseIndex
+
     return Searcher(load_encoder(name), DenseIndex.open(folder, backend))
 
 

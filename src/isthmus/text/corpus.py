@@ -23,6 +23,7 @@ from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 from tokenizers import Tokenizer as FastTokenizer
 
+from isthmus.config.cache import cache_folder
 from isthmus.config.output import write_json, writing
 from isthmus.progress import Bar
 from isthmus.records import Document
@@ -42,12 +43,6 @@ class TokenisedDocument:
     tokens: Ints
     words: Ints
     sentences: Ints
-
-
-def cache_folder() -> Path:
-    """Where tokenised corpora are kept: ISTHMUS_CACHE, or the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "isthmus"
-    return Path(os.environ.get("ISTHMUS_CACHE", default))
 
 
 class TokenisedCorpus:

@@ -22,6 +22,7 @@ class WordEncoder:
     name: str = "words"
     fingerprint: str = "words-1"
     dimension: int = 97
+    kind: str = "dense"
     similarity: str = "dot"
     encoded: int = 0
 

@@ -1,0 +1,12 @@
+"""Where isthmus keeps what can be made again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """ISTHMUS_CACHE, or `isthmus` in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "isthmus"
+    return Path(os.environ.get("ISTHMUS_CACHE", default))

@@ -1,0 +1,163 @@
+"""Exact sparse search: inner products of term weights, from an inverted index.
+
+Scores are sums of products of whole numbers, exact whatever the order they are added in. With
+float weights the products are exact in float64 and are added in the order of terms, so that they
+too depend on nothing but the two vectors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.lists import Allowed, Array, Lists, Plan, Postings, Shape
+from isthmus.indexes.manifest import Manifest, read_manifest
+from isthmus.indexes.quantising import quantised
+from isthmus.indexes.selection import best
+from isthmus.records import Ranking
+
+_PROMISING = 8
+_BLOCKS_APIECE = 8  # fewer are not worth another thread
+Answer = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+
+
+class InvertedIndex:
+    """Lists of documents per term, memory-mapped."""
+
+    def __init__(
+        self, manifest: Manifest, store: DocumentStore, folder: Path, threads: int | None = None
+    ) -> None:
+        assert manifest.layout is not None
+        self.manifest = manifest
+        self.store = store
+        self._threads = threads or usable_cores()
+        self._rows = _mapped(folder, "rows")
+        self._lists = Lists(*(_mapped(folder, name) for name in Lists._fields))
+        self._postings = Postings(*(_mapped(folder, name) for name in Postings._fields))
+        self._shape = Shape(len(store), manifest.layout.block, manifest.layout.long_from)
+
+    @classmethod
+    def open(cls, folder: Path, threads: int | None = None) -> InvertedIndex:
+        """The index in a folder; nothing but the manifest is read yet; threads: all cores."""
+        manifest = read_manifest(folder, "inverted")
+        return cls(manifest, DocumentStore(folder), folder, threads)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def search(
+        self,
+        vectors: Any,
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Ranking]:
+        """The `depth` documents of highest inner product per query, equal ones by document id.
+
+        Documents that share no term with the query are not part of the answer. `among` leaves only
+        the documents of these ids; ids that the index does not hold are nobody's.
+        """
+        return self.store.rankings(query_ids, self.find(vectors, depth, query_ids, among))
+
+    def find(
+        self,
+        vectors: Any,
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Answer]:
+        """Rows and scores of what `search` answers; `vectors` is a sparse matrix of scipy."""
+        assert depth > 0
+        assert vectors.shape[0] == len(query_ids)
+        assert self.manifest.inverted is not None
+        assert self.manifest.dimension is not None
+        names = [f"query {query_id!r}" for query_id in query_ids]
+        queries = quantised(vectors, self.manifest.inverted, self.manifest.dimension, names)
+        allowed = self._allowed(among)
+        # Many queries go side by side; few are shared out, each thread with blocks of its own.
+        shares = max(1, self._threads // max(1, len(names)))
+        shares = min(shares, max(1, self._blocks // _BLOCKS_APIECE))
+
+        def answer(number: int) -> Answer:
+            inner = slice(queries.starts[number], queries.starts[number + 1])
+            terms, weights = queries.terms[inner], queries.weights[inner]
+            return self._answer(terms, weights, depth, allowed, shares)
+
+        if self._threads == 1 or len(names) == 1:
+            return [answer(number) for number in range(len(names))]
+        with ThreadPoolExecutor(min(self._threads, max(1, len(names)))) as pool:
+            return list(pool.map(answer, range(len(names))))
+
+    @property
+    def _blocks(self) -> int:
+        return -(-len(self) // self._shape.block)
+
+    def _answer(
+        self, terms: Array, weights: Array, depth: int, allowed: Allowed, shares: int
+    ) -> Answer:
+        from isthmus.indexes import kernels  # brings numba, which opening does without
+
+        exact, least = self._arithmetic(terms, weights)
+        query: Plan = kernels.plan(
+            terms, weights.astype(exact), self._lists, self._blocks, self._shape.long_from
+        )
+        order = np.argsort(-query.totals, kind="stable")
+        # The most promising blocks raise the threshold; the others are quicker read in turn.
+        order[_PROMISING:].sort()
+        floors = np.full(shares, least, dtype=exact)
+
+        def scan(share: int) -> tuple[Array, Array]:
+            blocks = order[share::shares]
+            return kernels.scan(
+                query, blocks, self._postings, self._shape, allowed, floors, share, depth
+            )
+
+        if shares == 1:
+            found, scores = scan(0)
+        else:
+            with ThreadPoolExecutor(shares) as pool:
+                parts = list(pool.map(scan, range(shares)))
+            found, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
+        rows = self._rows[found].astype(np.int64)
+        chosen = best(scores.astype(np.float64), self.store.ranks[rows], depth)
+        return rows[chosen], scores[chosen].astype(np.float64)
+
+    def _arithmetic(self, terms: Array, weights: Array) -> tuple[type[Any], float]:
+        """The smallest type that holds every sum, and the least score that is not nothing."""
+        if weights.dtype == np.float32:
+            return np.float64, float(np.nextafter(0, 1))
+        largest = int(weights.max(initial=0)) * len(terms) * self._largest_bound
+        return (np.int32 if largest < 2**31 else np.int64), 1
+
+    @cached_property
+    def _largest_bound(self) -> int:
+        return int(self._lists.list_bounds.max(initial=0))
+
+    def _allowed(self, among: Collection[str] | None) -> Allowed:
+        if among is None:
+            return Allowed(np.empty(0, np.bool_), np.empty(0, np.bool_))
+        chosen = np.zeros(len(self), dtype=np.bool_)
+        chosen[self.store.rows(among)] = True
+        documents = chosen[self._rows]
+        firsts = np.arange(0, len(self), self._shape.block)
+        return Allowed(documents, np.logical_or.reduceat(documents, firsts))
+
+
+def usable_cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _mapped(folder: Path, name: str) -> Array:
+    # A plain view: kernels know no memmap.
+    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))

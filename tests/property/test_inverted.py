@@ -1,0 +1,174 @@
+"""The inverted index is brute force, whatever the blocks, threads and weights."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isthmus.indexes.inverted import InvertedIndex
+from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
+from isthmus.records import Document, Ranking
+
+INTEGER = InvertedSettings()
+FLOAT = InvertedSettings(weights="float")
+WORST = InvertedSettings(scale=10_000.0, rounding="round")  # 16 bits, and sums that need 64
+BLOCKS = st.sampled_from([256, 512, 1024])
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Documents and queries: few distinct weights make ties, a few large ones need more bytes.
+
+    Frequent terms make long lists. Documents are many against the smallest block and the sizes
+    of cells, which hypothesis would hardly reach by drawing every number.
+    """
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    terms = draw(st.integers(1, 30))
+    rows = draw(st.integers(1, 40) | st.integers(300, 900))
+    levels = np.array([0, 0.004, 0.01, 0.29, 1.5, *draw(st.sampled_from([[], [2.6], [6.0]]))])
+    frequency = generator.random(terms) ** draw(st.sampled_from([0.2, 1, 6]))
+
+    def vectors(count: int) -> np.ndarray:
+        weights = levels[generator.integers(0, len(levels), (count, terms))]
+        return np.where(generator.random((count, terms)) < frequency, weights, 0).astype(np.float32)
+
+    ids = [str(number) for number in generator.permutation(rows)]
+    return vectors(rows), vectors(draw(st.integers(1, 3))), ids
+
+
+def describe(size: int, kept: InvertedSettings) -> Description:
+    return Description(
+        kind="inverted",
+        corpus=CorpusOrigin(spec="c", fingerprint="c"),
+        titles=True,
+        encoder=EncoderOrigin(name="e", fingerprint="e"),
+        dimension=size,
+        inverted=kept,
+    )
+
+
+def build(
+    folder: Path,
+    vectors: Any,
+    ids: Sequence[str],
+    kept: InvertedSettings = INTEGER,
+    block: int = 256,
+    sizes: Sequence[int] = (100,),
+) -> Path:
+    rows = scipy.sparse.csr_matrix(vectors)
+    turn = 0
+    with InvertedBuilder(folder, describe(rows.shape[1], kept), block) as builder:
+        while builder.rows < len(ids):
+            start, size = builder.rows, sizes[turn % len(sizes)]
+            documents = [Document(i, "") for i in ids[start : start + size]]
+            builder.add(documents, rows[start : start + size])
+            turn += 1
+        return builder.finish({})
+
+
+def brute_force(
+    vectors: np.ndarray, query: np.ndarray, ids: Sequence[str], kept: InvertedSettings
+) -> dict[str, float]:
+    """Products of Python numbers, in the order of terms."""
+
+    def weight(value: np.float32) -> float:
+        if kept.weights == "float":
+            return float(value)
+        scaled = float(value) * kept.scale
+        return float(np.floor(scaled) if kept.rounding == "floor" else round(scaled))
+
+    pairs = [(t, weight(w)) for t, w in enumerate(query) if w > 0]
+    scores = {
+        i: sum(w * weight(vector[t]) for t, w in pairs)
+        for i, vector in zip(ids, vectors, strict=True)
+    }
+    return {i: score for i, score in scores.items() if score > 0}
+
+
+@settings(max_examples=60)
+@given(
+    problems(),
+    st.integers(1, 50) | st.just(10_000),
+    BLOCKS,
+    st.sampled_from([INTEGER, FLOAT, WORST]),
+    st.integers(1, 3),
+    st.none() | st.floats(0, 1),
+)
+def test_search_is_brute_force(
+    problem: tuple[np.ndarray, np.ndarray, list[str]],
+    depth: int,
+    block: int,
+    kept: InvertedSettings,
+    threads: int,
+    share: float | None,
+) -> None:
+    vectors, queries, ids = problem
+    names = [str(number) for number in range(len(queries))]
+    among = None if share is None else {*ids[: int(share * len(ids))], "nobody"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = build(Path(folder) / "index", vectors, ids, kept, block)
+        index = InvertedIndex.open(path, threads)
+        found = index.search(scipy.sparse.csr_matrix(queries), depth, names, among)
+    expected = []
+    for name, query in zip(names, queries, strict=True):
+        scores = brute_force(vectors, query, ids, kept)
+        left = {i: s for i, s in scores.items() if among is None or i in among}
+        expected.append(Ranking.sorted(name, left, depth))
+    assert found == expected
+
+
+@settings(max_examples=15)
+@given(problems(), st.lists(st.integers(1, 90), min_size=1, max_size=4), BLOCKS)
+def test_bytes_do_not_depend_on_how_documents_arrive(
+    problem: tuple[np.ndarray, np.ndarray, list[str]], sizes: list[int], block: int
+) -> None:
+    vectors, _, ids = problem
+    with tempfile.TemporaryDirectory() as folder:
+        one = build(Path(folder) / "one", vectors, ids, block=block, sizes=[len(ids)])
+        two = build(Path(folder) / "two", vectors, ids, block=block, sizes=sizes)
+        assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
+        for file in one.glob("*.npy"):
+            assert file.read_bytes() == (two / file.name).read_bytes(), file.name
+
+
+@pytest.mark.parametrize("kept", [INTEGER, FLOAT])
+def test_a_large_collection_is_brute_force(tmp_path: Path, kept: InvertedSettings) -> None:
+    """Several blocks of the default size, long and short lists, bounds that cut."""
+    generator = np.random.default_rng(5)
+    rows, size = 30_000, 400
+    topic = generator.integers(0, 100, rows)
+    terms = np.minimum(generator.zipf(1.3, (rows, 20)) - 1, size - 1)
+    terms[:, :8] = 3 * topic[:, None] + generator.integers(0, 30, (rows, 8))
+    weights = generator.gamma(2, 0.4, terms.shape).astype(np.float32)
+    numbers = np.repeat(np.arange(rows), 20)
+    vectors = scipy.sparse.csr_matrix((weights.ravel(), (numbers, terms.ravel())), (rows, size))
+    ids = [f"{row * 7919 % rows:05}" for row in range(rows)]
+    path = build(tmp_path / "index", vectors, ids, kept, block=8192, sizes=[10_000])
+    queries = vectors[generator.integers(0, rows, 20)]
+    stored, asked = vectors.astype(np.float64), queries.astype(np.float64)
+    if kept is INTEGER:
+        stored.data, asked.data = np.floor(100 * stored.data), np.floor(100 * asked.data)
+    products = (stored @ asked.T).toarray().T
+    names = [str(number) for number in range(20)]
+    order = np.argsort(ids)
+    for depth in (1, 10, 1000, 10_000):
+        one = InvertedIndex.open(path, threads=1).search(queries, depth, names)
+        two = InvertedIndex.open(path, threads=3).search(queries, depth, names)
+        alone = InvertedIndex.open(path, threads=3).search(queries[:1], depth, names[:1])
+        assert one == two
+        assert one[:1] == alone
+        for ranking, scores in zip(one, products, strict=True):
+            best = order[np.argsort(-scores[order], kind="stable")][:depth]
+            best = best[scores[best] > 0]
+            np.testing.assert_allclose(ranking.scores, scores[best], rtol=1e-12)
+            if kept is INTEGER:
+                assert list(ranking.document_ids) == [ids[row] for row in best]
