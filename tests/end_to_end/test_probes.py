@@ -124,7 +124,7 @@ def test_the_encoder_is_used_with_the_vector_that_was_trained(
     )  # fmt: skip
     described = json.loads((run / "final" / "encoder.json").read_text(encoding="utf-8"))
     assert described == {
-        "pooling": pooling, "similarity": "dot", "query_max_length": 16,
+        "kind": "dense", "pooling": pooling, "similarity": "dot", "query_max_length": 16,
         "document_max_length": 16, "titles": True,
     }  # fmt: skip
     commands.succeed("index", "--model", run, "--corpus", collection, "--output", index)
