@@ -43,6 +43,7 @@ _VOCABULARY = 30_000
 _TOPIC_TERMS = 400
 _ROWS = 20_000
 Answer = tuple[np.ndarray, np.ndarray]
+System = Callable[[int, int], Answer]
 
 
 def main() -> None:
@@ -105,7 +106,7 @@ def _compare(documents: Any, queries: Any, folder: Path, rounds: int) -> None:
             def isthmus(number: int, depth: int, ours: InvertedIndex = ours) -> Answer:
                 return ours.find(original[number], depth, ["q"])[0]
 
-            systems = {"isthmus": isthmus, "plain": plain, "scipy": by_scipy}
+            systems: dict[str, System] = {"isthmus": isthmus, "plain": plain, "scipy": by_scipy}
             seconds = _latencies(systems, len(asked), depth, rounds if threads == 1 else 1)
             rates = _rates(systems, ours, queries / 100, depth, threads)
             for name, system in systems.items():
@@ -123,7 +124,7 @@ def _compare(documents: Any, queries: Any, folder: Path, rounds: int) -> None:
 
 
 def _latencies(
-    systems: dict[str, Callable[[int, int], Answer]], queries: int, depth: int, rounds: int
+    systems: dict[str, System], queries: int, depth: int, rounds: int
 ) -> dict[str, np.ndarray]:
     """Seconds per query, asked one at a time and in turns, so that a busy machine slows all."""
     taken = {name: np.full(queries, np.inf) for name in systems}
@@ -137,7 +138,7 @@ def _latencies(
 
 
 def _rates(
-    systems: dict[str, Callable[[int, int], Answer]],
+    systems: dict[str, System],
     ours: InvertedIndex,
     queries: Any,
     depth: int,

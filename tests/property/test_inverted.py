@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isthmus.indexes import inverted, inverting
 from isthmus.indexes.inverted import InvertedIndex
 from isthmus.indexes.inverting import InvertedBuilder
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
@@ -22,6 +23,13 @@ INTEGER = InvertedSettings()
 FLOAT = InvertedSettings(weights="float")
 WORST = InvertedSettings(scale=10_000.0, rounding="round")  # 16 bits, and sums that need 64
 BLOCKS = st.sampled_from([256, 512, 1024])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_blocks_are_shared_out() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inverted, "_BLOCKS_APIECE", 1)
+        yield
 
 
 @st.composite
@@ -94,7 +102,7 @@ def brute_force(
     return {i: score for i, score in scores.items() if score > 0}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     problems(),
     st.integers(1, 50) | st.just(10_000),
@@ -134,7 +142,9 @@ def test_bytes_do_not_depend_on_how_documents_arrive(
     vectors, _, ids = problem
     with tempfile.TemporaryDirectory() as folder:
         one = build(Path(folder) / "one", vectors, ids, block=block, sizes=[len(ids)])
-        two = build(Path(folder) / "two", vectors, ids, block=block, sizes=sizes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(inverting, "_POSTINGS", 50)
+            two = build(Path(folder) / "two", vectors, ids, block=block, sizes=sizes)
         assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
         for file in one.glob("*.npy"):
             assert file.read_bytes() == (two / file.name).read_bytes(), file.name

@@ -36,8 +36,6 @@ def _keeps() -> bool:
 
 
 def _prefetch(_: Any, array: Any, place: Any) -> Any:
-    """Asks for an item of an array before it is needed, and does not wait for it."""
-
     def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
         data = context.make_array(array)(context, builder, arguments[0]).data
@@ -52,4 +50,5 @@ def _prefetch(_: Any, array: Any, place: Any) -> Any:
     return types.void(array, types.intp), generate
 
 
-prefetch: Any = intrinsic(_prefetch)
+prefetch = cast(Callable[[Any, int], None], intrinsic(_prefetch))
+"""Asks for an item of an array before it is needed, and does not wait for it."""

@@ -24,8 +24,8 @@ from isthmus.indexes.quantising import quantised
 from isthmus.indexes.selection import best
 from isthmus.records import Ranking
 
-_PROMISING = 8
-_BLOCKS_APIECE = 8  # fewer are not worth another thread
+_PROMISING = 4  # blocks that are searched first
+_BLOCKS_APIECE = 64  # fewer are not worth another thread
 Answer = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 

@@ -35,8 +35,8 @@ from isthmus.records import Document
 
 BLOCK = 2**13
 _LONG = 16  # a list is long when a document in so many is in it
-_BYTE, _MOST_PARTS = 255, 4
-_POSTINGS = 2**24
+_BYTE, _MOST_PARTS = 255, 3
+_POSTINGS = 2**24  # in memory at a time
 _GATHERED = {"lengths": np.dtype("<i4"), "terms": np.dtype("<i4")}
 
 
@@ -145,6 +145,7 @@ class InvertedBuilder:
 
     def _sort(self, blocks: Sequence[Block], vocabulary: int) -> None:
         """Writes lists, postings and records in the order of terms, and of blocks within them."""
+        assert len(blocks) <= 2**16, "numbers of blocks have 16 bits"
         terms = np.concatenate([block.terms for block in blocks])
         lengths = np.concatenate([block.lengths for block in blocks])
         bounds = np.concatenate([block.bounds for block in blocks])
@@ -163,13 +164,15 @@ class InvertedBuilder:
             "cell_bounds": np.concatenate([block.cell_bounds for block in blocks])[records],
             "group_starts": np.concatenate([block.group_starts for block in blocks])[records],
         }
+        ends = np.cumsum(arrays["list_lengths"], dtype=np.int64)
+        cuts = np.searchsorted(ends, np.arange(_POSTINGS, int(lengths.sum()), _POSTINGS))
         for name, array in arrays.items():
             np.save(self._index / f"{name}.npy", array)
         for name in ("offsets", "weights"):
             # Every block is read from its beginning to its end, so that few pages are in use.
             spilled = np.load(workplace(self._folder) / f"{name}.npy", mmap_mode="r")
             with GrowingArray(self._index / f"{name}.npy", spilled.dtype) as sorted_:
-                for part in np.array_split(by_term, 1 + len(spilled) // _POSTINGS):
+                for part in np.split(by_term, cuts):
                     values = kernels.gather(np.asarray(spilled), starts[part], lengths[part])
                     sorted_.append(values)
 

@@ -29,7 +29,6 @@ from isthmus.indexes.lists import (
 
 _BYTE = 255
 _BUCKETS = 256
-_FEW = 4  # groups are picked out where at most one in so many is promising
 
 
 @compiled
@@ -126,18 +125,12 @@ def _score(
     records, units = query.records[block], query.units[block]
     offsets, values = postings.offsets, postings.weights
     cell_bounds, group_starts = postings.cell_bounds, postings.group_starts
-    longs = 0
-    for i in range(len(weights)):
-        if records[i] >= 0:
-            longs += 1
-            for cell in range(0, len(bounds), 64):  # bytes, and so cache lines
-                prefetch(cell_bounds, records[i] * len(bounds) + cell)
     scores[:] = 0
     for i in range(len(weights)):
         if records[i] < 0:
             _add(offsets, values, starts[i], starts[i] + lengths[i], weights[i], scores)
     _cell_maxima(scores, bounds)
-    if longs == 0:
+    if records.max() < 0:
         return
     for i in range(len(weights)):
         if records[i] >= 0:
@@ -149,31 +142,27 @@ def _score(
         if bounds[cell] >= threshold:
             promising[cell // CELLS] = True
     groups = np.flatnonzero(promising)
-    if _FEW * len(groups) > len(promising):
+    if len(groups) == 0:
+        return
+    picked = 2 * len(groups) < len(promising)
+    if picked:
         for i in range(len(weights)):
             if records[i] >= 0:
-                _add(offsets, values, starts[i], starts[i] + lengths[i], weights[i], scores)
-        _cell_maxima(scores, bounds)
-        return
+                for group in groups:
+                    place = starts[i] + group_starts[records[i], group]
+                    prefetch(offsets, place)
+                    prefetch(values, place)
     for i in range(len(weights)):
-        if records[i] >= 0:
-            for group in groups:
-                place = starts[i] + group_starts[records[i], group]
-                prefetch(offsets, place)
-                prefetch(values, place)
-    for i in range(len(weights)):
-        if records[i] >= 0:
+        if records[i] >= 0 and picked:
             row = group_starts[records[i]]
             for group in groups:
                 stop = row[group + 1] if group + 1 < len(row) else lengths[i]
-                _add(offsets, values, starts[i] + row[group], starts[i] + stop, weights[i], scores)
-    for group in groups:
-        for cell in range(group * CELLS, (group + 1) * CELLS):
-            if bounds[cell] >= threshold:
-                highest = scores[group * GROUP + cell % CELLS]
-                for place in range(group * GROUP + cell % CELLS, (group + 1) * GROUP, CELLS):
-                    highest = max(highest, scores[place])
-                bounds[cell] = highest
+                first, last = starts[i] + row[group], starts[i] + stop
+                _add(offsets, values, first, last, weights[i], scores)
+        elif records[i] >= 0:
+            _add(offsets, values, starts[i], starts[i] + lengths[i], weights[i], scores)
+    # The cells of other groups come out lower than their bounds, which were too low already.
+    _cell_maxima(scores, bounds)
 
 
 @compiled

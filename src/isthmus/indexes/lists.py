@@ -59,8 +59,8 @@ class Allowed(NamedTuple):
 class Plan(NamedTuple):
     """Where a query meets the index: what to read of each block (rows) for each term (columns).
 
-    Records are -1 where there is none. A cell's bound times the unit is what the term adds to a
-    score there at most. Totals are what a document of the block can score at most.
+    Records are -1 where there is none. A cell's bound in a record times the unit is what the term
+    adds to a score there at most. Totals are what a document of the block can score at most.
     """
 
     weights: Array

@@ -47,7 +47,7 @@ def quantised(
     if vectors.format != "csr" or not vectors.has_canonical_format:
         vectors = scipy.sparse.csr_matrix(vectors, copy=True)
         vectors.sum_duplicates()
-    rows = Rows(vectors.indptr, vectors.indices, vectors.data)
+    rows = Rows(vectors.indptr, vectors.indices.astype(np.int32, copy=False), vectors.data)
     _check(rows, names)
     if terms is not None:
         rows = _strongest(rows, terms)

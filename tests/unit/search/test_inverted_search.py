@@ -1,0 +1,158 @@
+"""The verbs `index` and `search` with a sparse encoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from isthmus.collections import open_corpus, read_run
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.indexes.manifest import InvertedSettings, read_manifest, workplace
+from isthmus.records import Document, Query, Ranking
+from isthmus.search import IndexSettings, Searcher, SearchSettings, index, open_searcher, search
+
+
+@dataclass
+class TermEncoder:
+    """Weighs words by how often they occur; the vocabulary is what it has been shown."""
+
+    vocabulary: dict[str, int]
+    name: str = "terms"
+    fingerprint: str = "terms-1"
+    kind: str = "sparse"
+    encoded: int = 0
+
+    @property
+    def settings(self) -> SimpleNamespace:
+        return SimpleNamespace(titles=True)
+
+    @property
+    def dimension(self) -> int:
+        return len(self.vocabulary)
+
+    def has_tokens(self, text: str) -> bool:
+        return bool(text.split())
+
+    def encode_queries(self, texts: Sequence[str]) -> scipy.sparse.csr_matrix:
+        rows, terms = [], []
+        for row, text in enumerate(texts):
+            known = [self.vocabulary[w] for w in text.lower().split() if w in self.vocabulary]
+            rows += [row] * len(known)
+            terms += known
+        counts = scipy.sparse.csr_matrix(
+            (np.ones(len(rows), dtype=np.float32), (rows, terms)),
+            shape=(len(texts), self.dimension),
+        )
+        counts.sum_duplicates()
+        return counts.log1p()
+
+    def encode_documents(self, documents: Sequence[Document]) -> scipy.sparse.csr_matrix:
+        self.encoded += len(documents)
+        return self.encode_queries([document.contents(True) for document in documents])
+
+
+def encoder_of(corpus: str) -> TermEncoder:
+    texts = (document.contents(True) for document in open_corpus(corpus).documents())
+    words = sorted({word for text in texts for word in text.lower().split()})
+    return TermEncoder({word: number for number, word in enumerate(words)})
+
+
+@pytest.fixture
+def sparse(corpus: str, monkeypatch: pytest.MonkeyPatch) -> TermEncoder:
+    found = encoder_of(corpus)
+    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda name: found, raising=False)
+    return found
+
+
+def test_sparse_encoder_fills_an_inverted_index(
+    corpus: str, tmp_path: Path, sparse: TermEncoder
+) -> None:
+    manifest = read_manifest(index(corpus, tmp_path / "index", "model"))
+    assert (manifest.kind, manifest.documents, manifest.dtype) == ("inverted", 5, None)
+    assert manifest.dimension == sparse.dimension
+    assert manifest.inverted == InvertedSettings()
+    (ranking,) = open_searcher(tmp_path / "index").search([Query("q", "river bank")], depth=3)
+    one = float(np.floor(100 * np.log1p(np.float32(1)))) ** 2
+    assert ranking == Ranking("q", ("d0", "d1", "d2"), (2 * one, one, one))
+    assert [hit.id for hit in search(tmp_path / "index", "snow")] == ["d4"]
+    assert search(tmp_path / "index", "zebra") == []
+
+
+def test_settings_reach_the_index(corpus: str, tmp_path: Path, sparse: TermEncoder) -> None:
+    settings = IndexSettings.parse({"inverted": {"terms": 1, "weights": "float"}}, "--set")
+    manifest = read_manifest(index(corpus, tmp_path / "index", "model", settings))
+    assert manifest.inverted == settings.inverted
+    assert manifest.layout is not None
+    assert manifest.layout.postings == 5
+    with pytest.raises(SettingsError, match="terms = 0"):
+        IndexSettings.parse({"inverted": {"terms": 0}}, "--set")
+
+
+def test_another_encoder_is_refused(corpus: str, tmp_path: Path, sparse: TermEncoder) -> None:
+    searcher = open_searcher(index(corpus, tmp_path / "index", "model"))
+    with pytest.raises(MismatchError, match="the searcher has the encoder terms-2"):
+        Searcher(replace(sparse, fingerprint="terms-2"), searcher.index)
+
+
+def test_interrupted_indexing_goes_on(
+    corpus: str, tmp_path: Path, sparse: TermEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = IndexSettings(block_size=2)
+    index(corpus, tmp_path / "whole", "model", settings)
+    plain = sparse.encode_documents
+    sparse.encoded = 0
+
+    def interrupted(documents: list[Document]) -> scipy.sparse.csr_matrix:
+        if sparse.encoded == 4:
+            raise KeyboardInterrupt
+        return plain(documents)
+
+    monkeypatch.setattr(sparse, "encode_documents", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        index(corpus, tmp_path / "index", "model", settings)
+    assert workplace(tmp_path / "index").is_dir()
+    monkeypatch.setattr(sparse, "encode_documents", plain)
+    index(corpus, tmp_path / "index", "model", settings)
+    assert sparse.encoded == 5
+    for file in (tmp_path / "whole").iterdir():
+        if file.name != "isthmus.json":
+            assert file.read_bytes() == (tmp_path / "index" / file.name).read_bytes(), file.name
+
+
+def test_run_file_fused_with_bm25(corpus: str, tmp_path: Path, sparse: TermEncoder) -> None:
+    index(corpus, tmp_path / "sparse", "model")
+    index(corpus, tmp_path / "bm25")
+    (tmp_path / "queries.tsv").write_text("q1\triver bank\nq2\tsnow\n")
+    settings = SearchSettings(hybrid=str(tmp_path / "bm25"))
+    run = tmp_path / "out.trec"
+    search(tmp_path / "sparse", queries=tmp_path / "queries.tsv", run=run, settings=settings)
+    found = read_run(run)
+    assert found.rankings["q1"].document_ids[0] == "d0"
+    assert found.rankings["q2"].document_ids == ("d4",)
+
+
+def test_real_documents(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Medline: words as terms, against the whole product."""
+    corpus = f"beir:{shared_data / 'collections' / 'medline'}"
+    encoder = encoder_of(corpus)
+    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda name: encoder, raising=False)
+    searcher = open_searcher(index(corpus, tmp_path / "index", "model"))
+    documents = list(open_corpus(corpus).documents())
+    texts = [document.text[:80] for document in documents[:50]]
+    queries = [Query(str(number), text) for number, text in enumerate(texts)]
+    stored, asked = encoder.encode_documents(documents), encoder.encode_queries(texts)
+    for matrix in (stored, asked):
+        matrix.data = np.floor(100 * matrix.data.astype(np.float64))
+    for ranking, scores in zip(
+        searcher.search(queries, depth=100), (asked @ stored.T).toarray(), strict=True
+    ):
+        named = {d.id: float(s) for d, s in zip(documents, scores, strict=True) if s}
+        assert ranking == Ranking.sorted(ranking.query_id, named, 100)
+    assert json.loads((tmp_path / "index" / "manifest.json").read_text())["kind"] == "inverted"
