@@ -10,8 +10,8 @@ import pytest
 from isthmus.config import find_recipe, resolve, shipped_recipes
 from isthmus.config.recipes import Recipe
 from isthmus.errors import InputError, IsthmusError, SettingsError
-from isthmus.finetune.finetune import _source_of_negatives
 from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.stage import _source_of_negatives
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 
 SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb != "quickstart"]

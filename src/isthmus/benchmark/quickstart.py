@@ -18,8 +18,8 @@ from isthmus.config import Settings, resolve
 from isthmus.config.output import claim, finish, whole_folder
 from isthmus.encoders import DenseEncoder, DenseSettings
 from isthmus.evaluation import EvaluationSettings, Report, evaluate, per_query, report_table
-from isthmus.finetune.finetune import run as run_finetune
 from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.stage import run as run_finetune
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_folder
 from isthmus.pretrain.pretrain import run as run_pretrain

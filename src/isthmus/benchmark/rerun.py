@@ -10,8 +10,8 @@ from isthmus.benchmark.quickstart import QuickstartSettings
 from isthmus.benchmark.quickstart import run as run_quickstart
 from isthmus.config.output import environment, read_snapshot
 from isthmus.errors import InputError, choices
-from isthmus.finetune.finetune import run as run_finetune
 from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.stage import run as run_finetune
 from isthmus.pretrain.pretrain import run as run_pretrain
 from isthmus.pretrain.recipe import PretrainSettings
 from isthmus.progress import notice

@@ -10,10 +10,10 @@ import pytest
 
 from isthmus.encoders.dense import DenseSettings
 from isthmus.errors import SettingsError
-from isthmus.finetune.finetune import _source_of_negatives
 from isthmus.finetune.mining import MiningSettings, draw_negatives
 from isthmus.finetune.pairs import LabelledQueries, PairExamples
 from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.stage import _source_of_negatives
 from isthmus.records import Document, Query, Ranking
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer

@@ -11,9 +11,9 @@ import torch
 from isthmus.config import resolve
 from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetune.active_terms import StopWhenEmpty, active_terms
-from isthmus.finetune.finetune import run
 from isthmus.finetune.regularization import regularizers
 from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.stage import run
 
 FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
 
