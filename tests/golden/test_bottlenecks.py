@@ -11,7 +11,7 @@ import torch
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.bottlenecks.cls import Cls
-from isthmus.pretrain.bottlenecks.lexicon import Lexicon, LexiconSettings, lexicon
+from isthmus.pretrain.bottlenecks.lexicon import Lexicon, LexiconSettings, shares
 from isthmus.pretrain.bottlenecks.projected_cls import ProjectedCls
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -158,18 +158,18 @@ def test_the_encoder_learns_through_the_lexicon(
 
 def test_weights_are_a_distribution(vocabulary: Vocabulary) -> None:
     generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(3, 6, vocabulary.size, generator=generator)
-    inside = ~vocabulary.is_special(IDS)
+    largest = torch.randn(3, vocabulary.size, generator=generator)
+    known = torch.tensor([[True], [True], [False]])
     for form in ("softmax", "saturated"):
-        weights = lexicon(logits, inside, form)
+        weights = shares(largest, known, form)
         assert weights.dtype == torch.float32
         assert (weights >= 0).all()
         assert weights.sum(1).tolist() == pytest.approx([1, 1, 0], abs=1e-6)
-    saturated = lexicon(logits, inside, "saturated")
+    saturated = shares(largest, known, "saturated")
     assert (saturated[0] == 0).any(), "a negative maximum has no weight"
     # Every logit negative: nothing to share out, nothing to divide by, and finite gradients.
-    negative = (-logits.abs() - 1).requires_grad_()
-    weights = lexicon(negative, inside, "saturated")
+    negative = (-largest.abs() - 1).requires_grad_()
+    weights = shares(negative, known, "saturated")
     assert not weights.any()
     (found,) = torch.autograd.grad(weights.sum(), negative)
     assert found.isfinite().all()

@@ -18,13 +18,10 @@ from isthmus.encoders.encoder import Encoder, EncoderSettings, Represent, write_
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.lexicon import largest_logits
 from isthmus.progress import notice
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer
-
-# Logits held at once, 256 MB in float32: [rows, length, vocabulary] of a whole batch would be
-# gigabytes.
-_LOGITS = 1 << 26
 
 
 class SparseForm(Settings):
@@ -201,22 +198,10 @@ def _only_here(settings: SparseSettings) -> str:
 def term_weights(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
     """max_i log1p(relu(head(H_i))) over the positions inside, [rows, vocabulary] in float32.
 
-    log1p(relu(·)) never falls, so the maximum is taken first: on logits, some rows at a time.
-    Only the place of each maximum is kept for the backward pass, so training holds no more logits
-    than encoding. A row without a position inside has no weights.
+    log1p(relu(·)) never falls, so the maximum is taken first. A row without a position inside has
+    no weights.
     """
-    # Positions outside repeat one inside, which changes no maximum: masking width numbers is
-    # cheaper than masking as many logits as there are terms.
-    first = states[torch.arange(len(states), device=states.device), inside.int().argmax(1)]
-    states = torch.where(inside[:, :, None], states, first[:, None])
-    step = max(1, _LOGITS // (states.shape[1] * len(backbone.word_embeddings)))
-    largest = torch.cat([_largest(backbone.head(part)) for part in torch.split(states, step)])
-    return torch.where(inside.any(1, keepdim=True), largest.float(), 0).relu().log1p()
-
-
-def _largest(logits: Tensor) -> Tensor:
-    # amax is several times faster on CPU, but its backward pass needs all logits once more.
-    return logits.max(1).values if logits.requires_grad else logits.amax(1)
+    return largest_logits(backbone, states, inside).relu().log1p()
 
 
 def _nonzero(weights: Tensor) -> csr_matrix:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.lexicon import largest_logits
 from isthmus.pretrain.parts import Bottleneck
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -37,17 +38,15 @@ class Lexicon(Bottleneck):
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""
         inside = ~vocabulary.is_special(step["input_ids"])
-        weights = lexicon(backbone.head(step["hidden_states"]), inside, self.settings.form)
+        largest = largest_logits(backbone, step["hidden_states"], inside)
+        weights = shares(largest, inside.any(1, keepdim=True), self.settings.form)
         with torch.autocast(weights.device.type, enabled=False):
             vectors = weights @ backbone.word_embeddings.detach().float()
         return backbone.to_width(vectors)
 
 
-def lexicon(logits: Tensor, inside: Tensor, form: Literal["softmax", "saturated"]) -> Tensor:
-    """A [rows, vocabulary], in float32; all 0 for a row without a position inside."""
-    largest = logits.masked_fill(~inside[:, :, None], -torch.inf).amax(1).float()
-    known = inside.any(1, keepdim=True)
-    largest = torch.where(known, largest, 0)
+def shares(largest: Tensor, known: Tensor, form: Literal["softmax", "saturated"]) -> Tensor:
+    """A [rows, vocabulary] of the largest logits, in float32; all 0 for a row that is not known."""
     if form == "softmax":
         weights = largest.softmax(1)
     else:
