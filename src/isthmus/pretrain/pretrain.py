@@ -25,8 +25,7 @@ from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.held_out import FEWEST, prepare_held_out, split
 from isthmus.pretrain.parts import Column
 from isthmus.pretrain.probe import HeldOut, ProbeSettings, assemble_probes, trained_vector
-from isthmus.pretrain.probe_report import report_probes
-from isthmus.pretrain.probing import BEST, Probing, best_step
+from isthmus.pretrain.probing import BEST, Probing, best_step, report_probes
 from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
 from isthmus.pretrain.scratch import start_from_nothing
 from isthmus.pretrain.step import PretrainTask

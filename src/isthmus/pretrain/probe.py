@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError, choices
+from isthmus.nn.lexicon import largest_logits
 from isthmus.pretrain.parts import Part
 from isthmus.registry import Registry
+from isthmus.training.settings import Steps
 from isthmus.training.task import Batch
 
 if TYPE_CHECKING:  # a recipe holds the settings below
@@ -98,8 +99,7 @@ def _pooled(batch: Batch, states: Tensor, vector: Vector) -> Tensor:
 
 def _largest(task: PretrainTask, batch: Batch, states: Tensor) -> Tensor:
     outside = task.vocabulary.is_special(batch["input_ids"])
-    logits = task.backbone.head(states).float()
-    return logits.masked_fill(outside[:, :, None], -torch.inf).amax(1).clamp(min=-1e4)
+    return largest_logits(task.backbone, states, ~outside)
 
 
 def on_device(task: PretrainTask, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -119,9 +119,7 @@ class ProbeSettings(Settings):
     documents: int = Field(
         300, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
     )
-    every: int | float = Field(
-        0.1, gt=0, description="steps between two looks; below 1: a share of all steps"
-    )
+    every: Steps = Field(0.1, description="steps between two looks; below 1: a share of all steps")
     measure: dict[str, dict[str, Any]] = Field(
         default_factory=_all_probes, description="the probes, each with its settings"
     )
@@ -134,13 +132,6 @@ class ProbeSettings(Settings):
     patience: int | None = Field(
         None, ge=1, description="looks without a better best_by before training stops"
     )
-
-    @field_validator("every")
-    @classmethod
-    def _whole_above_one(cls, value: float) -> float:
-        if value > 1 and value != int(value):
-            raise ValueError("a whole number of steps, or a share below 1")
-        return value
 
     @field_validator("measure", mode="before")
     @classmethod

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from isthmus.config import Settings
+
+
+def _whole_above_one(value: float) -> float:
+    if value > 1 and value != int(value):
+        raise ValueError("a whole number of steps, or a share below 1")
+    return value
+
+
+# How often something is done: every so many optimiser steps or, below 1, that share of all steps.
+Steps = Annotated[int | float, Field(gt=0), AfterValidator(_whole_above_one)]
 
 
 class TrainingSettings(Settings):
@@ -34,11 +44,11 @@ class TrainingSettings(Settings):
     gradient_checkpointing: bool = False
     dropout: float | None = Field(None, ge=0, lt=1, description="replaces the model's rates")
     seed: int = Field(42, ge=0, lt=2**32)
-    logging_steps: int | float = Field(
-        0.02, gt=0, description="between two lines of the log; below 1: a share of all steps"
+    logging_steps: Steps = Field(
+        0.02, description="between two lines of the log; below 1: a share of all steps"
     )
-    save_steps: int | float = Field(
-        0.1, gt=0, description="between two checkpoints; below 1: a share of all steps"
+    save_steps: Steps = Field(
+        0.1, description="between two checkpoints; below 1: a share of all steps"
     )
     save_total_limit: int | None = Field(2, ge=1)
     report_to: list[str] = Field(["tensorboard"], description="any tracker transformers knows")
@@ -49,10 +59,3 @@ class TrainingSettings(Settings):
         if (self.min_lr_rate is not None) != (self.lr_scheduler_type == "cosine_with_min_lr"):
             raise ValueError("min_lr_rate and lr_scheduler_type=cosine_with_min_lr go together")
         return self
-
-    @field_validator("save_steps", "logging_steps")
-    @classmethod
-    def _whole_above_one(cls, value: float) -> float:
-        if value > 1 and value != int(value):
-            raise ValueError("a whole number of steps, or a share below 1")
-        return value

@@ -27,9 +27,15 @@ from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.held_out import prepare_held_out
 from isthmus.pretrain.pretrain import run
 from isthmus.pretrain.probe import HeldOut, Probe, assemble_probes
-from isthmus.pretrain.probe_report import report_probes
 from isthmus.pretrain.probes.masked_lm import MaskedLm
-from isthmus.pretrain.probing import BEST, PREFIX, Probing, best_step, looks
+from isthmus.pretrain.probing import (
+    BEST,
+    PREFIX,
+    Probing,
+    best_step,
+    looks,
+    report_probes,
+)
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.step import PretrainTask
 from isthmus.progress import Bar

@@ -1,0 +1,49 @@
+"""A batch encoded in chunks of like length: less padding and, if asked, one chunk's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+# As many tokens as keep the chip busy: below, starting the kernels costs more than padding.
+_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 14}
+
+
+def in_chunks(
+    represent: Callable[[Tensor, Tensor], Tensor],
+    ids: Tensor,
+    mask: Tensor,
+    size: int | None = None,
+) -> Tensor:
+    """What `represent` gives for right-padded ids and their mask, rows in the order given.
+
+    With a `size`, at most so many texts are encoded at once and their activations are dropped:
+    the backward pass encodes each chunk once more, with the same dropout, when its gradient is
+    known (gradient caching, Gao et al. 2021). Memory then holds one chunk and everyone's vectors,
+    and the gradient is still that of a loss over the whole batch.
+    """
+    lengths = mask.sum(1).cpu()
+    order = torch.argsort(lengths, descending=True, stable=True)
+    widths = lengths[order].tolist()
+    places = order.to(ids.device)
+    parts = []
+    for start, stop in _cuts(widths, _TOKENS[ids.device.type], size or len(ids)):
+        rows, width = places[start:stop], widths[start]
+        chunk = ids[rows, :width], mask[rows, :width]
+        if size is not None:
+            parts.append(checkpoint(represent, *chunk, use_reentrant=False))
+        else:
+            parts.append(represent(*chunk))
+    return torch.cat(parts)[torch.argsort(places)]
+
+
+def _cuts(widths: Sequence[int], tokens: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Where chunks begin and end: at most so many tokens and rows each, but never less than one."""
+    start = 0
+    while start < len(widths):
+        stop = min(start + max(1, min(tokens // widths[start], rows)), len(widths))
+        yield start, stop
+        start = stop

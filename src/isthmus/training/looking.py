@@ -1,0 +1,136 @@
+"""Looks at a model while it is trained: measured, logged; the best model kept, an early end."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+import transformers
+
+from isthmus.config.output import whole_folder, write_json
+from isthmus.progress import notice
+from isthmus.training.trainer import STOPPED_EARLY, Trainer
+
+BEST = "best"  # the folder of the best model so far
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The number that decides which model is kept and, with patience, when training stops."""
+
+    name: str
+    better: Better = "higher"
+    patience: int | None = None
+
+
+class Looking(transformers.TrainerCallback):  # type: ignore[misc]
+    """Measures every so many steps, before the first and after the last; keeps the best model.
+
+    Only the first process measures; all of them hear the result, because all must stop together.
+
+    Args:
+        trainer: Whose model is looked at.
+        topic: What the numbers are logged under: `TOPIC/NAME`.
+        measure: The numbers by name; called in evaluation mode, without gradient.
+        every: Steps between two looks; below 1: a share of all steps.
+        best: None: no model is kept.
+
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        topic: str,
+        measure: Callable[[], Mapping[str, float]],
+        every: float,
+        best: Best | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.topic = topic
+        self.measure = measure
+        self.every = every
+        self.best = best
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Where training starts from; a resumed run has measured it already."""
+        if state.global_step == 0:
+            self._look(state, control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """When it is time, and after the last step."""
+        steps = max(1, math.ceil(self.every * state.max_steps)) if self.every < 1 else self.every
+        if state.global_step % steps == 0 or state.global_step == state.max_steps:
+            self._look(state, control)
+
+    def _look(self, state: Any, control: Any) -> None:
+        values = self._measured()
+        if self.best is None:
+            self._log(values, control)
+            return
+        watched = f"{self.topic}/{self.best.name}"
+        seen = [look[watched] for look in (*looks(state.log_history, self.topic), values)]
+        waited = len(seen) - 1 - self._best_place(seen)
+        if waited == 0 and not math.isnan(seen[-1]):
+            self._keep(self.best, state.global_step, seen[-1])
+        self._log(values, control)
+        if self.best.patience is not None and waited >= self.best.patience:
+            notice(f"{self.best.name} has not improved for {self.best.patience} looks: stop")
+            self._log({STOPPED_EARLY: float(state.global_step)}, control)
+            control.should_training_stop = True
+            control.should_save = True
+
+    def _log(self, values: dict[str, float], control: Any) -> None:
+        # transformers takes any line for the one with the losses, which may be still to come.
+        wanted = control.should_log
+        self.trainer.log(values)
+        control.should_log = wanted
+
+    def _measured(self) -> dict[str, float]:
+        values: list[dict[str, float]] = [{}]
+        if self.trainer.is_world_process_zero():
+            task, arguments = self.trainer.task, self.trainer.args
+            was_training = task.training
+            task.eval()
+            with (
+                torch.no_grad(),
+                torch.autocast(arguments.device.type, torch.bfloat16, enabled=arguments.bf16),
+            ):
+                measured = self.measure()
+            task.train(was_training)
+            values[0] = {f"{self.topic}/{name}": value for name, value in measured.items()}
+        if self.trainer.args.world_size > 1:
+            dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def _best_place(self, values: Sequence[float]) -> int:
+        """Of the first of the best values."""
+        assert self.best is not None
+        sign = 1 if self.best.better == "higher" else -1
+        ranked = [-math.inf if math.isnan(value) else sign * value for value in values]
+        return ranked.index(max(ranked))
+
+    def _keep(self, best: Best, step: int, value: float) -> None:
+        if self.trainer.is_world_process_zero():
+            with whole_folder(Path(self.trainer.args.output_dir) / BEST) as folder:
+                self.trainer.task.save(folder)
+                write_json(folder / f"{self.topic}.json", {"step": step, best.name: value})
+
+
+def looks(history: Sequence[Mapping[str, float]], topic: str) -> list[dict[str, float]]:
+    """The lines of a log that hold what was measured under a topic."""
+    return [dict(line) for line in history if any(name.startswith(f"{topic}/") for name in line)]
+
+
+def best_look(output: Path, topic: str) -> dict[str, float]:
+    """The step of the model in `best`, and the number that decided."""
+    look: dict[str, float] = json.loads(
+        (output / BEST / f"{topic}.json").read_text(encoding="utf-8")
+    )
+    return look
