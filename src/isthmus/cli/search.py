@@ -24,6 +24,9 @@ def search(
     hybrid: Annotated[
         str | None, typer.Option("--with", help="A second index to fuse with, BM25 say.")
     ] = None,
+    rerank: Annotated[
+        str | None, typer.Option(help="A cross-encoder that reads the best once more.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="The encoder, where it is no longer where it was.")
     ] = None,
@@ -33,14 +36,14 @@ def search(
     """Search an index for one query, or write a run file for many.
 
     Examples: isthmus search idx "what is a bottleneck"; isthmus search idx --queries q.jsonl
-    --run out.trec
+    --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set rerank.candidates=50
     """
     from isthmus.config import resolve
     from isthmus.progress import result
     from isthmus.search import SearchSettings, search
     from isthmus.search.showing import hits_table
 
-    flags = {"depth": depth, "hybrid": hybrid, "model": model}
+    flags = {"depth": depth, "hybrid": hybrid, "model": model, "rerank.model": rerank}
     settings = SearchSettings.parse(
         resolve("search", None, flags, overrides or ()), "isthmus search"
     )

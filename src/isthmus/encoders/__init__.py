@@ -1,7 +1,17 @@
-"""Text in, vectors out."""
+"""Text in, vectors or scores out."""
 
+from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loading import load_encoder
+from isthmus.encoders.loading import load_cross_encoder, load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 
-__all__ = ["DenseEncoder", "DenseSettings", "SparseEncoder", "SparseSettings", "load_encoder"]
+__all__ = [
+    "CrossEncoder",
+    "CrossSettings",
+    "DenseEncoder",
+    "DenseSettings",
+    "SparseEncoder",
+    "SparseSettings",
+    "load_cross_encoder",
+    "load_encoder",
+]

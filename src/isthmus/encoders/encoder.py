@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -24,7 +25,7 @@ from isthmus.text.batches import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
 
 SETTINGS_FILE = "encoder.json"
-_BATCH = 64
+BATCH = 64
 Represent = Callable[[Tensor, Tensor], Tensor]
 Vectors = TypeVar("Vectors")
 
@@ -37,11 +38,10 @@ class EncoderSettings(Settings):
     titles: bool = Field(True, description="whether titles are part of a document's text")
 
 
-class Encoder(ABC):
-    """A backbone that turns queries and documents into vectors whose inner product is the score."""
+class TextModel(ABC):
+    """A backbone, its tokenizer and its settings: what is trained, saved and told apart."""
 
     kind: ClassVar[str]
-    uses_head: ClassVar[bool]
 
     def __init__(
         self, backbone: Backbone, tokenizer: Tokenizer, settings: EncoderSettings, name: str = ""
@@ -55,19 +55,6 @@ class Encoder(ABC):
         self.name = name
 
     @property
-    @abstractmethod
-    def dimension(self) -> int:
-        """The length of a vector."""
-
-    @abstractmethod
-    def represent_queries(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The float32 vectors of padded queries, with gradients."""
-
-    @abstractmethod
-    def represent_documents(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The float32 vectors of padded documents, with gradients."""
-
-    @property
     def trained(self) -> list[nn.Module]:
         """Everything whose parameters training changes."""
         return [self.backbone]
@@ -75,11 +62,11 @@ class Encoder(ABC):
     @property
     @abstractmethod
     def _state(self) -> Mapping[str, Tensor]:
-        """Every weight that a vector depends on."""
+        """Every weight that a result depends on."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes whenever any vector might: weights, tokenizer and settings."""
+        """Changes whenever any result might: weights, tokenizer and settings."""
         digest = xxhash.xxh3_128()
         for name, tensor in sorted(self._state.items()):
             digest.update(name.encode())
@@ -102,6 +89,56 @@ class Encoder(ABC):
         """Whether anything of a text reaches the model."""
         return bool(self.tokenizer.backend.encode(text, add_special_tokens=False).ids)
 
+    @contextmanager
+    def _inference(self) -> Iterator[torch.device]:
+        """Without dropout and gradients, on the device that it gives."""
+        was_training = self.backbone.training
+        self.backbone.eval()
+        try:
+            with torch.inference_mode():
+                yield self.backbone.word_embeddings.device
+        finally:
+            self.backbone.train(was_training)
+
+    def save(self, folder: Path) -> None:
+        """Writes the model for isthmus, transformers and sentence-transformers 5 and 6 alike."""
+        self.backbone.save(folder)
+        self.tokenizer.save(folder)
+        self.describe(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Loads the weights that `save` wrote into this very model."""
+        self.backbone.restore(folder)
+
+    def describe(self, folder: Path) -> None:
+        """Writes beside a saved model how it is meant to be used."""
+        settings = json.loads(self.settings.model_dump_json())
+        write_json(folder / SETTINGS_FILE, {"kind": self.kind, **settings})
+        self._describe_elsewhere(folder)
+
+    @abstractmethod
+    def _describe_elsewhere(self, folder: Path) -> None:
+        """Writes the same as sentence-transformers reads it."""
+
+
+class Encoder(TextModel):
+    """A backbone that turns queries and documents into vectors whose inner product is the score."""
+
+    uses_head: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """The length of a vector."""
+
+    @abstractmethod
+    def represent_queries(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The float32 vectors of padded queries, with gradients."""
+
+    @abstractmethod
+    def represent_documents(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The float32 vectors of padded documents, with gradients."""
+
     def _encode(
         self,
         texts: Sequence[str],
@@ -111,36 +148,12 @@ class Encoder(ABC):
     ) -> list[tuple[npt.NDArray[np.int64], Vectors]]:
         """What is kept of the vectors of each batch, with the places of its texts."""
         rows = self.tokenizer.encode(list(texts), limit)
-        device = self.backbone.word_embeddings.device
-        was_training = self.backbone.training
-        self.backbone.eval()
         kept = []
-        with torch.inference_mode():
-            for batch in length_sorted_batches([len(row) for row in rows], _BATCH):
+        with self._inference() as device:
+            for batch in length_sorted_batches([len(row) for row in rows], BATCH):
                 ids, mask = pad([rows[i] for i in batch], self.tokenizer.pad_id)
                 kept.append((batch, keep(represent(ids.to(device), mask.to(device)))))
-        self.backbone.train(was_training)
         return kept
-
-    def save(self, folder: Path) -> None:
-        """Writes the encoder for isthmus, transformers and sentence-transformers 5 and 6 alike."""
-        self.backbone.save(folder)
-        self.tokenizer.save(folder)
-        self.describe(folder)
-
-    def restore(self, folder: Path) -> None:
-        """Loads the weights that `save` wrote into this very encoder."""
-        self.backbone.restore(folder)
-
-    def describe(self, folder: Path) -> None:
-        """Writes beside a saved model how it is meant to encode."""
-        settings = json.loads(self.settings.model_dump_json())
-        write_json(folder / SETTINGS_FILE, {"kind": self.kind, **settings})
-        self._describe_elsewhere(folder)
-
-    @abstractmethod
-    def _describe_elsewhere(self, folder: Path) -> None:
-        """Writes the same as sentence-transformers reads it."""
 
 
 def write_modules(
@@ -170,12 +183,12 @@ def write_modules(
     write_json(folder / "config_sentence_transformers.json", stated)
 
 
-def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+def pad(
+    rows: Sequence[Sequence[int] | npt.NDArray[np.integer]], pad_id: int
+) -> tuple[Tensor, Tensor]:
     """Token ids as one matrix, and the mask of what is not padding."""
-    width = max(len(row) for row in rows)
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
-    mask = torch.zeros((len(rows), width), dtype=torch.int64)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.as_tensor(row)
-        mask[number, : len(row)] = 1
-    return ids, mask
+    lengths = np.array([len(row) for row in rows])
+    inside = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(inside.shape, pad_id, dtype=np.int64)
+    ids[inside] = np.concatenate(rows, dtype=np.int64, casting="unsafe")  # an empty list is float
+    return torch.from_numpy(ids), torch.from_numpy(inside.astype(np.int64))

@@ -6,16 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE
 from isthmus.encoders.query_terms import QUERY_TERMS_FILE
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, choices
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import load_classifier
 from isthmus.nn.loading import model_folder
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
 
+_MODULES = "modules.json"
 _KINDS: dict[str, type[DenseSettings | SparseSettings]] = {
     "dense": DenseSettings,
     "sparse": SparseSettings,
@@ -46,6 +49,43 @@ def load_encoder(
     return encoder
 
 
+def load_cross_encoder(name: str, settings: CrossSettings | None = None) -> CrossEncoder:
+    """The re-ranker of a run, folder or hub name, ready for fast inference.
+
+    Any CrossEncoder of sentence-transformers and any sequence classifier with one label is one;
+    scores are its logits, whatever it puts on top. Settings given here replace those beside it.
+    """
+    folder = model_folder(name)
+    own = _json(folder, SETTINGS_FILE) or {}
+    known = own.pop("kind", None) == CrossEncoder.kind
+    if not known:
+        _check_modules(folder)
+    tokenizer = Tokenizer.load(folder)
+    backbone = load_classifier(folder, attention="sdpa")
+    if settings is None and known:
+        settings = CrossSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
+    elif settings is None:
+        # As sentence-transformers cuts pairs: what is longer than one half gives way first.
+        length = min(_stated_length(folder) or backbone.positions, backbone.positions)
+        halves = {"query_max_length": length // 2, "document_max_length": length - length // 2}
+        settings = CrossSettings.parse(halves, where=folder)
+    encoder = CrossEncoder(backbone, tokenizer, settings, name)
+    encoder.use_fast_inference()
+    return encoder
+
+
+def _check_modules(folder: str) -> None:
+    """Refuses a CrossEncoder of sentence-transformers whose score a classifier does not give."""
+    kinds = [str(module["type"]).rpartition(".")[2] for module in _json(folder, _MODULES) or ()]
+    if _stated(folder).get("model_type") == "CrossEncoder" and kinds != ["Transformer"]:
+        raise InputError(
+            f"the CrossEncoder has the modules {', '.join(kinds)}",
+            where=f"{folder}/{_MODULES}",
+            allowed="Transformer alone: a sequence classifier with one label",
+            remedy="choose another re-ranker, or give a file of its scores to learn from",
+        )
+
+
 def stored_settings(name: str) -> DenseSettings | SparseSettings:
     """How the model of this name is meant to encode, as far as the files beside it tell."""
     known = known_settings(name)
@@ -66,6 +106,14 @@ def known_settings(name: str) -> DenseSettings | SparseSettings | None:
     if own is not None:
         where = f"{folder}/{SETTINGS_FILE}"
         kind = own.pop("kind", "dense")  # which the first encoders, all dense, did not say
+        if kind == CrossEncoder.kind:
+            raise InputError(
+                f"{name!r} is a cross-encoder, which scores pairs and gives no vectors",
+                where=where,
+                allowed=", ".join(_KINDS),
+                remedy="re-rank with it (isthmus search INDEX --rerank MODEL), learn from it "
+                "(teacher), or choose a dense or sparse encoder",
+            )
         if kind not in _KINDS:
             raise InputError(
                 f"the encoder is of the kind {kind!r}",
@@ -74,7 +122,7 @@ def known_settings(name: str) -> DenseSettings | SparseSettings | None:
                 remedy="update isthmus if a later version wrote it, or correct the file",
             )
         return _KINDS[kind].parse(own, where=where)
-    modules = _json(folder, "modules.json")
+    modules = _json(folder, _MODULES)
     return None if modules is None else _from_sentence_transformers(folder, modules)
 
 
@@ -87,7 +135,7 @@ def _from_sentence_transformers(
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Normalize"}:
         raise InputError(
             f"the sentence-transformers model has the modules {', '.join(kinds)}",
-            where=f"{folder}/modules.json",
+            where=f"{folder}/{_MODULES}",
             allowed="Transformer, Pooling and, if need be, Normalize; or MLMTransformer and "
             "SpladePooling",
             remedy="choose a model of these modules, or fine-tune its backbone here",
@@ -150,10 +198,14 @@ def _stated(folder: str) -> dict[str, Any]:
 
 
 def _max_length(folder: str) -> int:
+    return _stated_length(folder) or 256
+
+
+def _stated_length(folder: str) -> int | None:
     # Version 6 keeps it with the tokenizer, which without one states a number beyond all lengths.
     stated = (_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length")
     stated = stated or (_json(folder, "tokenizer_config.json") or {}).get("model_max_length")
-    return int(stated) if stated and stated < 1_000_000 else 256
+    return int(stated) if stated and stated < 1_000_000 else None
 
 
 def _json(folder: str, file: str) -> Any:

@@ -6,10 +6,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.nn.pretrained import (
+    Attention,
+    explained,
+    load_seeded,
+    loading_options,
+    quiet,
+    replace_dropout,
+    set_values,
+)
 from isthmus.progress import notice
 
 # The modules that, applied in order, turn hidden states into vocabulary logits. transformers
@@ -25,10 +33,6 @@ _HEADS: dict[str, tuple[str, ...]] = {
     "electra": ("generator_predictions", "generator_lm_head"),
     "modernbert": ("head", "decoder"),
 }
-_DROPOUTS = (
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout",
-    "embedding_dropout", "mlp_dropout", "classifier_dropout",
-)  # fmt: skip
 
 
 class Backbone(nn.Module):
@@ -47,7 +51,7 @@ class Backbone(nn.Module):
         head: Literal["add", "keep"] = "keep",
         dropout: float | None = None,
         seed: int = 0,
-        attention: Literal["sdpa", "eager"] | None = None,
+        attention: Attention | None = None,
     ) -> Backbone:
         """The encoder of a folder or hub name, in float32.
 
@@ -60,9 +64,9 @@ class Backbone(nn.Module):
             attention: How it is computed; by default, whatever trains faster on this machine.
 
         """
-        from transformers import AutoConfig, AutoModel
+        from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-        with _quiet(), _explained(name):
+        with quiet(), explained(name):
             config = AutoConfig.from_pretrained(name)
             if config.model_type not in _HEADS:
                 raise InputError(
@@ -71,21 +75,14 @@ class Backbone(nn.Module):
                     allowed=", ".join(sorted(_HEADS)),
                     remedy="choose an encoder of one of these architectures",
                 )
-            own_dropout = _set_dropout(config, dropout)
-            fused = (attention or _training_attention()) == "sdpa"
-            options = {
-                "config": config,
-                "dtype": torch.float32,
-                "use_safetensors": True,
-                # None: fused where the architecture has it (MPNet has not), else plain products.
-                "attn_implementation": None if fused else "eager",
-            }
-            model, missing = _with_head(name, options, seed)
+            own_dropout = replace_dropout(config, dropout)
+            options = loading_options(config, attention)
+            model, missing = load_seeded(AutoModelForMaskedLM, name, options, seed)
             without_head = _missing_head(model, missing)
             if without_head and head == "add" and not config.tie_word_embeddings:
                 # Untied, the vocabulary's matrix would have to be learnt from noise.
                 config.tie_word_embeddings = True
-                model, _ = _with_head(name, options, seed)
+                model, _ = load_seeded(AutoModelForMaskedLM, name, options, seed)
             if without_head and head == "keep":
                 model = AutoModel.from_pretrained(name, **options)
                 _drop_pooler(model)
@@ -145,7 +142,8 @@ class Backbone(nn.Module):
     @property
     def _position_padding(self) -> int | None:
         # RoBERTa and its kin count positions from behind the padding id, and skip padding.
-        padding: int | None = getattr(self.encoder.embeddings, "padding_idx", None)
+        embeddings = getattr(self.encoder, "embeddings", None)
+        padding: int | None = getattr(embeddings, "padding_idx", None)
         return padding
 
     def check_length(self, length: int, setting: str) -> None:
@@ -231,12 +229,12 @@ class Backbone(nn.Module):
         """Writes weights (safetensors) and configuration as AutoModel reads them."""
         # A rate chosen for this training is not the model's: the next stage starts from its own.
         chosen = {name: getattr(self.config, name) for name in self.own_dropout}
-        _set(self.config, self.own_dropout)
+        set_values(self.config, self.own_dropout)
         try:
-            with _quiet():
+            with quiet():
                 self.model.save_pretrained(str(folder))
         finally:
-            _set(self.config, chosen)
+            set_values(self.config, chosen)
 
     def restore(self, folder: Path) -> None:
         """Loads weights written by `save` into this very model."""
@@ -254,27 +252,11 @@ class Backbone(nn.Module):
             )
 
 
-def _training_attention() -> str:
-    # On CPU the backward pass of torch's fused attention is slower than plain products: 44 against
-    # 80 sequences/s for a 6-layer, 384-wide encoder in bf16 (benchmarks/cpu_attention.py).
-    return "sdpa" if torch.cuda.is_available() else "eager"
-
-
 def _head_modules(model: Any) -> list[nn.Module] | None:
-    names = _HEADS[model.config.model_type]
-    return [getattr(model, name) for name in names] if hasattr(model, names[0]) else None
-
-
-def _with_head(name: str, options: dict[str, Any], seed: int) -> tuple[Any, set[str]]:
-    """The model for masked LM, and the names of the weights that the checkpoint does not have."""
-    from transformers import AutoModelForMaskedLM
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model, report = AutoModelForMaskedLM.from_pretrained(
-            name, output_loading_info=True, **options
-        )
-    return model, set(report["missing_keys"])
+    names = _HEADS.get(model.config.model_type, ())
+    # Of a classifier, there may be a part by the same name: ModernBERT's `head`.
+    whole = bool(names) and all(hasattr(model, name) for name in names)
+    return [getattr(model, name) for name in names] if whole else None
 
 
 def _missing_head(model: Any, missing: set[str]) -> bool:
@@ -298,59 +280,3 @@ def _drop_pooler(model: Any) -> None:
     # No method here uses BERT's pooler, and a parameter without gradient breaks data parallelism.
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
-
-
-def _set_dropout(config: Any, dropout: float | None) -> dict[str, float]:
-    """Replaces every dropout rate; returns what was replaced."""
-    if dropout is None:
-        return {}
-    own = {name: rate for name in _DROPOUTS if (rate := getattr(config, name, None)) is not None}
-    _set(config, dict.fromkeys(own, dropout))
-    return own
-
-
-def _set(config: Any, values: dict[str, float]) -> None:
-    for name, value in values.items():
-        setattr(config, name, value)
-
-
-class _quiet:  # noqa: N801 (reads as a statement)
-    """Keeps transformers' loading report off the screen; what matters of it is said by a notice."""
-
-    def __enter__(self) -> None:
-        from transformers.utils import logging
-
-        self.level = logging.get_verbosity()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        from transformers.utils import logging
-
-        logging.set_verbosity(self.level)
-
-
-class _explained:  # noqa: N801
-    """Turns the many ways a model cannot be loaded into one InputError."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        folder = Path(self.name)
-        if folder.is_dir() and not (folder / "config.json").is_file():
-            raise InputError(
-                f"{self.name!r} is a folder without a model: it has no config.json",
-                where=self.name,
-                allowed="a folder written by save_pretrained, a run of isthmus, or a hub name",
-                remedy="check the path; of a run, its folder `final`",
-            )
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | ValueError | SafetensorError):
-            raise InputError(
-                f"the model {self.name!r} cannot be loaded: {str(error).splitlines()[0]}",
-                where=self.name,
-                allowed="a folder or hub name with config.json and safetensors weights",
-                remedy="check the name and the network; convert pickled weights to safetensors",
-            ) from error

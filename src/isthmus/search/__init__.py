@@ -1,4 +1,4 @@
-"""Searcher = encoder + index; fusion of several; the verbs `index` and `search`."""
+"""Searcher = encoder + index; fusion of several; re-ranking; the verbs `index` and `search`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isthmus.search.hybrid import HybridSearcher, TunedWeight
     from isthmus.search.indexing import IndexSettings, index
+    from isthmus.search.reranking import RerankingSearcher, RerankSettings
     from isthmus.search.searcher import Searcher, open_searcher
     from isthmus.search.searching import Hit, SearchSettings, search
 
@@ -15,6 +16,8 @@ __all__ = [
     "Hit",
     "HybridSearcher",
     "IndexSettings",
+    "RerankSettings",
+    "RerankingSearcher",
     "SearchSettings",
     "Searcher",
     "TunedWeight",
@@ -27,6 +30,8 @@ _HOMES = {
     "Hit": "searching",
     "HybridSearcher": "hybrid",
     "IndexSettings": "indexing",
+    "RerankSettings": "reranking",
+    "RerankingSearcher": "reranking",
     "SearchSettings": "searching",
     "Searcher": "searcher",
     "TunedWeight": "hybrid",

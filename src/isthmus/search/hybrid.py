@@ -16,7 +16,11 @@ GRID = tuple(step / 20 for step in range(21))
 
 
 class Component(Protocol):
-    """Anything that answers queries: a Searcher, another HybridSearcher."""
+    """Anything that answers queries: a Searcher, another HybridSearcher, a RerankingSearcher."""
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether documents come with their texts."""
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to search for."""
@@ -56,6 +60,11 @@ class HybridSearcher:
                 remedy="give as many weights as there are searchers",
             )
 
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether any of the searchers has them."""
+        return any(searcher.keeps_texts for searcher in self.searchers)
+
     def has_tokens(self, text: str) -> bool:
         """Whether any of the searchers finds something to search for."""
         return any(searcher.has_tokens(text) for searcher in self.searchers)
@@ -71,8 +80,9 @@ class HybridSearcher:
         return [fused.top(depth) for fused in fuse(answers, self._fuse, self.weights)]
 
     def documents(self, ids: Iterable[str]) -> list[Document]:
-        """The documents with these ids, from the first searcher."""
-        return self.searchers[0].documents(ids)
+        """The documents with these ids, from the first searcher that keeps texts."""
+        keeping = (searcher for searcher in self.searchers if searcher.keeps_texts)
+        return next(keeping, self.searchers[0]).documents(ids)
 
     def components(
         self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None

@@ -73,6 +73,11 @@ class Searcher:
         found = {ranking.query_id: ranking for ranking in self._answer(texts, depth, ids)}
         return [found.get(query.id, Ranking(query.id)) for query in queries]
 
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether documents come with their texts."""
+        return self.index.manifest.texts
+
     def documents(self, ids: Iterable[str]) -> list[Document]:
         """The documents with these ids, as far as the index keeps their texts."""
         rows = {document_id: self.index.store.row(document_id) for document_id in ids}

@@ -14,10 +14,12 @@ from isthmus.config import Settings
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking, Run
-from isthmus.search.hybrid import HybridSearcher
-from isthmus.search.searcher import Searcher, open_searcher
+from isthmus.search.hybrid import Component, HybridSearcher
+from isthmus.search.reranking import RerankingSearcher, RerankSettings, check_texts
+from isthmus.search.searcher import open_searcher
 
 _QUERIES_AT_ONCE = 1024
+_PAIRS_AT_ONCE = 4096
 _SNIPPET = 200
 _WORD = re.compile(r"\w+")
 
@@ -33,6 +35,7 @@ class SearchSettings(Settings):
     hybrid: str | None = Field(None, description="a second index, whose answers are fused in")
     fusion: str = Field("weighted_sum", description="how: weighted_sum or reciprocal_rank")
     weights: list[float] | None = Field(None, description="of the first and the second index")
+    rerank: RerankSettings | None = Field(None, description="who reads the best once more")
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
     )
@@ -74,9 +77,12 @@ def search(
     assert asked is not None
     assert run is not None
     rankings: dict[str, Ranking] = {}
+    at_once = _QUERIES_AT_ONCE
+    if settings.rerank is not None:  # slow enough that one wants to see it move
+        at_once = max(1, _PAIRS_AT_ONCE // settings.rerank.candidates)
     with Bar("searching", len(asked), "queries") as bar:
-        for first in range(0, len(asked), _QUERIES_AT_ONCE):
-            batch = asked[first : first + _QUERIES_AT_ONCE]
+        for first in range(0, len(asked), at_once):
+            batch = asked[first : first + at_once]
             for ranking in searcher.search(batch, settings.depth or 1000, problems):
                 rankings[ranking.query_id] = ranking
             bar.advance(len(batch))
@@ -86,7 +92,18 @@ def search(
     return Path(run)
 
 
-def _searcher(index: str | Path, settings: SearchSettings) -> Searcher | HybridSearcher:
+def _searcher(index: str | Path, settings: SearchSettings) -> Component:
+    found = _retriever(index, settings)
+    if settings.rerank is None:
+        return found
+    check_texts(found)
+    from isthmus.encoders import load_cross_encoder  # brings torch, which BM25 does without
+
+    scorer = load_cross_encoder(settings.rerank.model)
+    return RerankingSearcher(found, scorer, settings.rerank.candidates)
+
+
+def _retriever(index: str | Path, settings: SearchSettings) -> Component:
     first = open_searcher(index, settings.model, settings.backend)
     if settings.hybrid is None:
         return first
@@ -101,7 +118,7 @@ def _searcher(index: str | Path, settings: SearchSettings) -> Searcher | HybridS
     return HybridSearcher([first, second], settings.fusion, settings.weights)
 
 
-def hits(searcher: Searcher | HybridSearcher, ranking: Ranking, query: str) -> list[Hit]:
+def hits(searcher: Component, ranking: Ranking, query: str) -> list[Hit]:
     """The documents of a ranking as they are shown to a person."""
     documents = searcher.documents(ranking.document_ids)
     return [

@@ -64,16 +64,24 @@ class TokenisedCorpus:
         return int(self._starts[-1])
 
     def __getitem__(self, row: int) -> TokenisedDocument:
-        if not 0 <= row < len(self):
-            raise IndexError(row)
-        number = int(np.searchsorted(self._starts, row, side="right")) - 1
-        block, inner = self._blocks[number], int(row - self._starts[number])
+        block, inner = self._place(row)
         return TokenisedDocument(
             id=block["id"][inner].as_py(),
             tokens=_slice(block["tokens"], inner),
             words=_slice(block["words"], inner),
             sentences=_slice(block["sentences"], inner),
         )
+
+    def tokens(self, row: int) -> Ints:
+        """The tokens of a document alone, several times faster than all that is known of it."""
+        block, inner = self._place(row)
+        return _slice(block["tokens"], inner)
+
+    def _place(self, row: int) -> tuple[pa.RecordBatch, int]:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._blocks[number], int(row - self._starts[number])
 
     def __iter__(self) -> Iterator[TokenisedDocument]:
         return (self[row] for row in range(len(self)))

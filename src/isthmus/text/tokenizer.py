@@ -140,3 +140,8 @@ class Tokenizer:
         room = max_length - len(self.prefix) - len(self.suffix)
         encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return [[*self.prefix, *encoding.ids[:room], *self.suffix] for encoding in encodings]
+
+    def frame(self, tokens: npt.NDArray[np.integer], max_length: int) -> Ids:
+        """The same for one text that is tokenised already."""
+        room = max_length - len(self.prefix) - len(self.suffix)
+        return np.concatenate([self.prefix, tokens[:room], self.suffix], dtype=np.int64)

@@ -1,0 +1,106 @@
+"""Cross-encoders: query and document read together, one score out. Re-rankers and teachers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+from isthmus.encoders.encoder import BATCH, EncoderSettings, TextModel
+from isthmus.encoders.pairing import Pairing, Row, Tokens
+from isthmus.errors import SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.records import Document
+from isthmus.text.batches import length_sorted_batches
+from isthmus.text.tokenizer import Tokenizer
+
+
+class CrossSettings(EncoderSettings):
+    """How much of a pair is read: one text of at most both lengths together."""
+
+
+class CrossEncoder(TextModel):
+    """A sequence classifier with one label, whose logit is the score of a pair."""
+
+    kind = "cross"
+    settings: CrossSettings
+
+    def __init__(
+        self, backbone: Backbone, tokenizer: Tokenizer, settings: CrossSettings, name: str = ""
+    ) -> None:
+        assert backbone.config.num_labels == 1, "a score is one number"
+        super().__init__(backbone, tokenizer, settings, name)
+        self.pairing = Pairing(tokenizer, settings)
+        if self.pairing.max_length > backbone.positions:
+            fitting = backbone.positions - settings.query_max_length
+            lower = f"--set document_max_length={fitting}" if fitting > 3 else "lower both lengths"
+            raise SettingsError(
+                f"query_max_length + document_max_length = {self.pairing.max_length} is more than "
+                "the model has positions for, and a cross-encoder reads both as one text",
+                where="document_max_length",
+                allowed=f"at most {backbone.positions} together",
+                remedy=lower,
+            )
+        accepted = inspect.signature(self.model.forward).parameters
+        self._takes_segments = "token_type_ids" in accepted
+
+    @property
+    def model(self) -> nn.Module:
+        """The classifier, as transformers made it."""
+        model: nn.Module = self.backbone.model
+        return model
+
+    @property
+    def _state(self) -> Mapping[str, Tensor]:
+        return self.backbone.state_dict()
+
+    def pair(self, query: Tokens, document: Tokens) -> tuple[Row, Row]:
+        """Ids and segment numbers of one pair, from token ids without special ones."""
+        return self.pairing.pair(query, document)
+
+    def represent(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+        """The float32 scores [pairs] of padded pairs, with gradients."""
+        given = {"token_type_ids": segments} if self._takes_segments else {}
+        logits: Tensor = self.model(input_ids=ids, attention_mask=mask, **given).logits
+        return logits[:, 0].float()
+
+    def score(self, pairs: Sequence[tuple[str, Document]]) -> npt.NDArray[np.float32]:
+        """The score of each pair; a document counts with its title where made with titles."""
+        titles = self.settings.titles
+        queries = self.tokens([query for query, _ in pairs])
+        documents = self.tokens([document.contents(titles) for _, document in pairs])
+        return self.score_tokens(queries, documents)
+
+    def score_tokens(
+        self, queries: Sequence[Tokens], documents: Sequence[Tokens]
+    ) -> npt.NDArray[np.float32]:
+        """The same from token ids without special ones: pair n is queries[n], documents[n]."""
+        lengths = [len(query) + len(text) for query, text in zip(queries, documents, strict=True)]
+        scores = np.empty(len(lengths), dtype=np.float32)
+        with self._inference() as device:
+            for batch in length_sorted_batches(np.minimum(lengths, self.pairing.room), BATCH):
+                rows = self.pairing.pad([queries[i] for i in batch], [documents[i] for i in batch])
+                scores[batch] = self.represent(*(row.to(device) for row in rows)).cpu().numpy()
+        return scores
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Of each text, without special ones; one that comes again is tokenised once."""
+        distinct = list(dict.fromkeys(texts))
+        encodings = self.tokenizer.backend.encode_batch_fast(distinct, add_special_tokens=False)
+        known = {text: encoding.ids for text, encoding in zip(distinct, encodings, strict=True)}
+        return [known[text] for text in texts]
+
+    def save(self, folder: Path) -> None:
+        """Writes the model for isthmus, transformers and sentence-transformers 5 and 6 alike."""
+        # sentence-transformers would put a sigmoid on top, and read as much as there are positions.
+        identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        self.backbone.config.sentence_transformers = identity
+        self.tokenizer.pretrained.model_max_length = self.pairing.max_length
+        super().save(folder)
+
+    def _describe_elsewhere(self, folder: Path) -> None:
+        """Nothing: sentence-transformers reads config.json and the tokenizer's."""

@@ -1,0 +1,93 @@
+"""A backbone with a single score on top: any sequence classifier of one label."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from isthmus.errors import InputError
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.pretrained import (
+    Attention,
+    explained,
+    load_seeded,
+    loading_options,
+    quiet,
+    replace_dropout,
+)
+
+
+def load_classifier(
+    name: str,
+    head: Literal["add", "keep"] = "keep",
+    dropout: float | None = None,
+    seed: int = 0,
+    attention: Attention | None = None,
+) -> Backbone:
+    """The sequence classifier of a folder or hub name, in float32 and with one label.
+
+    Args:
+        name: Anything AutoModelForSequenceClassification loads from safetensors.
+        head: "add" gives an encoder without a classifier a fresh one; "keep" refuses it.
+        dropout: Replaces every dropout rate of the model.
+        seed: Of the fresh classifier's weights.
+        attention: How it is computed; by default, whatever trains faster on this machine.
+
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    with quiet(), explained(name):
+        config = AutoConfig.from_pretrained(name)
+        _check_labels(name, config)
+        config.num_labels = 1
+        own_dropout = replace_dropout(config, dropout)
+        options = loading_options(config, attention)
+        model, missing = load_seeded(AutoModelForSequenceClassification, name, options, seed)
+    if missing and head == "keep":
+        raise InputError(
+            f"{name!r} scores no pairs: it has no classifier (no {min(missing)})",
+            where=name,
+            allowed="a re-ranker: a run of `isthmus finetune` with encoder=cross, or any "
+            "sequence-classification model (a CrossEncoder of sentence-transformers) with one "
+            "label",
+            remedy="choose one of these, or train this model first: isthmus finetune "
+            "--set encoder=cross",
+        )
+    _score_in_float32(model)
+    backbone = Backbone(model)
+    backbone.own_dropout = own_dropout
+    return backbone
+
+
+def _check_labels(name: str, config: Any) -> None:
+    # A plain encoder's configuration counts labels too: those of a classifier that is not there.
+    architecture = next(iter(config.architectures or ()), "")
+    if architecture.endswith("ForSequenceClassification") and config.num_labels != 1:
+        raise InputError(
+            f"{name!r} tells {config.num_labels} labels apart "
+            f"({', '.join(list(config.id2label.values())[:5])})",
+            where=f"{name}/config.json",
+            allowed="one label, whose logit is the score of a pair",
+            remedy="choose a re-ranker with one label, or train one from a plain encoder: isthmus "
+            "finetune --set encoder=cross",
+        )
+
+
+class _Float32Linear(nn.Linear):
+    def forward(self, states: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.float()
+        with torch.autocast(states.device.type, enabled=False):
+            return functional.linear(states.float(), self.weight.float(), bias)
+
+
+def _score_in_float32(model: nn.Module) -> None:
+    """Lets the last layer compute in float32 whatever the precision of the others.
+
+    In bf16, scores between 4 and 8 would be multiples of 1/32: many candidates would tie.
+    """
+    for module in model.modules():
+        if type(module) is nn.Linear and module.out_features == 1:
+            module.__class__ = _Float32Linear
