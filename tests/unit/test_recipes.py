@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from isthmus.config import find_recipe, resolve, shipped_recipes
-from isthmus.config.recipes import Recipe
+from isthmus.config.recipes import Recipe, merged
 from isthmus.errors import InputError, IsthmusError, SettingsError
+from isthmus.finetune import pipeline, stage
 from isthmus.finetune.settings import FinetuneSettings
-from isthmus.finetune.stage import _source_of_negatives
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 
 SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb != "quickstart"]
@@ -28,8 +28,11 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
     else:
         assert recipe.verb == "finetune"
         flags = {"collection": "c", "output": "o", "model": "m"}
-        settings = FinetuneSettings.parse(resolve("finetune", recipe.name, flags), recipe.name)
-        assert _source_of_negatives(settings).settings.num_negatives >= 1
+        values = resolve("finetune", recipe.name, flags)
+        if "stages" in values:
+            pipeline.assemble(values, recipe.name)
+        else:
+            stage.check(FinetuneSettings.parse(values, recipe.name))
 
 
 def test_the_recipes_of_the_papers_say_what_the_papers_say() -> None:
@@ -86,6 +89,82 @@ def test_decoders_and_rates_of_the_papers(name: str) -> None:
         assert parts.decoder_corruption is not None
         assert parts.decoder_corruption.settings.rate == decoder_rate
         assert parts.decoder_corruption.side == "decoder"
+
+
+def stages(name: str) -> dict[str, FinetuneSettings]:
+    flags = {"collection": "c", "output": "o", "model": "m"}
+    return pipeline.assemble(resolve("finetune", name, flags), name).stages
+
+
+# Of each stage: queries a step, negatives, the deepest rank, epochs, learning rate.
+RETRIEVERS: dict[str, dict[str, list[Any]]] = {
+    "three-stage": {
+        "bm25": [64, 15, 1000, 4, 2e-5], "mined": [64, 15, 200, 4, 2e-5],
+        "reranker": [64, 15, 200, 3, 3e-5], "distilled": [64, 15, 200, 4, 2e-5],
+    },
+    "bow-retriever": {"bm25": [64, 15, 1000, 3, 2e-5], "mined": [64, [8, 7], [200, 1000], 3, 2e-5]},
+    "cotmae-retriever": {
+        "bm25": [64, 15, 1000, 3, 2e-5], "mined": [64, [8, 7], [200, 1000], 4, 2e-5],
+    },
+    "cdmae-retriever": {
+        "bm25": [64, 31, 1000, 3, 2e-5], "mined": [64, 31, 200, 3, 2e-5],
+        "reranker": [8, 63, 200, 3, 3e-5], "distilled": [32, 63, 200, 3, 2e-5],
+    },
+    "lexmae-retriever": {
+        "bm25": [24, 15, 1000, 3, 2e-5], "mined": [24, 15, 200, 3, 2e-5],
+        "reranker": [24, 15, 200, 3, 3e-5], "distilled": [16, 23, 200, 3, 2e-5],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+def test_stages_of_the_papers(name: str) -> None:
+    found = stages(name)
+    assert list(found) == list(RETRIEVERS[name])
+    for stage_name, settings in found.items():
+        size, *of_negatives, epochs, rate = RETRIEVERS[name][stage_name]
+        training = settings.training
+        assert training.per_device_train_batch_size == size
+        assert (training.num_train_epochs, training.learning_rate) == (epochs, rate)
+        chosen = settings.negatives
+        keys = ("num_negatives", "range_max")
+        if isinstance(chosen, list):
+            assert [[source[key] for source in chosen] for key in keys] == of_negatives
+        else:
+            assert chosen is not None
+            assert [chosen[key] for key in keys] == of_negatives
+    if "distilled" in found:
+        assert found["distilled"].losses == {"kl": {"weight": 1.0}, "contrastive": {"weight": 0.2}}
+        assert found["distilled"].teacher == {"name": "cross_encoder", "model": "stage:reranker"}
+
+
+def test_flops_of_lexmae_by_stage() -> None:
+    found = stages("lexmae-retriever")
+    for name, weight in (("bm25", 0.002), ("mined", 0.008), ("distilled", 0.008)):
+        assert found[name].regularizers == {
+            "flops": {"documents": weight, "queries": pytest.approx(0.75 * weight)}
+        }
+        assert (found[name].encoder, found[name].sparse.form) == ("sparse", "lexmae")
+    assert found["reranker"].encoder == "cross"
+    assert not found["reranker"].regularizers
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize(("negatives", "length", "loss"), [(1, 256, "margin_mse"), (32, 128, "kl")])
+def test_the_four_protocols(kind: str, negatives: int, length: int, loss: str) -> None:
+    for distilled in (False, True):
+        name = f"benchmark-{kind}-{negatives}" + ("-distilled" if distilled else "")
+        flags = {"collection": "c", "output": "o", "model": "m"}
+        settings = FinetuneSettings.parse(resolve("finetune", name, flags), name)
+        assert settings.encoder == kind
+        assert settings.query_max_length == settings.document_max_length == length
+        assert isinstance(settings.negatives, dict)
+        assert settings.negatives["num_negatives"] == negatives
+        assert settings.training.learning_rate == 2e-5
+        assert (settings.teacher is not None) == distilled
+        assert set(settings.losses) == {"contrastive"} | ({loss} if distilled else set())
+        sparse_by = {"flops": {"documents": 5e-3}, "l1": {"queries": 5e-3}}
+        assert settings.regularizers == (sparse_by if kind == "sparse" else {})
 
 
 def recipe(**change: Any) -> PretrainSettings:
@@ -294,3 +373,68 @@ def test_a_users_own_recipe(tmp_path: Path) -> None:
     empty = tmp_path / "empty.yaml"
     empty.write_text("verb: pretrain\nsettings:\n")
     assert resolve("pretrain", str(empty)) == {}
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    file = folder / f"{name}.yaml"
+    file.write_text(f"verb: finetune\n{text}")
+    return str(file)
+
+
+def test_a_recipe_builds_on_others(tmp_path: Path) -> None:
+    first = "settings: {a: 1, training: {x: 1, y: 1}, part: {name: bm25, k: 3}, kept: [1, 2]}"
+    write(tmp_path, "first", first)
+    write(tmp_path, "second", "base: first.yaml\nsettings: {training: {y: 2}, part: {k: 4}}")
+    third = write(
+        tmp_path, "third", "base: second.yaml\nsettings: {a: null, part: {name: run, file: f}}"
+    )
+    assert resolve("finetune", third) == {
+        "a": None, "training": {"x": 1, "y": 2}, "part": {"name": "run", "file": "f"},
+        "kept": [1, 2],
+    }  # fmt: skip
+    assert resolve("finetune", str(tmp_path / "second.yaml"))["part"] == {"name": "bm25", "k": 4}
+    assert resolve("finetune", third, overrides=["part.k=9"])["part"]["k"] == 9
+
+
+def test_a_base_may_be_a_shipped_recipe(tmp_path: Path) -> None:
+    mine = write(tmp_path, "mine", "base: dense\nsettings: {temperature: 0.5}")
+    assert resolve("finetune", mine) == {**resolve("finetune", "dense"), "temperature": 0.5}
+
+
+def test_a_part_by_its_name_alone_gains_settings_of_the_recipe_above() -> None:
+    assert merged({"part": "bm25"}, {"part": {"k": 1}}) == {"part": {"name": "bm25", "k": 1}}
+    assert merged({"part": "bm25"}, {"part": {"name": "run"}}) == {"part": {"name": "run"}}
+    assert merged({"part": {"name": "bm25", "k": 1}}, {"part": "run"}) == {"part": "run"}
+
+
+def test_merging_changes_neither_side() -> None:
+    below: dict[str, Any] = {"a": {"list": [{"x": 1}]}}
+    above: dict[str, Any] = {"b": {"c": 1}}
+    found = merged(below, above)
+    found["a"]["list"][0]["x"] = 2
+    found["b"]["c"] = 2
+    assert (below, above) == ({"a": {"list": [{"x": 1}]}}, {"b": {"c": 1}})
+
+
+def test_recipes_that_build_on_what_is_not_there(tmp_path: Path) -> None:
+    lost = write(tmp_path, "lost", "base: dens\nsettings: {}")
+    with pytest.raises(SettingsError, match="there is no recipe named 'dens'") as caught:
+        resolve("finetune", lost)
+    assert caught.value.where == f"{lost}: base"
+    assert caught.value.allowed.startswith("dense")
+    with pytest.raises(SettingsError, match="'bow' is for `isthmus pretrain`"):
+        resolve("finetune", write(tmp_path, "other", "base: bow\nsettings: {}"))
+    write(tmp_path, "one", "base: two.yaml\nsettings: {}")
+    two = write(tmp_path, "two", "base: one.yaml\nsettings: {}")
+    with pytest.raises(SettingsError, match="builds on itself: two → one → two"):
+        resolve("finetune", two)
+
+
+def test_an_override_of_a_member_of_a_list() -> None:
+    given = ["negatives=[{name: a, k: 1}, b]"]
+    found = resolve("finetune", None, {}, [*given, "negatives.0.k=7", "negatives.1.k=2"])
+    assert found["negatives"] == [{"name": "a", "k": 7}, {"name": "b", "k": 2}]
+    for path in ("negatives.2.k", "negatives.k"):
+        with pytest.raises(SettingsError, match="goes through 'negatives', a list of 2") as caught:
+            resolve("finetune", None, {}, [*given, f"{path}=7"])
+        assert caught.value.allowed == "negatives.0, negatives.1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import yaml
 from isthmus.errors import InputError, SettingsError, choices
 
 _SHIPPED = Path(str(files("isthmus") / "recipes"))
-_HEADER = ("verb", "summary", "paper", "settings")
+_HEADER = ("verb", "base", "summary", "paper", "settings")
 
 
 class Recipe:
-    """One recipe: which verb it is for, what it does in one line, and its settings."""
+    """One recipe: which verb it is for, what it does in one line, and its settings.
+
+    With `base: NAME` it builds on another recipe of the same verb, and says only what differs.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -35,7 +39,7 @@ class Recipe:
                 raise SettingsError(
                     f"the recipe has no {key!r}",
                     where=str(file),
-                    allowed="a recipe has verb, summary, paper (optional) and settings",
+                    allowed="a recipe has verb, summary, settings, and if need be paper and base",
                     remedy=f"add '{key}:'; `isthmus list recipes` names examples to start from",
                 )
         if not isinstance(values["settings"] or {}, dict):
@@ -48,12 +52,66 @@ class Recipe:
         self.verb = str(values["verb"])
         self.summary = str(values.get("summary", ""))
         self.paper = str(values.get("paper", ""))
-        self.settings: dict[str, Any] = dict(values["settings"] or {})
+        self.base: str | None = values.get("base")
+        self.own: dict[str, Any] = dict(values["settings"] or {})
 
     @property
     def name(self) -> str:
         """The public name: the file's, without its ending."""
         return self.file.stem
+
+    @cached_property
+    def chain(self) -> list[Recipe]:
+        """The recipe itself, the one it builds on, the one that builds on, and so forth."""
+        chain = [self]
+        while (name := chain[-1].base) is not None:
+            base = _base(str(name), chain[-1])
+            if base.file.resolve() in [recipe.file.resolve() for recipe in chain]:
+                path = " → ".join(recipe.name for recipe in (*chain, base))
+                raise SettingsError(
+                    f"the recipe builds on itself: {path}",
+                    where=str(chain[-1].file),
+                    allowed="a base that does not build on this recipe",
+                    remedy="remove or change 'base:' in one of these files",
+                )
+            chain.append(base)
+        return chain
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What the verb takes: the base's settings, with this recipe's own over them."""
+        values: dict[str, Any] = {}
+        for recipe in reversed(self.chain):
+            values = merged(values, recipe.own)
+        return values
+
+
+def _base(name: str, recipe: Recipe) -> Recipe:
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):  # beside the recipe, wherever the command is run
+        name = str(recipe.file.parent / path)
+    return find_recipe(name, recipe.verb, where=f"{recipe.file}: base")
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others over them: mappings are merged, everything else is replaced.
+
+    A part of another name replaces the part below with all its settings, which are not its own.
+    """
+    values: dict[str, Any] = _copy(below)
+    for key, value in above.items():
+        earlier = values.get(key)
+        if isinstance(earlier, str) and isinstance(value, Mapping):
+            earlier = {"name": earlier}  # a part chosen by name alone gains settings of its own
+        if (
+            isinstance(earlier, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("name", earlier.get("name")) == earlier.get("name")
+        ):
+            values[key] = merged(earlier, value)
+        else:
+            values[key] = _copy(value)
+    return values
 
 
 def shipped_recipes(verb: str | None = None) -> list[Recipe]:
@@ -62,29 +120,29 @@ def shipped_recipes(verb: str | None = None) -> list[Recipe]:
     return [recipe for recipe in recipes if verb in (None, recipe.verb)]
 
 
-def find_recipe(name: str, verb: str) -> Recipe:
+def find_recipe(name: str, verb: str, where: str = "--recipe") -> Recipe:
     """The recipe of a shipped name or a path, refused when it is for another verb."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
             raise InputError(
                 f"there is no recipe file {name!r}",
-                where="--recipe",
+                where=where,
                 allowed="a path to a YAML file or a shipped name: "
                 + ", ".join(r.name for r in shipped_recipes(verb)),
                 remedy="check the path, or run `isthmus list recipes`",
             )
         recipe = Recipe(path)
     else:
-        known = {recipe.name: recipe for recipe in shipped_recipes()}
-        if name not in known:
+        path = _SHIPPED / f"{name}.yaml"
+        if not path.is_file():
             raise SettingsError(
                 f"there is no recipe named {name!r}",
-                where="--recipe",
-                allowed=choices(name, (r.name for r in known.values() if r.verb == verb)),
+                where=where,
+                allowed=choices(name, (r.name for r in shipped_recipes(verb))),
                 remedy="choose one of these (`isthmus list recipes` explains them) or give a path",
             )
-        recipe = known[name]
+        recipe = Recipe(path)
     if recipe.verb != verb:
         raise SettingsError(
             f"the recipe {recipe.name!r} is for `isthmus {recipe.verb}`, not `isthmus {verb}`",
@@ -121,7 +179,7 @@ def resolve(
 def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copy(inner) for key, inner in value.items()}
-    return list(value) if isinstance(value, list) else value
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _split(override: str) -> tuple[str, Any]:
@@ -139,12 +197,26 @@ def _split(override: str) -> tuple[str, Any]:
 def _put(values: dict[str, Any], path: str, value: Any, where: str) -> None:
     *parents, last = path.split(".")
     current = values
-    for parent in parents:
+    for place, parent in enumerate(parents, start=1):
         inner = current.get(parent)
         if isinstance(inner, str):  # a part chosen by name alone gains settings of its own
             inner = current[parent] = {"name": inner}
         elif inner is None:
             inner = current[parent] = {}
+        elif isinstance(inner, list):  # NAME.0.KEY: a member of a list, by its place
+            members = {str(number): member for number, member in enumerate(inner)}
+            rest = ".".join([*parents[place:], last])
+            if rest.partition(".")[0] not in members:
+                raise SettingsError(
+                    f"{path!r} goes through {parent!r}, a list of {len(inner)}",
+                    where=where,
+                    allowed=", ".join(f"{parent}.{number}" for number in members)
+                    or "an empty list",
+                    remedy=f"name a place in the list, or set {parent!r} itself",
+                )
+            _put(members, rest, value, where)
+            current[parent] = list(members.values())
+            return
         elif not isinstance(inner, dict):
             raise SettingsError(
                 f"{path!r} goes through {parent!r}, which holds {inner!r}",
@@ -193,7 +265,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         raise InputError(
             "the recipe is not a mapping",
             where=str(file),
-            allowed="keys verb, summary, paper and settings",
+            allowed="keys verb, base, summary, paper and settings",
             remedy="correct the file; `isthmus list recipes` names examples to start from",
         )
     return values
