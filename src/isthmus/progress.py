@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -109,7 +109,7 @@ def track(
             bar.advance()
 
 
-def result(message: str) -> None:
+def result(message: RenderableType) -> None:
     """Tells the user what came of it, on standard output, once per launch."""
     if os.environ.get("RANK", "0") == "0":
         Console(soft_wrap=True).print(message, highlight=False, markup=False)

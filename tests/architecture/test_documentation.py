@@ -17,6 +17,7 @@ import typer
 from isthmus.cli import app
 from isthmus.config import Settings, resolve
 from isthmus.evaluation import EvaluationSettings
+from isthmus.finetune import pipeline
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.search import IndexSettings, SearchSettings
@@ -36,6 +37,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "search": SearchSettings,
     "evaluate": EvaluationSettings,
 }
+FLAGS = {"rerank": "rerank.model"}  # a flag that stands for one value of several
 TARGET = re.compile(r"^([a-z][a-z-]*):(?!=)(.*)$", re.MULTILINE)
 EXAMPLES = re.compile(r"isthmus [a-z]+ (?:(?!Example|;).)*", re.DOTALL)
 
@@ -82,9 +84,17 @@ def check_settings(verb: str, values: dict[str, Any]) -> None:
     if verb in SETTINGS and not values.get("resume"):  # whose settings lie in the folder
         overrides = values.pop("overrides") or ()
         recipe = values.pop("recipe", None)
-        flags = {key: value for key, value in values.items() if key in SETTINGS[verb].model_fields}
+        flags = {
+            FLAGS.get(key, key): value
+            for key, value in values.items()
+            if key in SETTINGS[verb].model_fields
+        }
         flags.pop("measures", None)  # one string on the command line, a list in the settings
-        settings = SETTINGS[verb].parse(resolve(verb, recipe, flags, overrides), where=verb)
+        chosen = resolve(verb, recipe, flags, overrides)
+        if "stages" in chosen:
+            pipeline.assemble(chosen, where=verb)
+            return
+        settings = SETTINGS[verb].parse(chosen, where=verb)
         if isinstance(settings, PretrainSettings):
             assemble(settings)
 
@@ -102,6 +112,8 @@ def test_overrides_in_sentences_name_settings(page: Path) -> None:
 
 def has_setting(model: type[Settings], path: str) -> bool:
     """Whether a dotted path leads somewhere, as far as plain nesting can tell."""
+    if model is FinetuneSettings and path.startswith("stages."):
+        path = path.split(".", 2)[-1]  # below the stage's name
     first, _, rest = path.partition(".")
     if first not in model.model_fields:
         return False

@@ -114,7 +114,8 @@ def test_finetuning(
         return "training" if (output / "negatives.npy").is_file() else "mining"
 
     def progress() -> object:
-        return names(output / "bm25"), checkpoints(output)
+        made = [names(commands.folder / "cache" / kind) for kind in ("indexes", "candidates")]
+        return made, checkpoints(output)
 
     hits = killed([*shared, "--output", output], progress, kills=7, longest=0.3, stage=stage)
     assert hits["training"] >= 3

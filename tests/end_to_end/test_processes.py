@@ -141,7 +141,9 @@ def test_finetuning(
     command += ["--set", "negatives.num_negatives=2", "--output"]
     one, two = tmp_path / "one", tmp_path / "two"
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))
-    on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2))
+    # In chunks too: neither half of the batch is ever held as a whole.
+    in_chunks = ["--set", "mini_batch_size=5"]
+    on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2), *in_chunks)
     assert_same_training(one, two)
 
 

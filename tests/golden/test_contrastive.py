@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.finetune.loss import losses
 from isthmus.finetune.losses.contrastive import contrastive
+from isthmus.finetune.scoring import similarities
 from isthmus.finetune.task import BiEncoderTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
@@ -20,6 +22,13 @@ GROUP = 3  # one positive and two negatives per query
 # second query's own group repeats its positive; negative 5 is shared and stays a negative.
 KEYS = [1, 5, 6, 2, 1, 2, 1, 5, 7]
 TARGETS = [0, 3, 6]
+
+
+def loss_of(
+    queries: torch.Tensor, passages: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    targets, keys = torch.tensor(TARGETS), torch.tensor(KEYS)
+    return contrastive(similarities(queries, passages, targets, keys, temperature), targets)
 
 
 def plain(
@@ -42,10 +51,11 @@ def test_value_and_gradient(temperature: float, numerical_gradient: Callable[...
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(3, 5, generator=generator).double().requires_grad_()
     passages = torch.randn(9, 5, generator=generator).double().requires_grad_()
-    losses = contrastive(queries, passages, torch.tensor(TARGETS), torch.tensor(KEYS), temperature)
+    found_losses = loss_of(queries, passages, temperature)
+    assert found_losses.dtype == torch.float32
     expected = plain(queries.tolist(), passages.tolist(), temperature)
-    assert losses.tolist() == pytest.approx(expected, rel=1e-5)
-    found = torch.autograd.grad(losses.sum(), (queries, passages))
+    assert found_losses.tolist() == pytest.approx(expected, rel=1e-5)
+    found = torch.autograd.grad(found_losses.sum(), (queries, passages))
 
     def loss() -> float:
         return sum(plain(queries.tolist(), passages.tolist(), temperature))
@@ -57,10 +67,7 @@ def test_value_and_gradient(temperature: float, numerical_gradient: Callable[...
 
 def test_a_copy_of_the_positive_gets_no_gradient_from_its_query() -> None:
     passages = torch.randn(9, 5).requires_grad_()
-    losses = contrastive(
-        torch.randn(3, 5), passages, torch.tensor(TARGETS), torch.tensor(KEYS), 1.0
-    )
-    (found,) = torch.autograd.grad(losses[0], passages)
+    (found,) = torch.autograd.grad(loss_of(torch.randn(3, 5), passages)[0], passages)
     untouched = {row for row in range(9) if not found[row].any()}
     assert untouched == {4, 6}
 
@@ -73,7 +80,9 @@ def test_the_task_scores_every_query_against_the_whole_batch(
     pooling: str, similarity: str, temperature: float, backbone: Backbone, tokenizer: Tokenizer
 ) -> None:
     settings = DenseSettings.parse({"pooling": pooling, "similarity": similarity}, where="test")
-    task = BiEncoderTask(DenseEncoder(backbone, tokenizer, settings), GROUP, temperature)
+    chosen = losses({"contrastive": {}}, {"scores", "targets"})
+    encoder = DenseEncoder(backbone, tokenizer, settings)
+    task = BiEncoderTask(encoder, GROUP, temperature, chosen)
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(5, len(tokenizer), (12, 6), generator=generator)
     mask = torch.ones_like(ids)

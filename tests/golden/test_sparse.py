@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.encoders import sparse
 from isthmus.encoders.query_terms import QueryTerms
-from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
+from isthmus.finetune.loss import losses
 from isthmus.finetune.regularization import regularizers
 from isthmus.finetune.task import BiEncoderTask
+from isthmus.nn import lexicon
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 
@@ -79,7 +80,7 @@ def test_few_logits_at_a_time_change_nothing(
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)
     found = []
     for rows in (100, 3, 1, 0):  # all at once, three and one, one each, one each though too large
-        monkeypatch.setattr(sparse, "_LOGITS", rows * 6 * encoder.dimension)
+        monkeypatch.setattr(lexicon, "_ON_CPU", rows * 6 * encoder.dimension)
         weights = encoder.represent_documents(ids, mask)
         gradient = torch.autograd.grad(weights.square().sum(), backbone.word_embeddings)[0]
         with torch.inference_mode():
@@ -100,7 +101,7 @@ def test_training_keeps_no_logits(backbone: Backbone, tokenizer: Tokenizer) -> N
 
     states = backbone(ids, mask)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        sparse.term_weights(encoder.backbone, states, mask.bool())
+        term_weights(encoder.backbone, states, mask.bool())
     assert max(kept) < len(IDS) * len(IDS[0]) * encoder.dimension
 
 
@@ -149,7 +150,9 @@ def test_the_task_adds_regularizers_of_all_texts_of_the_pass(
 ) -> None:
     encoder = made(backbone, tokenizer, query=query)
     chosen = {"flops": {"documents": 0.5, "queries": 0.25}, "l1": {"queries": 2.0, "ramp": 0.5}}
-    task = BiEncoderTask(encoder, 2, 1.0, regularizers(chosen))
+    task = BiEncoderTask(
+        encoder, 2, 1.0, losses({"contrastive": {}}, {"scores", "targets"}), regularizers(chosen)
+    )
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)
     batch = {
         "query_ids": ids[[3, 0]],

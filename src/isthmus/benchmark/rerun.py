@@ -10,8 +10,7 @@ from isthmus.benchmark.quickstart import QuickstartSettings
 from isthmus.benchmark.quickstart import run as run_quickstart
 from isthmus.config.output import environment, read_snapshot
 from isthmus.errors import InputError, choices
-from isthmus.finetune.settings import FinetuneSettings
-from isthmus.finetune.stage import run as run_finetune
+from isthmus.finetune.finetune import run as run_finetune
 from isthmus.pretrain.pretrain import run as run_pretrain
 from isthmus.pretrain.recipe import PretrainSettings
 from isthmus.progress import notice
@@ -73,7 +72,9 @@ def _pretrain(identity: Mapping[str, Any], folder: Path, output: str) -> None:
 
 def _finetune(identity: Mapping[str, Any], folder: Path, output: str) -> None:
     values = {**identity["settings"], "output": output}
-    run_finetune(FinetuneSettings.parse(values, "snapshot"))
+    # A stage of a pipeline refers to others, which lie beside it.
+    stages = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
+    run_finetune(values, "snapshot", stages)
 
 
 def _quickstart(identity: Mapping[str, Any], folder: Path, output: str) -> None:

@@ -28,11 +28,16 @@ def finetune(
 ) -> None:
     """Turn an encoder into a retriever, with labelled pairs and mined negatives.
 
-    Example: isthmus finetune --recipe dense --model runs/bow --collection beir:scifact
-    --output runs/dense
+    A recipe of several stages (three-stage, …) keeps each in a folder of its own below --output;
+    run again with something changed, it repeats only the stages that the change concerns.
+
+    Example: isthmus finetune --recipe three-stage --model runs/bow --collection beir:scifact
+    --output runs/dense --set stages.mined.negatives.num_negatives=7
     """
-    from isthmus.finetune import finetune
+    from isthmus.finetune import finetune, next_step, summary
     from isthmus.progress import result
 
-    final = finetune(model, collection, output, recipe, overrides or ())
-    result(f"retriever: {final}\nnext: isthmus index --model {output} --corpus … --output …")
+    made = finetune(model, collection, output, recipe, overrides or ()).parent
+    if table := summary(made):
+        result(table.terminal())
+    result(next_step(made))

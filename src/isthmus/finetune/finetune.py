@@ -1,4 +1,4 @@
-"""The verb: turn an encoder into a retriever with labelled pairs."""
+"""The verb: turn an encoder into a retriever with labelled pairs, in one stage or in several."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.config import resolve
+from isthmus.errors import SettingsError, choices
+from isthmus.finetune import pipeline, stage, staging
 from isthmus.finetune.settings import FinetuneSettings
-from isthmus.finetune.stage import run
 
 
 def finetune(
@@ -20,10 +21,34 @@ def finetune(
 ) -> Path:
     """Trains a retriever on a judged collection; returns the folder `final`.
 
-    Run again after an interruption, it goes on from the last checkpoint.
+    Run again after an interruption, it goes on from the last checkpoint; of several stages, those
+    that are done already are not done again.
     """
     flags = {"model": model, "collection": collection, "output": output}
-    settings = FinetuneSettings.parse(
-        resolve("finetune", recipe, flags, overrides), where=f"recipe {recipe}"
-    )
-    return run(settings)
+    overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
+    values = resolve("finetune", recipe, flags, overrides)
+    _refuse_new_stages(resolve("finetune", recipe), values)
+    return run(values, where=f"recipe {recipe}")
+
+
+def run(values: Mapping[str, Any], where: str, earlier: Mapping[str, Path] | None = None) -> Path:
+    """The same, from settings that are already complete; `earlier` stages are for a lone one."""
+    if values.get("stages") is not None:
+        return staging.run(pipeline.assemble(values, where))
+    alone = {key: value for key, value in values.items() if key != "stages"}
+    return stage.run(FinetuneSettings.parse(alone, where), earlier)
+
+
+def _refuse_new_stages(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """A stage that an override misspells would otherwise be a further stage of its own."""
+    known, chosen = recipe.get("stages"), values.get("stages")
+    if isinstance(known, Mapping) and isinstance(chosen, Mapping):
+        for name in chosen:
+            if name not in known:
+                raise SettingsError(
+                    f"the recipe has no stage {name!r}",
+                    where=f"--set stages.{name}",
+                    allowed=choices(name, known),
+                    remedy="correct the name; a further stage belongs into a recipe of your own, "
+                    "which may build on this one (base: NAME)",
+                )

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from isthmus.config import Settings
-from isthmus.records import Ranking
+from isthmus.errors import SettingsError
+from isthmus.finetune.candidates import (
+    NOTHING,
+    Candidates,
+    Rows,
+    Source,
+    TrainingCorpus,
+    candidates,
+)
+from isthmus.finetune.drawing import draw
+from isthmus.finetune.margins import approved, highest_allowed, lowest_ranked
+from isthmus.finetune.pairs import LabelledQueries
+from isthmus.finetune.teaching import Teacher
+from isthmus.progress import notice
 from isthmus.registry import Registry
 from isthmus.text.corpus import TokenisedCorpus
 
 NEGATIVES = Registry("isthmus.finetune.negatives", "source of negatives")
-Rows = npt.NDArray[np.int32]
 
 
 class MiningSettings(Settings):
@@ -24,49 +37,124 @@ class MiningSettings(Settings):
     num_negatives: int = Field(15, ge=1, description="per query and epoch")
     range_min: int = Field(0, ge=0, description="ranks skipped at the top")
     range_max: int = Field(1000, ge=1, description="the deepest rank considered")
+    absolute_margin: float | None = Field(
+        None, ge=0, description="how far below the positive's score a negative's must lie"
+    )
+    relative_margin: float | None = Field(
+        None, ge=0, description="the same, as a share of the positive's score"
+    )
+    margin_by: Literal["source", "teacher"] = Field(
+        "source", description="whose scores the margins compare"
+    )
 
     @model_validator(mode="after")
-    def _range_is_not_empty(self) -> Self:
+    def _agree(self) -> Self:
         if self.range_min >= self.range_max:
             raise ValueError("range_min must be below range_max")
+        if self.margin_by == "teacher" and not self.has_margin:
+            raise ValueError("margin_by: teacher needs absolute_margin or relative_margin")
         return self
 
+    @property
+    def has_margin(self) -> bool:
+        """Whether scores decide what may be a negative."""
+        return self.absolute_margin is not None or self.relative_margin is not None
 
-def draw_negatives(
-    rankings: Iterable[Ranking],
-    positives: Sequence[Sequence[int]],
-    corpus: TokenisedCorpus,
-    settings: MiningSettings,
+
+def negative_sources(chosen: Any, teacher: bool) -> list[Source]:
+    """The sources that settings name (one, several or none), checked before anything is read."""
+    several = isinstance(chosen, list)
+    sources = []
+    for number, values in enumerate(chosen if several else [chosen] if chosen else []):
+        where = f"negatives.{number}" if several else "negatives"
+        values = dict(values)
+        source = NEGATIVES.load(str(values.pop("name", None)), where)
+        settings = source.Settings.parse(values, where, under=where)
+        if settings.margin_by == "teacher" and not teacher:
+            raise SettingsError(
+                f"{where}.margin_by = 'teacher', but there is no teacher",
+                where=f"{where}.margin_by",
+                allowed="source, or teacher where the stage has one",
+                remedy="--set teacher.name=cross_encoder --set teacher.model=NAME, or "
+                f"--set {where}.margin_by=source",
+            )
+        sources.append(source(settings))
+    return sources
+
+
+def group_size(sources: Iterable[Source]) -> int:
+    """The passages of a query: one positive and the negatives of every source."""
+    settings: list[MiningSettings] = [source.settings for source in sources]
+    return 1 + sum(chosen.num_negatives for chosen in settings)
+
+
+@dataclass(frozen=True)
+class Mined:
+    """The negatives of each query, [queries, epochs · (group - 1)], and where they come from.
+
+    An epoch's negatives stand together, source after source; `random` marks what no source gave.
+    """
+
+    rows: Rows
+    random: npt.NDArray[np.bool_]
+    candidates: list[Candidates]
+
+
+def mine(
+    sources: Sequence[Source],
+    corpus: TrainingCorpus,
+    labelled: LabelledQueries,
     epochs: int,
     seed: int,
-) -> Rows:
-    """The rows of each query's negatives, [queries, num_negatives · epochs].
+    teacher: Teacher | None = None,
+) -> Mined:
+    """Every epoch's negatives of every query, from all sources together."""
+    found = [
+        candidates(source.open(corpus), corpus, labelled.queries, source.settings.range_max)
+        for source in sources
+    ]
+    settings: list[MiningSettings] = [source.settings for source in sources]
+    queues = []
+    for place, (chosen, ranked) in enumerate(zip(settings, found, strict=True)):
+        # A source may have to pass over what all others have drawn.
+        most = epochs * (group_size(sources) - 1)
+        turns = shuffled(ranked, labelled, corpus.tokenised, chosen, (seed, place))
+        if chosen.margin_by == "teacher":
+            assert teacher is not None, "settings were checked"
+            turns = approved(turns, labelled, chosen, most, teacher)
+        queues.append([turn[:most] for turn in turns])
+    counts = [chosen.num_negatives for chosen in settings]
+    rows, random = draw(queues, labelled.positives, corpus.tokenised, counts, epochs, seed)
+    if random.any():
+        notice(
+            f"negatives: {random.mean():.1%} are random documents, for the {random.any(1).sum():,} "
+            f"of {len(rows):,} queries that have too few candidates"
+        )
+    return Mined(rows, random, found)
 
-    Drawn without replacement from the ranks between range_min and range_max, after removing the
-    query's positives and documents of the same text. When all candidates had their turn they come
-    again; a query with too few for a single group is given random documents as well.
+
+def shuffled(
+    ranked: Candidates,
+    labelled: LabelledQueries,
+    corpus: TokenisedCorpus,
+    settings: MiningSettings,
+    seed: Sequence[int],
+) -> list[Rows]:
+    """The candidates of each query that may be negatives, in the order they are drawn in.
+
+    Those between range_min and range_max, without the query's positives and documents of the same
+    text, and below the margin where the source's own scores decide.
     """
-    needed = settings.num_negatives * epochs
-    chosen = np.empty((len(positives), needed), dtype=np.int32)
-    rows = corpus.row_of_id()
-    for number, ranking in enumerate(rankings):
-        generator = np.random.default_rng([seed, number])
-        ranked = ranking.document_ids[settings.range_min : settings.range_max]
-        candidates = np.array([rows[document] for document in ranked], dtype=np.int32)
-        forbidden = corpus.keys[list(positives[number])]
-        candidates = candidates[~np.isin(corpus.keys[candidates], forbidden)]
-        drawn = list(generator.permutation(candidates)[:needed])
-        while len(drawn) < settings.num_negatives:
-            drawn.append(_random_other(generator, corpus, forbidden))
-        chosen[number] = np.resize(drawn, needed)
-    return chosen
-
-
-def _random_other(
-    generator: np.random.Generator, corpus: TokenisedCorpus, forbidden: npt.NDArray[np.int64]
-) -> int:
-    for _ in range(1000):
-        row = int(generator.integers(len(corpus)))
-        if corpus.keys[row] not in forbidden:
-            return row
-    return row  # every document is a positive; the loss leaves copies of a positive out
+    by_score = settings.has_margin and settings.margin_by == "source"
+    turns = []
+    for number, positives in enumerate(labelled.positives):
+        rows, scores = ranked.rows[number], ranked.scores[number]
+        fit = rows != NOTHING
+        fit[: settings.range_min] = False
+        if by_score:
+            fit &= scores <= highest_allowed(lowest_ranked(rows, scores, positives), settings)
+        kept = np.asarray(rows[fit])
+        kept = kept[~np.isin(corpus.keys[kept], corpus.keys[positives])]
+        generator = np.random.default_rng([seed[0], number, *seed[1:]])
+        turns.append(generator.permutation(kept))
+    return turns

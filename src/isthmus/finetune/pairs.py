@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import torch
 from isthmus.collections import Collection, Problems
 from isthmus.encoders.encoder import EncoderSettings, pad
 from isthmus.errors import InputError
-from isthmus.finetune.mining import Rows
+from isthmus.finetune.candidates import Rows, Scores
 from isthmus.records import Query
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
@@ -67,6 +67,22 @@ def labelled_queries(
     return LabelledQueries(queries, positives)
 
 
+@dataclass(frozen=True)
+class TaughtScores:
+    """What a teacher makes of every query's positives and negatives, in their order."""
+
+    positives: Scores  # NaN where a query has fewer than others
+    negatives: Scores
+
+
+class Group(NamedTuple):
+    """A query's tokens and the rows of its passages, positive first, with the teacher's scores."""
+
+    query: list[int]
+    rows: list[int]
+    teacher: list[float]  # empty where there is none
+
+
 class PairExamples(Examples):
     """Groups of one positive and n negatives per query; positives and negatives rotate by epoch."""
 
@@ -78,6 +94,7 @@ class PairExamples(Examples):
         corpus: TokenisedCorpus,
         tokenizer: Tokenizer,
         settings: EncoderSettings,
+        teacher: TaughtScores | None = None,
     ) -> None:
         self.labelled = labelled
         self.negatives = negatives
@@ -85,6 +102,7 @@ class PairExamples(Examples):
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.settings = settings
+        self.teacher = teacher
         self.query_tokens = tokenizer.encode(
             [query.text for query in labelled.queries], settings.query_max_length
         )
@@ -98,31 +116,36 @@ class PairExamples(Examples):
         """The positive's tokens."""
         return self._lengths
 
-    def __getitem__(self, position: tuple[int, int]) -> tuple[list[int], list[int]]:
-        """The query's tokens and the rows of its group, positive first."""
+    def __getitem__(self, position: tuple[int, int]) -> Group:
+        """What an epoch shows of a query."""
         epoch, number = position
         relevant = self.labelled.positives[number]
-        group = [relevant[epoch % len(relevant)]]
+        positive = epoch % len(relevant)
+        rows, taught = [relevant[positive]], []
+        if self.teacher is not None:
+            taught.append(float(self.teacher.positives[number, positive]))
         if self.negatives is not None:
             size = self.group - 1
             start = epoch * size % self.negatives.shape[1]
-            group += [int(row) for row in self.negatives[number, start : start + size]]
-        return self.query_tokens[number], group
+            rows += self.negatives[number, start : start + size].tolist()
+            if self.teacher is not None:
+                taught += self.teacher.negatives[number, start : start + size].tolist()
+        return Group(self.query_tokens[number], rows, taught)
 
-    def collate(self, examples: list[tuple[list[int], list[int]]]) -> Batch:
+    def collate(self, examples: list[Group]) -> Batch:
         """Query and passage matrices; passages are flattened, a whole group per query."""
-        rows = [row for _, group in examples for row in group]
-        query_ids, query_mask = pad([query for query, _ in examples], self.tokenizer.pad_id)
-        ids, mask = pad([self._document(row) for row in rows], self.tokenizer.pad_id)
-        return {
+        rows = [row for example in examples for row in example.rows]
+        query_ids, query_mask = pad([example.query for example in examples], self.tokenizer.pad_id)
+        limit = self.settings.document_max_length
+        documents = [self.tokenizer.frame(self.corpus.tokens(row), limit) for row in rows]
+        ids, mask = pad(documents, self.tokenizer.pad_id)
+        batch = {
             "query_ids": query_ids,
             "query_mask": query_mask,
             "passage_ids": ids,
             "passage_mask": mask,
             "keys": torch.from_numpy(self.corpus.keys[rows]),
         }
-
-    def _document(self, row: int) -> Sequence[int]:
-        prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
-        room = self.settings.document_max_length - len(prefix) - len(suffix)
-        return [*prefix, *self.corpus[row].tokens[:room].tolist(), *suffix]
+        if self.teacher is not None:
+            batch["teacher"] = torch.tensor([example.teacher for example in examples])
+        return batch

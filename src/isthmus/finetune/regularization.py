@@ -1,4 +1,4 @@
-"""How strongly vectors are kept sparse, on which side, and from when on."""
+"""How strongly vectors are kept sparse, on which side, from when on, and until how few terms."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
+from isthmus.finetune.steering import Steering
 from isthmus.registry import Registry
 
 REGULARIZERS = Registry("isthmus.finetune.regularizers", "regularizer")
+SIDES = ("queries", "documents")
+_START = 1e-3  # where steering begins when no weight is given
+
+
+class TargetSettings(Settings):
+    """How many terms a text of either side should have."""
+
+    queries: float | None = Field(None, ge=1, description="active terms of a query; null: any")
+    documents: float | None = Field(None, ge=1, description="active terms of a document; null: any")
 
 
 class RegularizerSettings(Settings):
@@ -27,6 +37,11 @@ class RegularizerSettings(Settings):
         le=1,
         description="share of the optimiser steps in which the weights grow, quadratically",
     )
+    target: TargetSettings = Field(
+        TargetSettings(),
+        description="active terms to reach: from the end of the ramp on, the weight is moved "
+        "until texts have so many",
+    )
 
 
 @dataclass(frozen=True)
@@ -36,22 +51,40 @@ class Regularizer:
     name: str
     function: Callable[[Tensor], Tensor]
     settings: RegularizerSettings
+    steering: Mapping[str, Steering]  # by side, where there is a target
 
     def weights(self, progress: float) -> dict[str, float]:
-        """The weight of each side that has one: settings' times min(progress / ramp, 1)²."""
-        grown = min(progress / self.settings.ramp, 1.0) ** 2 if self.settings.ramp else 1.0
-        sides = {"queries": self.settings.queries, "documents": self.settings.documents}
-        return {f"{self.name}/{side}": full * grown for side, full in sides.items() if full}
+        """The weight of each side that has one: full weight times min(progress / ramp, 1)².
+
+        The full weight is the settings', or what steering has made of it.
+        """
+        ramp = self.settings.ramp
+        grown = min(progress / ramp, 1.0) ** 2 if ramp else 1.0
+        return {f"{self.name}/{side}": full * grown for side, full in self._full().items()}
 
     def __call__(self, queries: Tensor, documents: Tensor) -> dict[str, Tensor]:
         """The unweighted value of each side that has a weight."""
         sides = {"queries": queries, "documents": documents}
-        return {name: self.function(sides[name.partition("/")[2]]) for name in self.weights(1.0)}
+        return {f"{self.name}/{side}": self.function(sides[side]) for side in self._full()}
+
+    def steer(self, active: Mapping[str, float], step: int, steps: int) -> None:
+        """Moves what has a target, after so many of all steps; the ramp is left to end first.
+
+        While a weight is held down by its ramp, active terms do not tell whether it is right.
+        """
+        if step - 1 >= self.settings.ramp * (steps - 1):
+            for side, steering in self.steering.items():
+                steering.step(active[side], steps)
+
+    def _full(self) -> dict[str, float]:
+        given = {side: float(getattr(self.settings, side)) for side in SIDES}
+        steered = {side: steering.weight for side, steering in self.steering.items()}
+        return {side: full for side, full in (given | steered).items() if full or side in steered}
 
 
 def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:
     """The regularizers that settings name, refused when there is none of a name."""
-    found = []
+    found: list[Regularizer] = []
     for name, values in chosen.items():
         where = f"regularizers.{name}"
         function = REGULARIZERS.load(name, where)
@@ -59,9 +92,22 @@ def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:
             raise SettingsError(
                 f"{where} = {values!r} does not say on which side",
                 where=where,
-                allowed="a mapping with the keys queries, documents, ramp",
+                allowed="a mapping with the keys queries, documents, ramp, target",
                 remedy=f"--set {where}.documents={values}, or --set {where}.queries={values}",
             )
         settings = RegularizerSettings.parse(values, where="regularizers", under=where)
-        found.append(Regularizer(name, function, settings))
+        steering = {
+            side: Steering(target, getattr(settings, side) or _START)
+            for side in SIDES
+            if (target := getattr(settings.target, side)) is not None
+        }
+        for other in found:
+            if both := steering.keys() & other.steering.keys():
+                raise SettingsError(
+                    f"{other.name} and {name} would both steer the {' and '.join(sorted(both))}",
+                    where=f"{where}.target",
+                    allowed="a target for one regularizer of a side; the other keeps its weight",
+                    remedy=f"leave regularizers.{other.name}.target or {where}.target out",
+                )
+        found.append(Regularizer(name, function, settings, steering))
     return found

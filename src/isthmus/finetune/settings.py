@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from isthmus.config import Settings
 from isthmus.encoders.sparse import SparseForm
+from isthmus.finetune.development import DevelopmentSettings
 from isthmus.training.settings import TrainingSettings
+
+FOREIGN: dict[str, tuple[str, ...]] = {
+    "dense": ("sparse", "regularizers"),
+    "sparse": ("pooling", "similarity"),
+    "cross": ("pooling", "similarity", "sparse", "regularizers", "temperature"),
+}
+"""The settings that mean nothing to an encoder of each kind."""
 
 
 class FinetuneSettings(Settings):
@@ -20,20 +28,49 @@ class FinetuneSettings(Settings):
     split: str = Field("train", description="whose judgements to learn from")
     titles: bool = Field(True, description="whether titles are part of the text")
     problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
-    encoder: Literal["dense", "sparse"] = "dense"
+    encoder: Literal["dense", "sparse", "cross"] = Field(
+        "dense", description="cross: a re-ranker, which reads query and document together"
+    )
     pooling: Literal["cls", "mean"] = "cls"
     similarity: Literal["dot", "cosine"] = "dot"
     sparse: SparseForm = Field(SparseForm(), description="how a sparse encoder weighs terms")
     temperature: float = Field(1.0, gt=0, description="scores are divided by it (1 / scale)")
     query_max_length: int = Field(32, ge=4)
     document_max_length: int = Field(144, ge=4)
-    negatives: dict[str, Any] | None = Field(None, description="null: only those of the batch")
+    negatives: dict[str, Any] | list[dict[str, Any]] | None = Field(
+        None, description="a source, or a list of them; null: only those of the batch"
+    )
+    audit: bool = Field(True, description="whether negatives.html shows what they are like")
+    losses: dict[str, Any] = Field(
+        {}, description="NAME: {weight}; left out: contrastive, of a cross-encoder listwise"
+    )
+    teacher: dict[str, Any] | None = Field(None, description="whose scores kl and margin_mse learn")
     regularizers: dict[str, Any] = Field(
         {}, description="what keeps a sparse encoder's vectors sparse: NAME: {queries, documents}"
     )
+    mini_batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="texts whose activations are held at once, whatever the batch: gradients stay "
+        "those of the whole batch, at the price of a second forward pass; null: all of them",
+    )
+    development: DevelopmentSettings | None = Field(
+        DevelopmentSettings(),
+        description="held-out queries that say which model becomes final; null: the last one",
+    )
     training: TrainingSettings = Field(default_factory=TrainingSettings)
 
-    @field_validator("negatives", mode="before")
+    @model_validator(mode="before")
+    @classmethod
+    def _losses_of_the_kind(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not values.get("losses"):
+            usual = "listwise" if values.get("encoder") == "cross" else "contrastive"
+            return {**values, "losses": {usual: {}}}
+        return values
+
+    @field_validator("negatives", "teacher", mode="before")
     @classmethod
     def _name_alone(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return [{"name": one} if isinstance(one, str) else one for one in value]
         return {"name": value} if isinstance(value, str) else value

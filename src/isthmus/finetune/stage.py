@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,21 +13,37 @@ import numpy as np
 
 from isthmus.collections import Collection, Problems, open_collection
 from isthmus.config.output import claim, finish, is_complete, writing
+from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loading import known_settings
 from isthmus.encoders.query_terms import QUERY_TERMS_FILE
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError, choices
 from isthmus.finetune.active_terms import StopWhenEmpty
-from isthmus.finetune.mining import NEGATIVES, MiningSettings, Rows, draw_negatives
+from isthmus.finetune.audit import audit
+from isthmus.finetune.audit_report import write_page
+from isthmus.finetune.candidates import Rows, Source, TrainingCorpus
+from isthmus.finetune.development import (
+    check_development,
+    development_split,
+    draw_development_set,
+)
+from isthmus.finetune.loss import Loss, losses
+from isthmus.finetune.measuring import Development
+from isthmus.finetune.mining import group_size, mine, negative_sources
 from isthmus.finetune.pairs import LabelledQueries, PairExamples, labelled_queries
+from isthmus.finetune.references import references, with_folders
 from isthmus.finetune.regularization import regularizers
-from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.reranker import CrossEncoderTask, CrossExamples
+from isthmus.finetune.settings import FOREIGN, FinetuneSettings
+from isthmus.finetune.steering import Steer
 from isthmus.finetune.task import BiEncoderTask
+from isthmus.finetune.teaching import Teacher, taught_scores, teacher_source
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import load_classifier
 from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.progress import notice
-from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.launch import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
@@ -33,26 +51,31 @@ from isthmus.training.trainer import Trainer
 _NEGATIVES_FILE = "negatives.npy"
 
 
-def run(settings: FinetuneSettings) -> Path:
+def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> Path:
     """Trains what the settings say; returns the folder `final`.
 
-    Run again after an interruption, it goes on from the last checkpoint.
+    Run again after an interruption, it goes on from the last checkpoint. `stages` are the folders
+    of earlier stages, which `stage:NAME` in the settings stands for.
     """
-    mining = _source_of_negatives(settings)
+    began = time.monotonic()
+    settings = with_folders(written, stages or {})
+    sources = negative_sources(settings.negatives, teacher=settings.teacher is not None)
     _check_kind(settings)
     sparse_by = regularizers(settings.regularizers)
+    learnt_by = losses(settings.losses, _given(settings))
+    teaching = teacher_source(settings.teacher)
+    _check_teacher(settings, learnt_by, sources)
+    check_development(settings.development, settings.encoder)
     problems = Problems(settings.problems)
     collection = open_collection(settings.collection, problems)
     _check_split(collection, settings)
+    measured_on = development_split(settings.development, collection, settings.split)
     name = model_folder(settings.model)
     output = Path(settings.output)
     final = output / "final"
     with main_process_first():
         fingerprint = collection.fingerprint()
-        data = {"collection": fingerprint, "model": model_fingerprint(name) or settings.model}
-        # Not the output: the folder may move, and be named in several ways.
-        identity = {"settings": settings.model_dump(exclude={"output"}), "data": data}
-        claim(output, "finetune", identity)
+        claim(output, "finetune", identity(written, stages or {}, fingerprint))
         if is_complete(output):
             notice(f"{output} is complete already")
             return final
@@ -63,30 +86,97 @@ def run(settings: FinetuneSettings) -> Path:
         corpus = tokenise(collection.documents(), source, serialised, settings.titles)
         remembered = corpus.remember(problems.summary())
         labelled = labelled_queries(collection, settings.split, corpus, problems)
+        searched = TrainingCorpus(
+            settings.collection, collection, source, corpus, settings.titles, settings.problems
+        )
+        development = None
+        if measured_on is not None and settings.development is not None:
+            held_out = labelled_queries(collection, measured_on, corpus, problems)
+            seed = settings.training.seed
+            drawn = draw_development_set(
+                searched, measured_on, held_out, settings.development, seed
+            )
+            development = Development(encoder, corpus, drawn, settings.development)
         # The documents' problems are known anew or remembered; the judgements' are always new.
         summary = problems.summary()
         for message in (remembered if remembered not in summary else "", summary):
             if message:
                 notice(message)
-        negatives = None
-        if mining is not None:
-            negatives = _mine(mining, collection, labelled, corpus, settings)
-    group = 1 if mining is None else 1 + mining.settings.num_negatives
-    task = BiEncoderTask(encoder, group, settings.temperature, sparse_by)
-    examples = PairExamples(labelled, negatives, group, corpus, encoder.tokenizer, encoder.settings)
+        negatives = taught = None
+        if sources:
+            teacher = None if teaching is None else teaching.open(searched)
+            negatives = _mine(sources, searched, labelled, settings, teacher)
+            if teacher is not None and any("teacher" in loss.needs for loss in learnt_by):
+                taught = taught_scores(teacher, labelled, negatives)
+            del teacher  # and the memory it takes
+    group = group_size(sources)
+    task: BiEncoderTask | CrossEncoderTask
+    if isinstance(encoder, CrossEncoder):
+        assert negatives is not None, "no loss of a cross-encoder does without"
+        task = CrossEncoderTask(encoder, group, learnt_by, settings.mini_batch_size)
+        examples: PairExamples = CrossExamples(labelled, negatives, group, corpus, encoder, taught)
+    else:
+        task = BiEncoderTask(
+            encoder, group, settings.temperature, learnt_by, sparse_by, settings.mini_batch_size
+        )
+        examples = PairExamples(
+            labelled, negatives, group, corpus, encoder.tokenizer, encoder.settings, taught
+        )
     trainer = Trainer(task, examples, settings.training, output, description="fine-tune")
     if settings.encoder == "sparse":
         trainer.add_callback(StopWhenEmpty())
+        trainer.add_callback(Steer(task))
+    if development is not None:
+        development.watch(trainer)
     history = trainer.fit()
     if trainer.is_world_process_zero():
+        results: dict[str, Any] = {"queries": len(examples)}
+        if development is not None:
+            results["development"] = development.take_best(trainer)
         with writing(final):
             task.save(final)
-        finish(output, {"queries": len(examples), "log": history})
+        seconds = time.monotonic() - began
+        finish(output, {**results, "seconds": seconds, "log": history})
     wait_for_everyone()
     return final
 
 
+def check(settings: FinetuneSettings) -> None:
+    """Refuses settings that cannot work, before any data or weights are read."""
+    sources = negative_sources(settings.negatives, teacher=settings.teacher is not None)
+    _check_kind(settings)
+    regularizers(settings.regularizers)
+    teacher_source(settings.teacher)
+    _check_teacher(settings, losses(settings.losses, _given(settings)), sources)
+    check_development(settings.development, settings.encoder)
+
+
+def identity(
+    written: FinetuneSettings, stages: Mapping[str, Path], collection: str
+) -> dict[str, Any]:
+    """What makes two runs of a stage the same: settings, stages they refer to, and the data."""
+    settings = with_folders(written, stages)
+    name = model_folder(settings.model)
+    sources = negative_sources(settings.negatives, teacher=settings.teacher is not None)
+    negatives = [source.origin() for source in sources]
+    teaching = teacher_source(settings.teacher)
+    # Not the output, and of stages not their path: folders may move, and be named in several ways.
+    referred = sorted(set(references(written).values()))
+    return {
+        "settings": written.model_dump(exclude={"output"}),
+        **({"stages": {stage: stages[stage].name for stage in referred}} if referred else {}),
+        "data": {
+            "collection": collection,
+            "model": model_fingerprint(name) or name,
+            **({"negatives": negatives} if any(negatives) else {}),
+            **({"teacher": teaching.origin()} if teaching else {}),
+        },
+    }
+
+
 def _say_what_changes(settings: FinetuneSettings) -> None:
+    if settings.encoder == "cross":  # whatever made vectors before makes none here
+        return
     known = None
     with suppress(InputError):  # pooled in a way that isthmus does not know: a new one is no change
         known = known_settings(settings.model)
@@ -97,9 +187,16 @@ def _say_what_changes(settings: FinetuneSettings) -> None:
             notice(f"{settings.model} was made with {key}={then}; it is trained with {now} here")
 
 
-def _encoder(name: str, settings: FinetuneSettings) -> DenseEncoder | SparseEncoder:
+def _encoder(name: str, settings: FinetuneSettings) -> DenseEncoder | SparseEncoder | CrossEncoder:
     tokenizer = Tokenizer.load(name)
-    backbone = Backbone.load(name, "keep", settings.training.dropout, settings.training.seed)
+    training = settings.training
+    if settings.encoder == "cross":
+        classifier = load_classifier(name, "add", training.dropout, training.seed)
+        chosen = settings.model_dump(include=set(CrossSettings.model_fields))
+        return CrossEncoder(
+            classifier, tokenizer, CrossSettings.parse(chosen, where="finetune"), name
+        )
+    backbone = Backbone.load(name, "keep", training.dropout, training.seed)
     if settings.encoder == "dense":
         chosen = settings.model_dump(include=set(DenseSettings.model_fields))
         return DenseEncoder(
@@ -119,26 +216,41 @@ def _encoder(name: str, settings: FinetuneSettings) -> DenseEncoder | SparseEnco
 def _check_kind(settings: FinetuneSettings) -> None:
     """Refuses what would have no effect on an encoder of the chosen kind."""
     fields = FinetuneSettings.model_fields
-    foreign = {"dense": ("sparse", "regularizers"), "sparse": ("pooling", "similarity")}
-    for key in foreign[settings.encoder]:
+    for key in FOREIGN[settings.encoder]:
         value, default = getattr(settings, key), fields[key].default
         if value != default:
             shown = value.model_dump(exclude_defaults=True) if key == "sparse" else value
-            other = "sparse" if settings.encoder == "dense" else "dense"
+            others = [kind for kind, foreign in FOREIGN.items() if key not in foreign]
             raise SettingsError(
                 f"{key} = {shown!r} means nothing to a {settings.encoder} encoder",
                 where=key,
-                allowed=f"{key} with encoder={other}",
-                remedy=f"--set encoder={other}, or leave {key} out",
+                allowed=f"{key} with encoder={' or '.join(others)}",
+                remedy=f"--set encoder={others[0]}, or leave {key} out",
             )
 
 
-def _source_of_negatives(settings: FinetuneSettings) -> Any:
-    if settings.negatives is None:
-        return None
-    values = dict(settings.negatives)
-    source = NEGATIVES.load(str(values.pop("name", None)), "negatives")
-    return source(source.Settings.parse(values, "negatives", under="negatives"))
+def _given(settings: FinetuneSettings) -> set[str]:
+    """What the losses of this stage can be computed from."""
+    given = {"scores", "targets"} if settings.encoder != "cross" else set()
+    given |= {"group"} if settings.negatives else set()
+    return given | ({"teacher"} if settings.teacher else set())
+
+
+def _check_teacher(
+    settings: FinetuneSettings, learnt_by: Sequence[Loss], sources: Sequence[Source]
+) -> None:
+    """Refuses a teacher whom nobody asks."""
+    asked = any("teacher" in loss.needs for loss in learnt_by)
+    asked |= any(source.settings.margin_by == "teacher" for source in sources)
+    if settings.teacher is not None and not asked:
+        raise SettingsError(
+            f"teacher = {settings.teacher!r} would not be asked: no loss learns from it, and no "
+            "negatives are chosen by it",
+            where="teacher",
+            allowed="a teacher with a loss that needs one (kl, margin_mse), or with "
+            "negatives.margin_by=teacher",
+            remedy="--set losses.kl.weight=1.0, or leave the teacher out",
+        )
 
 
 def _check_split(collection: Collection, settings: FinetuneSettings) -> None:
@@ -152,24 +264,23 @@ def _check_split(collection: Collection, settings: FinetuneSettings) -> None:
 
 
 def _mine(
-    source: Any,
-    collection: Collection,
+    sources: Sequence[Source],
+    corpus: TrainingCorpus,
     labelled: LabelledQueries,
-    corpus: TokenisedCorpus,
     settings: FinetuneSettings,
+    teacher: Teacher | None = None,
 ) -> Rows:
-    output = Path(settings.output)
-    file = output / _NEGATIVES_FILE
+    file = Path(settings.output) / _NEGATIVES_FILE
     if not file.is_file():
-        mining: MiningSettings = source.settings
         epochs = math.ceil(settings.training.num_train_epochs)
-        rankings = source.rankings(collection, labelled.queries, settings.titles, output)
-        drawn = draw_negatives(
-            rankings, labelled.positives, corpus, mining, epochs, settings.training.seed
-        )
+        mined = mine(sources, corpus, labelled, epochs, settings.training.seed, teacher)
+        if settings.audit:
+            found = audit(mined, sources, corpus, labelled, settings.split, teacher)
+            write_page(found, file.with_suffix(".html"))
+            notice(f"{found.verdict}; a page to read: {file.with_suffix('.html')}")
         partial = file.with_name(f".partial.{file.name}")
         with writing(file):
-            np.save(partial, drawn, allow_pickle=False)
+            np.save(partial, mined.rows, allow_pickle=False)
             partial.replace(file)
     rows: Rows = np.load(file, mmap_mode="r", allow_pickle=False)
     return rows

@@ -1,19 +1,26 @@
-"""A siamese encoder with its contrastive loss, and what keeps its vectors sparse."""
+"""A siamese encoder with its losses, and what keeps its vectors sparse."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from isthmus.config.output import write_json
 from isthmus.encoders.encoder import Encoder
 from isthmus.finetune.active_terms import ACTIVE_TERMS, active_terms
-from isthmus.finetune.losses.contrastive import contrastive
-from isthmus.finetune.regularization import Regularizer
+from isthmus.finetune.loss import Loss
+from isthmus.finetune.regularization import SIDES, Regularizer
+from isthmus.finetune.scoring import group_similarities, similarities
+from isthmus.training.chunks import in_chunks
 from isthmus.training.gather import gather, rank
 from isthmus.training.task import Batch, Task
+
+_STEERING_FILE = "steering.json"
 
 
 class BiEncoderTask(Task):
@@ -31,7 +38,9 @@ class BiEncoderTask(Task):
         encoder: Encoder,
         group: int,
         temperature: float,
+        losses: Sequence[Loss],
         regularizers: Sequence[Regularizer] = (),
+        mini_batch_size: int | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -40,52 +49,103 @@ class BiEncoderTask(Task):
             encoder.backbone.freeze_head()  # kept for the export, but no loss reaches it
         self.group = group
         self.temperature = temperature
+        self.losses = list(losses)
+        self.needs = set(chain.from_iterable(loss.needs for loss in losses))
         self.regularizers = list(regularizers)
+        self.steering = {
+            f"{regularizer.name}/{side}": steering
+            for regularizer in self.regularizers
+            for side, steering in regularizer.steering.items()
+        }
+        self._active: list[Tensor] = []  # of each pass of this optimiser step
+        self.mini_batch_size = mini_batch_size
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The queries; 1 for what is a mean of the pass already."""
         means = [regularizer.name for regularizer in self.regularizers]
         if self.encoder.uses_head:
             means.append(ACTIVE_TERMS)
-        return {
-            "contrastive": torch.tensor(len(batch["query_ids"])),
-            **{name: torch.tensor(1) for name in means},
-        }
+        queries = torch.tensor(len(batch["query_ids"]))
+        counts = {loss.name: queries for loss in self.losses}
+        return counts | {name: torch.tensor(1) for name in means}
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed loss of this process's queries against the passages of all processes."""
-        queries = self.encoder.represent_queries(batch["query_ids"], batch["query_mask"])
-        own = self.encoder.represent_documents(batch["passage_ids"], batch["passage_mask"])
-        passages, keys = gather(own), gather(batch["keys"])
-        start = rank() * len(own)
-        targets = start + torch.arange(len(queries), device=queries.device) * self.group
+        encoder, size = self.encoder, self.mini_batch_size
+        queries = in_chunks(
+            encoder.represent_queries, batch["query_ids"], batch["query_mask"], size
+        )
+        own = in_chunks(
+            encoder.represent_documents, batch["passage_ids"], batch["passage_mask"], size
+        )
         # Mixed precision ends here: bf16 would round a score of 50 to a quarter.
         with torch.autocast(queries.device.type, enabled=False):
-            losses = contrastive(queries, passages, targets, keys, self.temperature)
-            sums = {"contrastive": losses.sum()}
+            passages = gather(own) if self.regularizers or "scores" in self.needs else own
+            given = self._given(queries, own, passages, batch)
+            sums = {loss.name: loss(given).sum() for loss in self.losses}
             everyone = gather(queries) if self.regularizers else queries
             for regularizer in self.regularizers:
                 sums |= regularizer(everyone, passages)
         if self.encoder.uses_head:
-            sums[f"{ACTIVE_TERMS}/queries"] = active_terms(queries)
-            sums[f"{ACTIVE_TERMS}/documents"] = active_terms(own)
+            active = [active_terms(queries), active_terms(own)]
+            sums |= {f"{ACTIVE_TERMS}/{side}": n for side, n in zip(SIDES, active, strict=True)}
+            if self.steering:
+                self._active.append(torch.stack(active))
+                for name, steering in self.steering.items():
+                    sums[f"{name}/weight"] = torch.full_like(active[0], steering.weight)
         return sums
 
+    def _given(
+        self, queries: Tensor, own: Tensor, passages: Tensor, batch: Batch
+    ) -> dict[str, Tensor]:
+        """What the losses need, and no more."""
+        given = {}
+        if "scores" in self.needs:
+            places = torch.arange(len(queries), device=queries.device)
+            given["targets"] = rank() * len(own) + places * self.group
+            given["scores"] = similarities(
+                queries, passages, given["targets"], gather(batch["keys"]), self.temperature
+            )
+        if "group" in self.needs:
+            given["group"] = group_similarities(queries, own, self.temperature)
+        if "teacher" in self.needs:
+            given["teacher"] = batch["teacher"]
+        return given
+
+    def steer(self, step: int, steps: int) -> None:
+        """Moves the weights that have a target, after so many of all optimiser steps."""
+        if self.steering and self._active:
+            passes = torch.stack(self._active).mean(0)
+            active = gather(passes[None]).mean(0).tolist()
+            for regularizer in self.regularizers:
+                regularizer.steer(dict(zip(SIDES, active, strict=True)), step, steps)
+        self._active = []
+
     def weights(self, progress: float) -> Mapping[str, float]:
-        """1 for the contrastive loss, and what the regularizers' weights have grown to."""
-        weights = {"contrastive": 1.0}
+        """The losses' own, and what the regularizers' weights have grown to."""
+        weights = {loss.name: loss.settings.weight for loss in self.losses}
         for regularizer in self.regularizers:
             weights |= regularizer.weights(progress)
         return weights
 
     def loss_names(self) -> Sequence[str]:
-        """The contrastive loss, and every regularizer's by side."""
+        """The losses, and every regularizer by side."""
         return list(self.weights(1.0))
 
     def save(self, folder: Path) -> None:
-        """The whole encoder, as isthmus, AutoModel and sentence-transformers load it."""
+        """The whole encoder, as isthmus, AutoModel and sentence-transformers load it.
+
+        Beside it how far weights were steered, to go on from there.
+        """
         self.encoder.save(folder)
+        if self.steering:
+            states = {name: steering.state() for name, steering in self.steering.items()}
+            write_json(folder / _STEERING_FILE, states)
 
     def restore(self, folder: Path) -> None:
         """Loads what `save` wrote."""
         self.encoder.restore(folder)
+        if self.steering:
+            states = json.loads((folder / _STEERING_FILE).read_text(encoding="utf-8"))
+            for name, steering in self.steering.items():
+                steering.restore(states[name])

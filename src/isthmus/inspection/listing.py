@@ -23,6 +23,7 @@ _PARTS = {
     "objective": "isthmus.pretrain.objectives",
     "probe": "isthmus.pretrain.probes",
     "negatives": "isthmus.finetune.negatives",
+    "teacher": "isthmus.finetune.teachers",
     "loss": "isthmus.finetune.losses",
     "regularizer": "isthmus.finetune.regularizers",
     "fusion": "isthmus.search.fusion",
@@ -60,7 +61,11 @@ def listing(what: str = "recipes") -> RenderableType:
 def _one_recipe(name: str) -> Iterator[RenderableType]:
     for recipe in shipped_recipes():
         if recipe.name == name:
-            yield Syntax(recipe.file.read_text(encoding="utf-8"), "yaml", theme="ansi_dark")
+            for shown in recipe.chain:
+                text = shown.file.read_text(encoding="utf-8")
+                if shown is not recipe:
+                    yield Text(f"\n# {shown.name}, on which it builds")
+                yield Syntax(text, "yaml", theme="ansi_dark", word_wrap=True)
 
 
 def _one_part(name: str) -> Iterator[RenderableType]:

@@ -33,6 +33,11 @@ def test_a_recipe_as_its_file() -> None:
     assert "decoder_corruption: {name: importance" in shown("cdmae")
 
 
+def test_a_recipe_with_those_it_builds_on() -> None:
+    text = shown("cdmae-retriever")
+    assert text.index("electra-base") < text.index("# three-stage, on") < text.index("# dense, on")
+
+
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         listing("cdma")

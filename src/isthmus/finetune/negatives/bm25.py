@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from isthmus.collections import Collection
-from isthmus.config import Settings
+from isthmus.finetune.candidates import Ranker, Source, TrainingCorpus, answers, searched
 from isthmus.finetune.mining import MiningSettings
-from isthmus.indexes.bm25 import Bm25Index
-from isthmus.indexes.building import already_built
-from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
-from isthmus.progress import track
+from isthmus.indexes.manifest import Bm25Settings
 from isthmus.records import Query, Ranking
-
-_BATCH = 64
+from isthmus.search.indexing import IndexSettings
+from isthmus.search.searcher import open_searcher
 
 
 class Bm25NegativesSettings(MiningSettings):
@@ -23,32 +18,21 @@ class Bm25NegativesSettings(MiningSettings):
     scoring: Bm25Settings = Bm25Settings()
 
 
-class Bm25:
-    """Ranks the corpus for every training query by BM25."""
+class Bm25(Source):
+    """Ranks the corpus by BM25."""
 
-    Settings: type[Settings] = Bm25NegativesSettings
+    Settings = Bm25NegativesSettings
 
-    def __init__(self, settings: Bm25NegativesSettings) -> None:
-        self.settings = settings
-
-    def rankings(
-        self, collection: Collection, queries: Sequence[Query], titles: bool, cache: Path
-    ) -> Iterator[Ranking]:
-        """The best `range_max` documents of each query."""
-        origin = CorpusOrigin(spec="training corpus", fingerprint=collection.fingerprint())
-        description = Description(
-            kind="bm25", corpus=origin, titles=titles, texts=False, bm25=self.settings.scoring
+    def open(self, corpus: TrainingCorpus) -> Ranker:
+        """BM25 over an index in the cache."""
+        scoring: Bm25Settings = self.settings.scoring
+        settings = IndexSettings(
+            titles=corpus.titles, texts=False, problems=corpus.problems, bm25=scoring
         )
-        folder = cache / "bm25"
-        if not already_built(folder, description):
-            documents = track(collection.documents(), "index for negatives", unit="documents")
-            Bm25Index.build(documents, folder, description, {})
-        index = Bm25Index.open(folder)
-        starts = range(0, len(queries), _BATCH)
-        for start in track(starts, "mine negatives", unit="batches"):
-            batch = queries[start : start + _BATCH]
-            yield from index.search(
-                [query.text for query in batch],
-                self.settings.range_max,
-                [query.id for query in batch],
-            )
+        fingerprint = f"bm25 titles={corpus.titles} {scoring.model_dump_json()}"
+
+        def rank(queries: Sequence[Query], depth: int) -> Iterator[Ranking]:
+            folder = searched(corpus, fingerprint, None, settings)
+            return answers(open_searcher(folder), queries, depth)
+
+        return Ranker(fingerprint, rank)

@@ -1,0 +1,45 @@
+"""`isthmus negatives`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isthmus.cli.options import Overrides, Recipe
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    app.command()(negatives)
+
+
+def negatives(
+    run: Annotated[
+        str | None, typer.Argument(help="A fine-tuning, or a stage of one. Needs no other.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Whose tokenizer is used: a folder or hub name.")
+    ] = None,
+    collection: Annotated[
+        str | None, typer.Option(help="A judged collection with a training split.")
+    ] = None,
+    recipe: Recipe = "dense",
+    output: Annotated[Path | None, typer.Option(help="An .html file, to read samples.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Show which negatives a fine-tuning draws: false ones, duplicates, leaks, ranks.
+
+    Examples: isthmus negatives --collection beir:scifact --model bert-base-uncased
+    --output negatives.html; isthmus negatives runs/dense
+    """
+    from rich.console import Console
+
+    from isthmus.finetune.audit_report import audit_table, write_page
+    from isthmus.inspection.negatives import negatives
+
+    found = negatives(run, model, collection, recipe, overrides or ())
+    if output is not None:
+        write_page(found, output)
+    Console().print(audit_table(found))

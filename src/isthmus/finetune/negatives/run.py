@@ -1,0 +1,87 @@
+"""Negatives from a TREC run file: what any other system found."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from isthmus.collections import Problems, read_run
+from isthmus.collections.files import fingerprint
+from isthmus.errors import MismatchError
+from isthmus.finetune.candidates import Ranker, Source, TrainingCorpus
+from isthmus.finetune.mining import MiningSettings
+from isthmus.progress import notice
+from isthmus.records import Query, Ranking
+
+
+class RunSettings(MiningSettings):
+    """Which candidates are kept, and the file that ranks them."""
+
+    file: str = Field(description="a TREC run file: query Q0 document rank score tag")
+
+
+class Run(Source):
+    """Takes the rankings of a run file."""
+
+    Settings = RunSettings
+
+    def origin(self) -> str:
+        """A digest of the file."""
+        return fingerprint([Path(self.settings.file)])
+
+    def open(self, corpus: TrainingCorpus) -> Ranker:
+        """The rankings of the file, which must be of these queries and documents."""
+        file: str = self.settings.file
+
+        def rank(queries: Sequence[Query], depth: int) -> list[Ranking]:
+            problems = Problems(corpus.problems)
+            found = read_run(file, problems).rankings
+            if problems.counts:
+                notice(problems.summary())
+            given = [found.get(query.id, Ranking(query.id)) for query in queries]
+            _check_queries(given, file)
+            return _known(given, corpus.rows, corpus.problems == "skip", file)
+
+        return Ranker(f"run {self.origin()}", rank)
+
+
+def _check_queries(rankings: Sequence[Ranking], file: str) -> None:
+    without = sum(not len(ranking) for ranking in rankings)
+    if without == len(rankings):
+        raise MismatchError(
+            f"the run file ranks documents for none of the {without:,} training queries",
+            where=file,
+            allowed="a run of the queries that are trained on",
+            remedy="search with the training split's queries: isthmus search INDEX --queries …",
+        )
+    if without:
+        notice(f"{file}: {without:,} of {len(rankings):,} training queries have no ranking there")
+
+
+def _known(
+    rankings: Sequence[Ranking], documents: Container[str], skip: bool, file: str
+) -> list[Ranking]:
+    """The rankings without documents that the corpus does not have, which are refused or told."""
+    kept, unknown, total = [], [], 0
+    for ranking in rankings:
+        known = [(found, score) for found, score in ranking if found in documents]
+        if len(known) < len(ranking):
+            unknown += [found for found, _ in ranking if found not in documents]
+        total += len(ranking)
+        ids, scores = tuple(found for found, _ in known), tuple(score for _, score in known)
+        kept.append(Ranking(ranking.query_id, ids, scores))
+    if unknown:
+        told = f"{len(unknown):,} of the {total:,} documents ranked for training queries are not "
+        told += f"in the corpus, {unknown[0]!r} for example"
+        if not skip or len(unknown) == total:
+            raise MismatchError(
+                f"a run file from another corpus: {told}",
+                where=file,
+                allowed="ids of documents in the corpus",
+                remedy="give a run over this collection's documents"
+                + ("" if skip else "; or leave the others out: --set problems=skip"),
+            )
+        notice(f"{file}: {told}; they are left out")
+    return kept

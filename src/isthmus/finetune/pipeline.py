@@ -1,0 +1,142 @@
+"""Stages as one job: what they share, what they refer to, and whether all of it can work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isthmus.config.recipes import merged
+from isthmus.errors import IsthmusError, SettingsError, choices
+from isthmus.finetune.references import references
+from isthmus.finetune.settings import FOREIGN, FinetuneSettings
+from isthmus.finetune.stage import check
+from isthmus.nn.loading import model_folder
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages in the order they run, each with all its settings; and what they were written as."""
+
+    written: dict[str, Any]
+    stages: dict[str, FinetuneSettings]
+
+    @property
+    def output(self) -> Path:
+        """The folder that holds the stages, and `final`."""
+        return Path(self.written["output"])
+
+    @property
+    def last_retriever(self) -> str:
+        """The stage whose model is the pipeline's: the last that is no re-ranker, if there is."""
+        names = list(self.stages)
+        retrievers = [name for name in names if self.stages[name].encoder != "cross"]
+        return (retrievers or names)[-1]
+
+
+def assemble(values: Mapping[str, Any], where: str) -> Pipeline:
+    """The pipeline that settings with `stages` spell; every stage of it is checked.
+
+    What stands beside `stages` is common to all of them, as far as it means something to the
+    stage's kind of encoder.
+    """
+    common = {key: value for key, value in values.items() if key != "stages"}
+    everyone = FinetuneSettings.parse(common, where)  # a mistake of all stages is told as one
+    stages: dict[str, FinetuneSettings] = {}
+    chosen = _stages(values["stages"], where)
+    for name, own in chosen.items():
+        foreign = _foreign(everyone.encoder, own.get("encoder", everyone.encoder))
+        meant = {key: value for key, value in common.items() if key not in foreign}
+        place = f"{where}, stage {name}"
+        settings = FinetuneSettings.parse(merged(meant, own), place, under=f"stages.{name}")
+        with within(name):
+            _check_references(name, settings, stages, list(chosen))
+            if "model" not in references(settings):
+                model_folder(settings.model)
+            check(settings)
+        stages[name] = settings
+    return Pipeline({**common, "stages": chosen}, stages)
+
+
+def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:
+    """The settings of each stage's own; null leaves out a stage that a recipe had."""
+    if not isinstance(values, Mapping) or not any(own is not None for own in values.values()):
+        raise SettingsError(
+            f"stages = {values!r} holds no stage",
+            where=f"{where}: stages",
+            allowed="a mapping of names to the settings of each stage, in the order they run",
+            remedy="write 'stages: {first: {…}, second: {…}}', or leave stages out",
+        )
+    for name, own in values.items():
+        at = f"stages.{name}"
+        if not _NAME.fullmatch(str(name)):
+            raise SettingsError(
+                f"a stage cannot be called {name!r}",
+                where=f"{where}: stages",
+                allowed="letters, digits, - and _, for it names a folder and stands in --set paths",
+                remedy="give the stage another name",
+            )
+        if own is not None and not isinstance(own, Mapping):
+            raise SettingsError(
+                f"{at} = {own!r} is not a mapping",
+                where=f"{where}: {at}",
+                allowed="what the stage does not share with all others, as key: value; or {}",
+                remedy=f"correct the recipe, or --set {at}.KEY=VALUE",
+            )
+        for key in ("stages", "output"):
+            if key in (own or {}):
+                raise SettingsError(
+                    f"{at}.{key} cannot be set: it belongs to the whole pipeline",
+                    where=f"{where}: {at}.{key}",
+                    allowed="settings of one stage",
+                    remedy=f"write {key} beside 'stages:', not below it",
+                )
+    return {str(name): dict(own) for name, own in values.items() if own is not None}
+
+
+def _foreign(usual: str, kind: str) -> tuple[str, ...]:
+    """Which common settings, meant for the usual kind of encoder, a stage of its own kind lacks."""
+    if kind == usual:
+        return ()
+    losses = ("losses", "teacher") if "cross" in (kind, usual) else ()
+    return *FOREIGN.get(kind, ()), *losses
+
+
+def _check_references(
+    name: str, settings: FinetuneSettings, earlier: Mapping[str, FinetuneSettings], names: list[str]
+) -> None:
+    for path, stage in references(settings).items():
+        if stage not in earlier:
+            reason = "is the stage itself" if stage == name else "comes later"
+            raise SettingsError(
+                f"{path} = 'stage:{stage}' {reason if stage in names else 'is no stage'}",
+                where=path,
+                allowed=choices(f"stage:{stage}", (f"stage:{other}" for other in earlier)),
+                remedy="refer to a stage that stands before this one, or name a model",
+            )
+        # Where a stage starts from (its model), any kind will do.
+        wanted = {"negatives": False, "teacher": True}.get(path.partition(".")[0])
+        if wanted is not None and wanted != (earlier[stage].encoder == "cross"):
+            fit = [other for other in earlier if wanted == (earlier[other].encoder == "cross")]
+            what = "a re-ranker" if wanted else "a retriever"
+            raise SettingsError(
+                f"{path} = 'stage:{stage}' is a {earlier[stage].encoder} encoder, not {what}",
+                where=path,
+                allowed=choices(f"stage:{stage}", (f"stage:{other}" for other in fit)),
+                remedy=f"refer to a stage that trains {what}, or name a model",
+            )
+
+
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    """Adds to whatever is refused which stage it was."""
+    try:
+        yield
+    except IsthmusError as error:
+        error.where = f"stage {name}: {error.where}"
+        raise

@@ -1,0 +1,72 @@
+"""A weight that finds itself: the one at which texts have as many terms as they should."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import transformers
+
+# Both over a whole training: by how much, as a power of e, the weight grows when there are always
+# twice as many terms as there should be, and how fast what should be comes down to the target.
+_GAIN = 20.0
+_GLIDE = 12.0
+_FEWEST = 100  # steps over which they are spread: a trial of ten must not leap
+
+
+class Steering:
+    """Proportional-integral control of a regularizer's weight, in log space, by active terms.
+
+    After every optimiser step, with the active terms of an average text of all its passes and
+    processes, and beginning with as many as there are:
+
+        wanted = max(target, wanted · exp(-glide / steps))
+        error = clip(active / wanted - 1, -1, 1)
+        integral += gain / steps · error
+        weight = exp(integral + error)
+
+    The integral comes to rest where active terms are right, whatever weight that takes. Terms that
+    are lost come back slowly: so the way to the target is a glide and not a jump, and the error is
+    added to its integral, which damps the swing. Both rates are per training, so that a long one
+    swings no more often than a short one.
+    """
+
+    def __init__(self, target: float, weight: float) -> None:
+        self.target = target
+        self.wanted: float | None = None
+        self.integral = math.log(weight)
+        self.error = 0.0
+
+    @property
+    def weight(self) -> float:
+        """The weight as it is now."""
+        return math.exp(self.integral + self.error)
+
+    def step(self, active: float, steps: int) -> None:
+        """Moves the weight by what one of so many optimiser steps saw."""
+        steps = max(steps, _FEWEST)
+        before = active if self.wanted is None else self.wanted
+        self.wanted = max(self.target, before * math.exp(-_GLIDE / steps))
+        self.error = min(max(active / self.wanted - 1.0, -1.0), 1.0)
+        self.integral += _GAIN / steps * self.error
+
+    def state(self) -> dict[str, float | None]:
+        """All that changes while steering."""
+        return {"wanted": self.wanted, "integral": self.integral, "error": self.error}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from an earlier state."""
+        self.wanted = state["wanted"]
+        self.integral, self.error = state["integral"], state["error"]
+
+
+class Steer(transformers.TrainerCallback):  # type: ignore[misc]
+    """Lets a task steer after every optimiser step, before a checkpoint of it is written."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After every optimiser step, on all processes alike."""
+        self.task.steer(state.global_step, state.max_steps)

@@ -1,0 +1,80 @@
+"""What came of a pipeline: a row per stage, in the order they ran."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from isthmus.config.output import read_snapshot
+from isthmus.evaluation.tables import Cell, Table, format_score
+from isthmus.finetune.mining import negative_sources
+
+SUMMARY = "stages.md"
+
+
+def summary(output: Path) -> Table | None:
+    """Each stage with its negatives, teacher, development measure and time; None of a lone stage.
+
+    The measure is that of the model that was kept, the best; times are of the process that finished
+    the stage, without those that were interrupted before.
+    """
+    stages = read_snapshot(output).get("results", {}).get("stages")
+    if stages is None:
+        return None
+    found = {name: read_snapshot(output / folder) for name, folder in stages.items()}
+    looked = {name: snapshot["results"].get("development", {}) for name, snapshot in found.items()}
+    measures = list(dict.fromkeys(look["measure"] for look in looked.values() if look))
+    columns = ("stage", "encoder", "negatives", "teacher", *measures, "time")
+    rows = []
+    for name, snapshot in found.items():
+        settings = snapshot["identity"]["settings"]
+        look = looked[name]
+        cells = [
+            name,
+            settings["encoder"],
+            _negatives(settings),
+            _teacher(settings),
+            *(_score(look) if look.get("measure") == measure else "" for measure in measures),
+            str(timedelta(seconds=round(snapshot["results"]["seconds"]))),
+        ]
+        rows.append(tuple(map(Cell, cells)))
+    caption = "A re-ranker orders the best of BM25 only: its measure is not a retriever's."
+    kinds = {snapshot["identity"]["settings"]["encoder"] for snapshot in found.values()}
+    mixed = measures and len(kinds) > 1 and "cross" in kinds
+    return Table(columns, tuple(rows), caption if mixed else "", names=4)
+
+
+def next_step(output: Path) -> str:
+    """What was made, and the command that follows."""
+    snapshot = read_snapshot(output)
+    stages = snapshot["results"].get("stages")
+    if stages is not None:
+        snapshot = read_snapshot(output / stages[snapshot["results"]["final"]])
+    if snapshot["identity"]["settings"]["encoder"] == "cross":
+        return f"re-ranker: {output / 'final'}\nnext: isthmus search INDEX … --rerank {output}"
+    return (
+        f"retriever: {output / 'final'}\nnext: isthmus index --model {output} --corpus … --output …"
+    )
+
+
+def _score(look: dict[str, Any]) -> str:
+    return format_score(look["value"]) if "value" in look else "none"
+
+
+def _negatives(settings: dict[str, Any]) -> str:
+    sources = negative_sources(settings["negatives"], teacher=True)
+    shown = []
+    for source, values in zip(sources, _listed(settings["negatives"]), strict=True):
+        who = values.get("model") or values["name"]
+        shown.append(f"{source.settings.num_negatives} of {who}")
+    return " + ".join(shown) or "of the batch"
+
+
+def _listed(chosen: Any) -> list[dict[str, Any]]:
+    return chosen if isinstance(chosen, list) else [chosen] if chosen else []
+
+
+def _teacher(settings: dict[str, Any]) -> str:
+    teacher = settings["teacher"]
+    return str(teacher.get("model") or teacher.get("file")) if teacher else ""

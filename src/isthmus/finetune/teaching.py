@@ -1,0 +1,65 @@
+"""What a teacher is asked, what it answers, and how its answers reach the training examples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from isthmus.config import Settings
+from isthmus.finetune.candidates import NOTHING, Rows, Scores, TrainingCorpus
+from isthmus.finetune.pairs import LabelledQueries, TaughtScores
+from isthmus.registry import Registry
+
+TEACHERS = Registry("isthmus.finetune.teachers", "teacher")
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Says how well documents answer queries; equal fingerprints give equal scores.
+
+    `scores` takes the queries and rows of the corpus [queries, any], and answers in that shape:
+    NaN where there is NOTHING.
+    """
+
+    fingerprint: str
+    scores: Callable[[LabelledQueries, Rows], Scores]
+
+
+class TeacherSource(ABC):
+    """Where a teacher comes from: one class per file of `teachers/`."""
+
+    Settings: ClassVar[type[Settings]]
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def origin(self) -> str:
+        """A digest of what the settings only name; refused when it is not there."""
+
+    @abstractmethod
+    def open(self, corpus: TrainingCorpus) -> Teacher:
+        """The teacher of this corpus, ready to be asked."""
+
+
+def teacher_source(chosen: Mapping[str, Any] | None) -> TeacherSource | None:
+    """The source that settings name, refused when there is none of the name."""
+    if chosen is None:
+        return None
+    values = dict(chosen)
+    kind = TEACHERS.load(str(values.pop("name", None)), "teacher")
+    source: TeacherSource = kind(kind.Settings.parse(values, "teacher", under="teacher"))
+    return source
+
+
+def taught_scores(teacher: Teacher, labelled: LabelledQueries, negatives: Rows) -> TaughtScores:
+    """The teacher's scores of all that training will show of these queries."""
+    most = max(len(rows) for rows in labelled.positives)
+    positives = np.full((len(labelled.positives), most), NOTHING, dtype=np.int32)
+    for number, rows in enumerate(labelled.positives):
+        positives[number, : len(rows)] = rows
+    return TaughtScores(teacher.scores(labelled, positives), teacher.scores(labelled, negatives))

@@ -1,0 +1,105 @@
+"""What the negatives of a fine-tuning are like, before it runs or after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from isthmus.collections import Problems, open_collection
+from isthmus.config import resolve
+from isthmus.config.output import read_snapshot
+from isthmus.errors import InputError, SettingsError, choices
+from isthmus.finetune.audit import Audit, audit
+from isthmus.finetune.candidates import TrainingCorpus
+from isthmus.finetune.mining import mine, negative_sources
+from isthmus.finetune.pairs import labelled_queries
+from isthmus.finetune.references import with_folders
+from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.teaching import teacher_source
+from isthmus.nn.loading import model_folder
+from isthmus.progress import notice
+from isthmus.text.corpus import tokenise
+from isthmus.text.tokenizer import Tokenizer
+
+
+def negatives(
+    run: str | None = None,
+    model: str | None = None,
+    collection: str | None = None,
+    recipe: str = "dense",
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+) -> Audit:
+    """The audit of the negatives that a run was trained with, or that a recipe would draw.
+
+    A run knows all the rest; without one, `model` is only asked for its tokenizer. Rankings come
+    from the cache, where training finds them too.
+    """
+    if run is None:
+        flags = {"model": model, "collection": collection, "output": "-"}
+        settings = _one_stage(resolve("finetune", recipe, flags, overrides), f"recipe {recipe}")
+    else:
+        settings = _of_run(Path(run), {"model": model, "collection": collection}, overrides)
+    sources = negative_sources(settings.negatives, teacher=settings.teacher is not None)
+    teaching = teacher_source(settings.teacher)
+    if not sources:
+        raise SettingsError(
+            "there are no negatives but those of the batch",
+            where="negatives",
+            allowed="a source of negatives, or several",
+            remedy="--set negatives=bm25, or another recipe",
+        )
+    problems = Problems(settings.problems)
+    opened = open_collection(settings.collection, problems)
+    source = f"{opened.fingerprint()} {settings.problems}"
+    tokenizer = Tokenizer.load(model_folder(settings.model))
+    tokenised = tokenise(opened.documents(), source, tokenizer.serialised, settings.titles)
+    labelled = labelled_queries(opened, settings.split, tokenised, problems)
+    if problems.counts:
+        notice(problems.summary())
+    corpus = TrainingCorpus(
+        settings.collection, opened, source, tokenised, settings.titles, settings.problems
+    )
+    teacher = None if teaching is None else teaching.open(corpus)
+    training = settings.training
+    epochs = math.ceil(training.num_train_epochs)
+    mined = mine(sources, corpus, labelled, epochs, training.seed, teacher)
+    return audit(mined, sources, corpus, labelled, settings.split, teacher)
+
+
+def _one_stage(values: dict[str, Any], where: str) -> FinetuneSettings:
+    if "stages" in values:
+        raise SettingsError(
+            f"there are several stages: {', '.join(values['stages'])}",
+            where=where,
+            allowed="a recipe of one stage, or the folder of a stage that ran",
+            remedy="isthmus negatives OUTPUT/STAGE-…, once it ran",
+        )
+    return FinetuneSettings.parse(values, where)
+
+
+def _of_run(
+    folder: Path, flags: Mapping[str, Any], overrides: Mapping[str, Any] | Iterable[str]
+) -> FinetuneSettings:
+    if changed := [f"--{name}" for name, value in flags.items() if value] or list(overrides):
+        raise SettingsError(
+            f"a run is looked at as it is; there is {changed[0]}",
+            where=changed[0],
+            allowed="isthmus negatives RUN alone, or a recipe with --model and --collection",
+            remedy="leave it out, or leave out the run",
+        )
+    snapshot = read_snapshot(folder)
+    identity = snapshot["identity"]
+    if snapshot["verb"] != "finetune" or "stages" in identity["settings"]:
+        stages = snapshot.get("results", {}).get("stages", {}).values()
+        raise InputError(
+            f"{str(folder)!r} holds no fine-tuning of one stage",
+            where=str(folder),
+            allowed=choices("", stages) if stages else "the --output of `isthmus finetune`",
+            remedy=f"isthmus negatives {folder / next(iter(stages), '…')}",
+        )
+    # Stages that it refers to lie beside it.
+    beside = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
+    written = FinetuneSettings.parse({**identity["settings"], "output": str(folder)}, str(folder))
+    return with_folders(written, beside)

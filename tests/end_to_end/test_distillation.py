@@ -1,0 +1,205 @@
+"""Learning from a teacher, and towards a number of terms: resumed exactly, on two processes too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+_STEPS = 6
+_GLOBAL_BATCH = 16
+_KL = "losses={kl: {weight: 1.0}, contrastive: {weight: 0.2}}"
+# Each side by a regularizer of its own, from weights that are far too low.
+_TARGETS = "regularizers={flops: {target: {documents: 60}}, l1: {target: {queries: 30}}}"
+
+# From the first step on, and near enough for every single term to tell.
+_AT_ONCE = (
+    "regularizers={flops: {ramp: 0.0, target: {documents: 400}}, "
+    "l1: {ramp: 0.0, target: {queries: 300}}}"
+)
+
+
+@pytest.fixture
+def small(settings: Callable[..., list[str]], model: Path, collection: Path) -> list[str]:
+    return [
+        "--model", str(model), "--collection", str(collection),
+        *settings(
+            "training.dropout=0.0", "training.learning_rate=5e-4", "training.save_total_limit=9",
+            "document_max_length=32", "negatives.num_negatives=3",
+        ),
+    ]  # fmt: skip
+
+
+def sets(*settings: str) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+def split(batch: int) -> list[str]:
+    return sets(f"training.per_device_train_batch_size={batch}")
+
+
+@pytest.fixture(scope="module")
+def teacher(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A re-ranker of another maker, of random opinions; its scores are far enough apart."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("teacher") / "re-ranker"
+    torch.manual_seed(0)
+    made = AutoModelForSequenceClassification.from_pretrained(model / "final", num_labels=1)
+    made.classifier.weight.data *= 50
+    made.save_pretrained(folder)
+    for file in (model / "final").glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return folder
+
+
+def log(output: Path) -> list[dict[str, float]]:
+    snapshot = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))
+    return [entry for entry in snapshot["results"]["log"] if "loss" in entry]
+
+
+def weights(output: Path) -> dict[str, Any]:
+    return load_file(output / "final" / "model.safetensors")
+
+
+def steering(output: Path) -> dict[str, dict[str, float]]:
+    text = (output / "final" / "steering.json").read_text(encoding="utf-8")
+    states: dict[str, dict[str, float]] = json.loads(text)
+    return states
+
+
+def interrupt(whole: Path, resumed: Path) -> None:
+    """Leaves of a finished run what it would have left if killed after its first checkpoint."""
+    shutil.copytree(whole, resumed)
+    snapshot = json.loads((resumed / "isthmus.json").read_text(encoding="utf-8"))
+    del snapshot["results"]
+    (resumed / "isthmus.json").write_text(json.dumps({**snapshot, "complete": False}))
+    shutil.rmtree(resumed / "final")
+    for checkpoint in resumed.glob("checkpoint-*"):
+        if checkpoint.name != "checkpoint-3":
+            shutil.rmtree(checkpoint)
+
+
+def test_two_processes_equal_one_and_a_resumed_run_an_uninterrupted_one(
+    commands: Any, small: list[str], teacher: Path, tmp_path: Path
+) -> None:
+    jobs = []
+    taught = sets(
+        _KL, "teacher.name=cross_encoder", f"teacher.model={teacher}",
+        f"training.max_steps={_STEPS}", "training.num_train_epochs=1",
+    )  # fmt: skip
+    kinds = {
+        "dense": ["--recipe", "dense", *taught],
+        "sparse": ["--recipe", "splade", *taught, *sets(_AT_ONCE)],
+    }
+    for name, recipe in kinds.items():
+        command = ["finetune", *recipe, *small]
+        one, two = (str(tmp_path / f"{name}-{count}") for count in ("one", "two"))
+        told = commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
+        asked = "ask the teacher" in told.stderr
+        assert asked == (name == "dense"), "what was scored for one student is known for the next"
+        interrupt(Path(one), tmp_path / "resumed")
+        commands.succeed(*command, "--output", tmp_path / "resumed", *split(_GLOBAL_BATCH))
+        assert log(tmp_path / "resumed") == log(Path(one))
+        for key, value in weights(Path(one)).items():
+            np.testing.assert_array_equal(value, weights(tmp_path / "resumed")[key], err_msg=key)
+        shutil.rmtree(tmp_path / "resumed")
+        jobs.append([*command, "--output", two, *split(_GLOBAL_BATCH // 2)])
+    # All in one launch: starting processes takes longer than training.
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc_per_node", "2", __file__, json.dumps(jobs)]
+    ended = subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    for name in kinds:
+        one, two = tmp_path / f"{name}-one", tmp_path / f"{name}-two"
+        assert [entry["step"] for entry in log(one)] == list(range(1, _STEPS + 1))
+        for left, right in zip(log(one), log(two), strict=True):
+            for key, value in left.items():
+                # A weight beside 0 may fall on either side of it.
+                tolerance = 1e-2 if key.startswith("active_terms") else 1e-3
+                assert value == pytest.approx(right[key], rel=tolerance), (name, key)
+            assert left["loss"] == pytest.approx(
+                left["kl"]
+                + 0.2 * left["contrastive"]
+                + sum(left[key] * left[f"{key}/weight"] for key in left if f"{key}/weight" in left),
+                rel=1e-4,
+            )
+        ours, theirs = weights(one), weights(two)
+        assert ours.keys() == theirs.keys()
+        for key, value in ours.items():
+            np.testing.assert_allclose(value, theirs[key], rtol=1e-3, atol=2e-4, err_msg=key)
+    ours, theirs = steering(tmp_path / "sparse-one"), steering(tmp_path / "sparse-two")
+    assert ours.keys() == theirs.keys() == {"flops/documents", "l1/queries"}
+    for name, state in ours.items():
+        assert state == pytest.approx(theirs[name], rel=5e-4), "the terms of all processes count"
+    steered = [entry["flops/documents/weight"] for entry in log(tmp_path / "sparse-one")]
+    assert steered[0] == pytest.approx(1e-3)
+    assert steered[1] > steered[0], "too many terms at first"
+    assert len(set(steered)) == _STEPS
+
+
+def test_a_student_learns_what_the_teacher_prefers(
+    commands: Any, small: list[str], collection: Path, tmp_path: Path
+) -> None:
+    """The teacher, a file, prefers the document whose number is higher, relevant or not."""
+    file = tmp_path / "scores.tsv"
+    rows = (f"q{query}\td{row}\t{row / 40}" for query in range(120) for row in range(400))
+    file.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    command = ["finetune", "--recipe", "dense", *small, *split(24)]
+    command += sets("losses={kl: {}}", "teacher.name=scores", f"teacher.file={file}")
+    command += sets("training.learning_rate=2e-3")
+    commands.succeed(*command, "--output", tmp_path / "run", *sets("training.max_steps=40"))
+    values = [entry["kl"] for entry in log(tmp_path / "run")]
+    assert np.mean(values[-5:]) < 0.8 * np.mean(values[:5])
+
+
+def test_the_controller_reaches_its_target(commands: Any, small: list[str], tmp_path: Path) -> None:
+    command = ["finetune", "--recipe", "splade", *small, "--output", tmp_path / "run", *split(24)]
+    command += sets(_TARGETS, "training.max_steps=160", "training.save_steps=1000")
+    commands.succeed(*command, *sets("negatives.num_negatives=1"))
+    latest = log(tmp_path / "run")[-20:]
+    for side, target in (("documents", 60), ("queries", 30)):
+        reached = np.mean([entry[f"active_terms/{side}"] for entry in latest])
+        assert reached == pytest.approx(target, rel=0.15), side
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        (["losses={kl: {}}"], "the loss 'kl' needs a teacher's scores"),
+        (
+            ["losses={kl: {}}", "teacher={name: cross_encoder, model: nowhere/at/all}"],
+            "there is no model folder 'nowhere/at/all'",
+        ),
+        (["losses={kl: {}}", "teacher={name: scores, file: nowhere.tsv}"], "no file 'nowhere.tsv'"),
+    ],
+)
+def test_teachers_that_cannot_teach(
+    chosen: list[str], told: str, commands: Any, small: list[str], tmp_path: Path
+) -> None:
+    command = ["finetune", "--recipe", "dense", *small, *sets(*chosen)]
+    ended = commands.run(*command, "--output", tmp_path / "run")
+    assert ended.returncode != 0
+    assert told in " ".join(ended.stderr.split())
+    assert "Traceback" not in ended.stderr
+
+
+def run_all(jobs: list[list[str]]) -> None:
+    """Runs commands one after the other, in each of the processes that were launched."""
+    from isthmus.cli import app
+
+    for arguments in jobs:
+        app(arguments, standalone_mode=False)
+
+
+if __name__ == "__main__":
+    run_all(json.loads(sys.argv[1]))

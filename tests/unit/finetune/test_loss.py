@@ -1,0 +1,129 @@
+"""Losses say what they need by their parameters; a stage that cannot give it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.config import resolve
+from isthmus.errors import SettingsError
+from isthmus.finetune.loss import LOSSES, losses
+from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.stage import run
+
+EVERYTHING = {"scores", "targets", "group", "teacher"}
+FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
+NEGATIVES = {"negatives": {"name": "bm25"}}
+TEACHER = {"teacher": {"name": "cross_encoder", "model": "no/such/model"}}
+
+
+def settings(**more: Any) -> FinetuneSettings:
+    return FinetuneSettings.parse({**resolve("finetune", None, FLAGS), **more}, "test")
+
+
+def test_every_loss_can_be_had_and_says_what_it_needs() -> None:
+    chosen = losses({name: {} for name in LOSSES.names()}, EVERYTHING)
+    found = {loss.name: set(loss.needs) for loss in chosen}
+    assert found == {
+        "contrastive": {"scores", "targets"},
+        "kl": {"group", "teacher"},
+        "listwise": {"group"},
+        "margin_mse": {"group", "teacher"},
+    }
+
+
+def test_a_loss_gets_what_it_needs_by_name() -> None:
+    (margin,) = losses({"margin_mse": {}}, EVERYTHING)
+    given = {"teacher": torch.tensor([[1.0, 0.0]]), "group": torch.tensor([[5.0, 1.0]]), "x": None}
+    assert margin(given).tolist() == [9.0]  # type: ignore[arg-type]
+
+
+def test_the_usual_loss_of_each_kind_is_written_down() -> None:
+    assert settings().losses == settings(encoder="sparse").losses == {"contrastive": {}}
+    assert settings(encoder="cross").losses == {"listwise": {}}
+    assert settings(losses={"kl": {}}).losses == {"kl": {}}, "and not added to a choice"
+
+
+def test_null_leaves_out_what_a_recipe_chose() -> None:
+    chosen = losses({"contrastive": None, "listwise": {"weight": 0.3}}, EVERYTHING)
+    assert [(loss.name, loss.settings.weight) for loss in chosen] == [("listwise", 0.3)]
+
+
+@pytest.mark.parametrize(
+    ("values", "what", "allowed", "remedy"),
+    [
+        (
+            {"losses": {"kl": {}}, **NEGATIVES},
+            "the loss 'kl' needs a teacher's scores, and there are none",
+            "contrastive, listwise",
+            "teacher.name=cross_encoder",
+        ),
+        (
+            {"losses": {"kl": {}}, **TEACHER},
+            "the loss 'kl' needs negatives in the query's own group",
+            "contrastive",
+            "--set negatives=bm25",
+        ),
+        (
+            {"encoder": "cross", "losses": {"contrastive": {}}, **NEGATIVES},
+            "the loss 'contrastive' needs scores of the whole batch's passages",
+            "listwise",
+            "encoder=dense or sparse",
+        ),
+        (
+            {"encoder": "cross"},
+            "the loss 'listwise' needs negatives in the query's own group",
+            "nothing",
+            "--set negatives=bm25",
+        ),
+        ({"losses": {"kld": {}}}, "no loss named 'kld'", "kl", "entry-point group"),
+        (
+            {"losses": {"kl": 0.5}},
+            "losses.kl = 0.5 is no mapping",
+            "weight",
+            "losses.kl.weight=0.5",
+        ),
+        ({"losses": {"kl": {"wieght": 1}}}, "unknown key 'losses.kl.wieght'", "weight", "spelling"),
+        (
+            {"losses": {"contrastive": {"weight": -1.0}}},
+            "losses.contrastive.weight = -1.0",
+            "",
+            "--set",
+        ),
+        ({"losses": {"contrastive": None}}, "no loss is trained on", "contrastive", "--set losses"),
+        (
+            {"losses": {"contrastive": {"weight": 0.0}}},
+            "no loss is trained on",
+            "contrastive",
+            "weight=1.0",
+        ),
+        (
+            {**NEGATIVES, **TEACHER},
+            "would not be asked: no loss learns from it",
+            "kl, margin_mse",
+            "losses.kl.weight",
+        ),
+        (
+            {**NEGATIVES, "losses": {"kl": {}}, "teacher": "cross_encodr"},
+            "there is no teacher named 'cross_encodr'",
+            "cross_encoder",
+            "choose one",
+        ),
+        (
+            {**NEGATIVES, "losses": {"kl": {}}, "teacher": "scores"},
+            "'teacher.file' is missing",
+            "a TREC run",
+            "--set teacher.file",
+        ),
+    ],
+)
+def test_what_cannot_be_learnt_is_refused_before_data_is_read(
+    values: dict[str, Any], what: str, allowed: str, remedy: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:  # not the missing collection's error
+        run(settings(**values))
+    assert what in caught.value.what
+    assert allowed in caught.value.allowed
+    assert remedy in caught.value.remedy

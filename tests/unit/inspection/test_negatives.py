@@ -1,0 +1,43 @@
+"""What cannot be looked at is refused before anything is read, with the folder that can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.config.output import write_snapshot
+from isthmus.errors import InputError, SettingsError
+from isthmus.inspection.negatives import negatives
+
+
+def test_a_pipeline_is_looked_at_stage_by_stage(tmp_path: Path) -> None:
+    identity = {"settings": {"stages": {"first": {}, "second": {}}}}
+    results = {"stages": {"first": "first-12ab", "second": "second-34cd"}}
+    write_snapshot(tmp_path, "finetune", identity, results)
+    with pytest.raises(InputError) as caught:
+        negatives(str(tmp_path))
+    assert caught.value.allowed == "first-12ab, second-34cd"
+    assert caught.value.remedy == f"isthmus negatives {tmp_path / 'first-12ab'}"
+
+
+def test_what_was_not_fine_tuned_has_no_negatives(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, "pretrain", {"settings": {}}, {})
+    with pytest.raises(InputError, match="holds no fine-tuning of one stage"):
+        negatives(str(tmp_path))
+
+
+def test_a_recipe_of_several_stages(tmp_path: Path) -> None:
+    recipe = tmp_path / "two.yaml"
+    recipe.write_text(
+        "verb: finetune\nsummary: Two.\nsettings:\n  stages: {first: {}, second: {}}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(SettingsError, match="there are several stages: first, second"):
+        negatives(model="m", collection="c", recipe=str(recipe))
+
+
+def test_a_run_is_looked_at_as_it_is(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, "finetune", {"settings": {}}, {})
+    with pytest.raises(SettingsError, match=r"there is negatives\.range_min=3"):
+        negatives(str(tmp_path), overrides=["negatives.range_min=3"])
