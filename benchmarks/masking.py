@@ -12,7 +12,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
@@ -69,13 +68,15 @@ def main() -> None:
         print(f"{name:>20}: {1000 * seconds[name]:8.3f} ms, {ratio:6.2f} x uniform")
     if device.type == "cuda":
         step = _training_step(batch, tokenizer, device)
-        jobs: dict[str, Callable[[], object]] = {"step": step}
+        whole = _kernels(step)
+        print(
+            f"a step of masked LM, BERT-base, bf16: {1000 * whole:.2f} ms of kernels; on top of it"
+        )
         for name, strategy in strategies.items():
-            jobs[name] = partial(_both, strategy, step)
-        seconds = _measure(jobs, options.rounds, device)
-        print(f"a step of masked LM, BERT-base, bf16: {1000 * seconds['step']:.2f} ms; it adds")
-        for name in strategies:
-            print(f"{name:>20}: {seconds[name] / seconds['step'] - 1:+7.2%}")
+            share = _kernels(strategy) / whole
+            added = _added(strategy, step, options.rounds, device)
+            low, middle, high = (f"{value:+.2%}" for value in statistics.quantiles(added, n=4))
+            print(f"{name:>20}: {share:6.2%} of kernels; {middle} of time ({low} to {high})")
 
 
 def _batch(texts: int, length: int, tokenizer: Tokenizer, device: torch.device) -> Batch:
@@ -115,27 +116,52 @@ def _training_step(batch: Batch, tokenizer: Tokenizer, device: torch.device) -> 
     return step
 
 
-def _both(strategy: Callable[[], object], step: Callable[[], object]) -> None:
-    strategy()
-    step()
+def _kernels(job: Callable[[], object], repeat: int = 10) -> float:
+    """Seconds that the GPU computes for one call, whatever the host does meanwhile."""
+    job()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(repeat):
+            job()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in seen.key_averages()) / repeat / 1e6
+
+
+def _added(
+    strategy: Callable[[], object], step: Callable[[], object], rounds: int, device: torch.device
+) -> list[float]:
+    """What steps with the strategy take longer than those before and after them, as a share."""
+
+    def both() -> None:
+        strategy()
+        step()
+
+    found = []
+    for _ in range(rounds):
+        before, with_it, after = (_seconds(job, device) for job in (step, both, step))
+        found.append(2 * with_it / (before + after) - 1)
+    return found
 
 
 def _measure(
     jobs: dict[str, Callable[[], object]], rounds: int, device: torch.device
 ) -> dict[str, float]:
     """Median seconds of each, taken in turns so that a busy machine slows all alike."""
-    repeat = 10
     taken: dict[str, list[float]] = {name: [] for name in jobs}
     for number in range(rounds + 2):
         for name, job in jobs.items():
-            _wait(device)
-            start = time.perf_counter()
-            for _ in range(repeat):
-                job()
-            _wait(device)
+            seconds = _seconds(job, device)
             if number > 1:  # the first two rounds warm up
-                taken[name].append((time.perf_counter() - start) / repeat)
+                taken[name].append(seconds)
     return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def _seconds(job: Callable[[], object], device: torch.device, repeat: int = 10) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(repeat):
+        job()
+    _wait(device)
+    return (time.perf_counter() - start) / repeat
 
 
 def _wait(device: torch.device) -> None:

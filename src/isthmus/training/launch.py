@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+
+# Tokenising, mining or asking a teacher may take hours, while the other processes wait.
+_PATIENCE = timedelta(days=7)
 
 
 def wait_for_everyone() -> None:
@@ -20,5 +24,6 @@ def main_process_first() -> Iterator[None]:
     from accelerate import PartialState
 
     # Unless told so, accelerate takes several processes without a GPU for one each.
-    with PartialState(cpu=not torch.cuda.is_available()).main_process_first():
+    state = PartialState(cpu=not torch.cuda.is_available(), timeout=_PATIENCE)
+    with state.main_process_first():
         yield
