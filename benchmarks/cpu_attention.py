@@ -19,7 +19,6 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import MINILM, model_folder
 from isthmus.nn.precision import native_bf16
 from isthmus.pretrain.objectives.bag_of_words import bag_of_words
-from isthmus.pretrain.objectives.masked_lm import masked_lm
 
 _BATCH = 32
 _STEPS = 4
@@ -83,7 +82,8 @@ def _training(backbone: Backbone, ids: torch.Tensor, labelled: torch.Tensor) -> 
         backbone.train()
         with torch.autocast("cpu", torch.bfloat16, enabled=native_bf16()):
             states = backbone(ids, mask)
-            hidden = masked_lm(backbone.head(states[labelled]), ids[labelled]) / labelled.sum()
+            prediction = backbone.predict(states[labelled])
+            hidden = prediction.cross_entropy(ids[labelled]) / labelled.sum()
             words = bag_of_words(backbone.head(states[:, 0]), bags).mean()
         (hidden + words).backward()  # type: ignore[no-untyped-call]
         optimiser.step()

@@ -23,7 +23,6 @@ from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.corruption.whole_word import WholeWord
 from isthmus.pretrain.decoders.enhanced import visibility
 from isthmus.pretrain.masking import MaskingSettings
-from isthmus.pretrain.objectives.masked_lm import masked_lm
 from isthmus.pretrain.randomness import key
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -108,8 +107,8 @@ def _training_step(batch: Batch, tokenizer: Tokenizer, device: torch.device) -> 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16):
             states = backbone(batch["input_ids"], batch["attention_mask"])
-            logits = backbone.head(states[labelled])
-        masked_lm(logits, batch["input_ids"][labelled]).backward()  # type: ignore[no-untyped-call]
+            loss = backbone.predict(states[labelled]).cross_entropy(batch["input_ids"][labelled])
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad()
 

@@ -18,6 +18,7 @@ from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.held_out import prepare_held_out
 from isthmus.pretrain.masking import IGNORED, MaskingSettings
+from isthmus.pretrain.parts import decoder_prediction
 from isthmus.pretrain.probe import HeldOut, Probe, assemble_probes
 from isthmus.pretrain.probes.retrieval import mean_reciprocal_rank
 from isthmus.pretrain.randomness import key
@@ -326,7 +327,7 @@ def lone_losses(
     lone |= {"partner": torch.tensor([0]), "bottleneck": vector[None]}
     with torch.no_grad():
         decoded = decode(lone)
-    logits = decoded["decoder_logits"].double().tolist()
+    logits = decoder_prediction(decoded).logits().double().tolist()
     targets = decoded["decoder_targets"].tolist()
     return [-log_softmax(scores, target) for scores, target in zip(logits, targets, strict=True)]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.prediction import Prediction
 from isthmus.pretrain.objectives.replaced_token import ReplacedToken
 from isthmus.pretrain.parts import ObjectiveSettings
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -63,7 +64,8 @@ def test_restored_counts_replacements_that_are_found_out(vocabulary: Vocabulary)
     told = [[2, 7, 12, 8, 31, 3], [2, 9, 1, 12, 3, 0], [2, 3, 0, 0, 0, 0]]
     logits = torch.nn.functional.one_hot(torch.tensor(told), vocabulary.size).double()
     step = {"hidden_states": logits.requires_grad_(), "input_ids": IDS, "encoder_ids": REPLACED}
-    unchanged: Any = SimpleNamespace(head=lambda states: states)
+    identity = torch.eye(vocabulary.size, dtype=torch.float64)
+    unchanged: Any = SimpleNamespace(predict=lambda states: Prediction(states, identity, None))
     found = ReplacedToken(ObjectiveSettings())(step, unchanged, vocabulary)["restored"]
     assert found.item() == 2
     assert not found.requires_grad, "a number for the log"

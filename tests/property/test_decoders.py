@@ -15,7 +15,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.decoders.autoregressive import causal
 from isthmus.pretrain.decoders.enhanced import visibility
 from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.parts import DECODERS, Decoder
+from isthmus.pretrain.parts import DECODERS, Decoder, decoder_prediction
 from isthmus.pretrain.randomness import key
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -98,7 +98,7 @@ def batch_of(sizes: list[list[int]], seed: int = 0, width: int | None = None) ->
 @torch.no_grad()
 def logits(decoder: Decoder, batch: Batch) -> torch.Tensor:
     """Vocabulary logits at every position."""
-    return decoder.head(decoder.decode(batch, BACKBONE, VOCABULARY), BACKBONE)
+    return decoder.head(decoder.decode(batch, BACKBONE, VOCABULARY), BACKBONE).logits()
 
 
 def seen(batch: Batch, rate: float = 0.5) -> torch.Tensor:
@@ -294,7 +294,7 @@ def test_texts_without_tokens_give_finite_results(name: str) -> None:
     ends = int(name == "autoregressive")
     assert labelled[0] == labelled[2] == ends
     batch["bottleneck"] = batch["bottleneck"].clone().requires_grad_()
-    found = DECODERS_MADE[name](batch, BACKBONE, VOCABULARY)["decoder_logits"]
+    found = decoder_prediction(DECODERS_MADE[name](batch, BACKBONE, VOCABULARY)).logits()
     assert found.isfinite().all()
     (gradient,) = torch.autograd.grad(found.sum(), batch["bottleneck"])
     assert gradient.isfinite().all()

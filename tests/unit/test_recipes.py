@@ -188,7 +188,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         {"decoder": None, "decoder_corruption": None, "objectives": {"masked_lm": 1}},
         "bottleneck", "is given, but nothing", "bottleneck",
     ),
-    ({"objectives": {"masked_lm": 1}}, "decoder", "is given, but nothing", "decoder_logits"),
+    ({"objectives": {"masked_lm": 1}}, "decoder", "is given, but nothing", "decoder_features"),
     ({"decoder": "enhanced"}, "decoder_corruption", "is given, but nothing", "decoder_ids"),
     ({"decoder": "autoregressive"}, "decoder_corruption", "is given, but nothing", "decoder_ids"),
     ({"decoder": "condenser"}, "decoder_corruption", "is given, but nothing", "decoder_ids"),

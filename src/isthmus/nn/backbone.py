@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.nn.dropout import use_quick_dropout
+from isthmus.nn.prediction import Prediction
 from isthmus.nn.pretrained import (
     Attention,
     explained,
@@ -41,6 +45,7 @@ class Backbone(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model: Any = model
+        use_quick_dropout(model)
         self.head_modules = _head_modules(model)
         self.own_dropout: dict[str, float] = {}
 
@@ -212,12 +217,18 @@ class Backbone(nn.Module):
         projection = getattr(self.encoder, "embeddings_project", None)
         return vectors if projection is None else projection(vectors)
 
+    def predict(self, states: Tensor) -> Prediction:
+        """What the head says of any hidden states [..., width], not multiplied out yet."""
+        assert self.head_modules is not None, "loaded without a head"
+        vocabulary = self.model.get_output_embeddings()
+        with _aside(vocabulary):
+            for module in self.head_modules:
+                states = module(states)
+        return Prediction(states, vocabulary.weight, vocabulary.bias)
+
     def head(self, states: Tensor) -> Tensor:
         """Vocabulary logits of any hidden states [..., width]."""
-        assert self.head_modules is not None, "loaded without a head"
-        for module in self.head_modules:
-            states = module(states)
-        return states
+        return self.predict(states).logits()
 
     def freeze_head(self) -> None:
         """Takes the head's own parameters (not the tied embeddings) out of training."""
@@ -257,6 +268,16 @@ def _head_modules(model: Any) -> list[nn.Module] | None:
     # Of a classifier, there may be a part by the same name: ModernBERT's `head`.
     whole = bool(names) and all(hasattr(model, name) for name in names)
     return [getattr(model, name) for name in names] if whole else None
+
+
+@contextmanager
+def _aside(vocabulary: nn.Linear) -> Iterator[None]:
+    """Lets the last layer of a head pass on what it is given."""
+    vocabulary.forward = nn.Identity().forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del vocabulary.forward
 
 
 def _missing_head(model: Any, missing: set[str]) -> bool:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-
-# Logits held at once: [rows, length, vocabulary] of a whole batch would be gigabytes. A GPU has
-# them, and is kept waiting by small pieces.
-_ON_CPU, _ON_GPU = 1 << 26, 1 << 29
+from isthmus.nn.prediction import aligned, rows_at_once
 
 
 def largest_logits(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
@@ -22,10 +20,14 @@ def largest_logits(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor
     # cheaper than masking as many logits as there are terms.
     first = states[torch.arange(len(states), device=states.device), inside.int().argmax(1)]
     states = torch.where(inside[:, :, None], states, first[:, None])
-    room = _ON_CPU if states.device.type == "cpu" else _ON_GPU
-    step = max(1, room // (states.shape[1] * len(backbone.word_embeddings)))
-    largest = torch.cat([_largest(backbone.head(part)) for part in torch.split(states, step)])
-    return torch.where(inside.any(1, keepdim=True), largest.float(), 0)
+    features, matrix, bias = backbone.predict(states)
+    wide, offsets = aligned(matrix, bias)
+    step = rows_at_once(states.shape[1] * len(wide), states.device)
+    largest = [
+        _largest(functional.linear(part, wide, offsets)) for part in torch.split(features, step)
+    ]
+    found = torch.cat(largest)[:, : len(matrix)].float()
+    return torch.where(inside.any(1, keepdim=True), found, 0)
 
 
 def _largest(logits: Tensor) -> Tensor:

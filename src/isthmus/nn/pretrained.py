@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from isthmus.errors import InputError
+from isthmus.nn.dropout import plain_attention
 
 Attention = Literal["sdpa", "eager"]
 _DROPOUTS = (
@@ -25,7 +26,7 @@ def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
         "dtype": torch.float32,
         "use_safetensors": True,
         # None: fused where the architecture has it (MPNet has not), else plain products.
-        "attn_implementation": None if fused else "eager",
+        "attn_implementation": None if fused else plain_attention(),
     }
 
 

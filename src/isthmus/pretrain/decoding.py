@@ -12,6 +12,7 @@ from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer, LayerShape, copy_layer
+from isthmus.nn.prediction import Prediction
 
 
 class StackSettings(Settings):
@@ -73,11 +74,9 @@ class Head(nn.Module):
         nn.init.normal_(self.dense.weight, std=0.02)
         nn.init.zeros_(self.dense.bias)
 
-    def forward(self, states: Tensor, backbone: Backbone) -> Tensor:
-        """Vocabulary logits."""
-        return nn.functional.linear(
-            self.norm(self.dense(states)), backbone.word_embeddings, self.bias
-        )
+    def forward(self, states: Tensor, backbone: Backbone) -> Prediction:
+        """What it says of the vocabulary."""
+        return Prediction(self.norm(self.dense(states)), backbone.word_embeddings, self.bias)
 
 
 def own_positions(backbone: Backbone) -> nn.Embedding | None:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.prediction import Prediction
 from isthmus.pretrain.masking import IGNORED, MaskingSettings, replace
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.registry import Registry
@@ -166,10 +167,13 @@ class Bottleneck(Part, nn.Module, ABC):
         """The vectors [rows, width]."""
 
 
+PREDICTED = ("decoder_features", "decoder_matrix", "decoder_bias")
+
+
 class Decoder(Part, nn.Module, ABC):
     """Who rebuilds. Owns its visibility and its labels."""
 
-    provides = frozenset({"decoder_logits", "decoder_targets"})
+    provides = frozenset({"decoder_features", "decoder_targets"})
 
     def middle_layer(self, depth: int) -> int | None:
         """After how many of the backbone's layers it takes states; None when it takes none."""
@@ -183,18 +187,26 @@ class Decoder(Part, nn.Module, ABC):
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states [rows, length, width]."""
 
-    def head(self, states: Tensor, backbone: Backbone) -> Tensor:
-        """Vocabulary logits: the encoder's head unless the decoder has one of its own."""
-        return backbone.head(states)
+    def head(self, states: Tensor, backbone: Backbone) -> Prediction:
+        """Of the vocabulary, by the encoder's head unless the decoder has one of its own."""
+        return backbone.predict(states)
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
-        """Logits and targets at the labelled positions."""
+        """The prediction and its targets, at the labelled positions."""
         labelled = step["decoder_labels"] != IGNORED
         states = self.decode(step, backbone, vocabulary)
+        features, matrix, bias = self.head(states[labelled], backbone)
         return {
-            "decoder_logits": self.head(states[labelled], backbone),
+            "decoder_features": features,
+            "decoder_matrix": matrix,
+            "decoder_bias": matrix.new_zeros(len(matrix)) if bias is None else bias,
             "decoder_targets": step["decoder_labels"][labelled],
         }
+
+
+def decoder_prediction(step: Batch) -> Prediction:
+    """What a decoder said of the vocabulary."""
+    return Prediction(*(step[name] for name in PREDICTED))
 
 
 class ObjectiveSettings(Settings):

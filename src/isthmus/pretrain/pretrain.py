@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from isthmus.cluster import connected
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import resolve
 from isthmus.config.output import (
@@ -90,14 +91,15 @@ def run(settings: PretrainSettings) -> Path:
     texts = open_corpus(settings.corpus, problems)
     output = Path(settings.output)
     final = output / "final"
-    with main_process_first():
+    with main_process_first(), connected(settings.cluster):
         data = {"corpus": texts.fingerprint()}
         if settings.model is not None:
             data["model"] = model_fingerprint(model_folder(settings.model)) or settings.model
         for part in parts:
             data |= part.data()
-        # Not the output: the folder may move, and be named in several ways.
-        identity = {"settings": settings.model_dump(exclude={"output"}), "data": data}
+        # Not the output: the folder may move, and be named in several ways. Not the cluster: with
+        # it and without, the same is learnt.
+        identity = {"settings": settings.model_dump(exclude={"output", "cluster"}), "data": data}
         claim(output, "pretrain", identity)
         if is_complete(output):
             notice(f"{output} is complete already")

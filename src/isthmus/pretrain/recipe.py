@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from isthmus.cluster import ClusterSettings
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.pretrain.parts import (
@@ -51,6 +52,9 @@ class PretrainSettings(Settings):
     objectives: dict[str, dict[str, Any]] = Field(min_length=1)
     probes: ProbeSettings = Field(default_factory=ProbeSettings)
     training: TrainingSettings = Field(default_factory=TrainingSettings)
+    cluster: ClusterSettings | None = Field(
+        None, description="machines that tokenise and count the corpus"
+    )
 
     @field_validator(
         "view", "corruption", "bottleneck", "decoder", "decoder_corruption", mode="before"

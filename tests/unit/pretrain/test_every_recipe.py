@@ -15,7 +15,7 @@ from isthmus.config import resolve, shipped_recipes
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.parts import Column
+from isthmus.pretrain.parts import Column, decoder_prediction
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.step import PretrainTask
 from isthmus.records import Document
@@ -240,7 +240,7 @@ def test_a_pair_is_rebuilt_from_the_other_texts_bottleneck(make: Callable[[str],
     batch = prepared(made, [0])
     step = task.encode(batch)
     vectors = step["bottleneck"].detach().requires_grad_()
-    logits = task.decode({**step, "bottleneck": vectors})["decoder_logits"]
+    logits = decoder_prediction(task.decode({**step, "bottleneck": vectors})).logits()
     first = int((batch["decoder_labels"][0] != IGNORED).sum())
     (gradient,) = torch.autograd.grad(logits[:first].sum(), vectors)
     assert not gradient[0].any()

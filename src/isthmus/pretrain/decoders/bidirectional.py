@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.prediction import Prediction
 from isthmus.pretrain.decoding import Head, Stack, StackSettings, embed_behind, own_positions
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -52,9 +53,9 @@ class Bidirectional(Decoder):
         decoded: Tensor = self.stack(states, visible)
         return decoded
 
-    def head(self, states: Tensor, backbone: Backbone) -> Tensor:
+    def head(self, states: Tensor, backbone: Backbone) -> Prediction:
         """Through the encoder's head, or its own."""
         if self.own_head is None:
-            return backbone.head(states)
-        logits: Tensor = self.own_head(states, backbone)
-        return logits
+            return backbone.predict(states)
+        prediction: Prediction = self.own_head(states, backbone)
+        return prediction

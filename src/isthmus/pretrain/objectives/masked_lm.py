@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as functional
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
@@ -27,10 +26,5 @@ class MaskedLm(Objective):
     ) -> dict[str, Tensor]:
         """The summed cross-entropy."""
         labelled = step["labels"] != IGNORED
-        logits = backbone.head(step["hidden_states"][labelled])
-        return {"": masked_lm(logits, step["labels"][labelled])}
-
-
-def masked_lm(logits: Tensor, targets: Tensor) -> Tensor:
-    """Σ -log softmax(logits)[target], in float32; 0 where nothing is labelled."""
-    return functional.cross_entropy(logits.float(), targets, reduction="sum")
+        prediction = backbone.predict(step["hidden_states"][labelled])
+        return {"": prediction.cross_entropy(step["labels"][labelled])}

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.objectives.masked_lm import masked_lm
-from isthmus.pretrain.parts import Objective
+from isthmus.pretrain.parts import Objective, decoder_prediction
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
@@ -15,7 +14,7 @@ from isthmus.training.task import Batch
 class Reconstruction(Objective):
     """Cross-entropy of the decoder's logits, at its labelled positions."""
 
-    requires = frozenset({"decoder_logits", "decoder_targets", "decoder_labels"})
+    requires = frozenset({"decoder_features", "decoder_targets", "decoder_labels"})
 
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The positions that the decoder labels."""
@@ -25,4 +24,4 @@ class Reconstruction(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed cross-entropy."""
-        return {"": masked_lm(step["decoder_logits"], step["decoder_targets"])}
+        return {"": decoder_prediction(step).cross_entropy(step["decoder_targets"])}

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.objectives.masked_lm import masked_lm
 from isthmus.pretrain.parts import Objective
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -31,8 +30,10 @@ class ReplacedToken(Objective):
     ) -> dict[str, Tensor]:
         """The summed cross-entropy, and the share of all tokens that are restored replacements."""
         regular = ~vocabulary.is_special(step["input_ids"])
-        logits = backbone.head(step["hidden_states"][regular])
+        prediction = backbone.predict(step["hidden_states"][regular])
         targets = step["input_ids"][regular]
         replaced = step["encoder_ids"][regular] != targets
-        restored = replaced & (logits.detach().argmax(1) == targets)
-        return {"": masked_lm(logits, targets), "restored": restored.sum().to(torch.float32)}
+        with torch.no_grad():
+            guessed = prediction.most_likely()
+        restored = (replaced & (guessed == targets)).sum().to(torch.float32)
+        return {"": prediction.cross_entropy(targets), "restored": restored}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isthmus.pretrain.objectives.masked_lm import masked_lm
+from isthmus.pretrain.parts import decoder_prediction
 from isthmus.pretrain.probe import HeldOut, Probe, on_device
 from isthmus.pretrain.recipe import Parts
 from isthmus.pretrain.step import PretrainTask
@@ -30,9 +30,8 @@ class Bottleneck(Probe):
             other = {**step, "bottleneck": step["bottleneck"].roll(1, 0)}
             for name, given in (("true", step), ("shuffled", other)):
                 decoded = task.decode(given)
-                sums[name] += float(
-                    masked_lm(decoded["decoder_logits"], decoded["decoder_targets"])
-                )
+                prediction = decoder_prediction(decoded)
+                sums[name] += float(prediction.cross_entropy(decoded["decoder_targets"]))
             count += len(decoded["decoder_targets"])
         means = {name: total / max(count, 1) for name, total in sums.items()}
         return {"": means["shuffled"] - means["true"], **means}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.masking import IGNORED, MaskingSettings
-from isthmus.pretrain.objectives.masked_lm import masked_lm
 from isthmus.pretrain.probe import HeldOut, Probe, on_device
 from isthmus.pretrain.step import PretrainTask
 
@@ -24,7 +23,7 @@ class MaskedLm(Probe):
             hidden = corruption(batch, task.vocabulary)
             states = task.backbone(hidden["encoder_ids"], batch["attention_mask"])
             labelled = hidden["labels"] != IGNORED
-            logits = task.backbone.head(states[labelled])
-            total += float(masked_lm(logits, hidden["labels"][labelled]))
+            prediction = task.backbone.predict(states[labelled])
+            total += float(prediction.cross_entropy(hidden["labels"][labelled]))
             count += int(labelled.sum())
         return {"": total / max(count, 1)}

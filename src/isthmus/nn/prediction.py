@@ -1,0 +1,135 @@
+"""What a head says about the vocabulary, before it is multiplied out.
+
+[tokens, vocabulary] logits are by far the largest tensors of masked-language modelling: with 30,522
+terms, each token has 80 times more logits than a small encoder has states. A loss needs them for a
+moment only, so it makes them for some tokens at a time, and takes their gradients while they are
+there (as torch 2.13's linear_cross_entropy does; older versions have none).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+# Logits held at once: 256 MB of float32. A GPU has more room, and is kept waiting by small pieces.
+_AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 29}
+# Matrix products of other widths run on a GPU's slower kernels.
+_MULTIPLE = {"cpu": 1, "cuda": 8}
+
+
+class Prediction(NamedTuple):
+    """features · matrixᵀ + bias, for tokens [..., width] and a vocabulary [terms, width]."""
+
+    features: Tensor
+    matrix: Tensor
+    bias: Tensor | None
+
+    def logits(self) -> Tensor:
+        """Multiplied out, [..., terms]."""
+        matrix, bias = aligned(self.matrix, self.bias)
+        return functional.linear(self.features, matrix, bias)[..., : len(self.matrix)]
+
+    def most_likely(self) -> Tensor:
+        """The term of the largest logit, for tokens [tokens, width]; some at a time."""
+        step = rows_at_once(len(self.matrix), self.features.device)
+        parts = torch.split(self.features, step)
+        found = [self._replace(features=part).logits().argmax(-1) for part in parts]
+        return torch.cat(found)
+
+    def cross_entropy(self, targets: Tensor) -> Tensor:
+        """Σ -log softmax(logits)[target] in float32, without holding all logits; 0 of no tokens."""
+        device = self.features.device.type
+        dtype = self.features.dtype
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        total: Tensor = _CrossEntropy.apply(*self, targets, dtype, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        return total
+
+
+def aligned(matrix: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The same with terms that are never predicted, up to a number that is multiplied fast."""
+    missing = -len(matrix) % _MULTIPLE.get(matrix.device.type, 1)
+    if not missing:
+        return matrix, bias
+    known = matrix.new_zeros(len(matrix)) if bias is None else bias
+    offsets = functional.pad(known, (0, missing), value=-torch.inf)
+    return functional.pad(matrix, (0, 0, 0, missing)), offsets
+
+
+def rows_at_once(logits: int, device: torch.device) -> int:
+    """How many rows of so many logits may be held, at least one."""
+    return max(1, _AT_ONCE.get(device.type, _AT_ONCE["cpu"]) // max(1, logits))
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """The gradients are those of the sum; what comes back from above is one number."""
+
+    @staticmethod
+    def forward(
+        context: Any,
+        features: Tensor,
+        matrix: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        dtype: torch.dtype,
+        train: bool,
+    ) -> Tensor:
+        # At least float32, also where matrix products are computed in less.
+        exact = torch.promote_types(features.dtype, torch.float32)
+        wide, offsets = aligned(matrix, bias)
+        wide, offsets = wide.to(dtype), None if offsets is None else offsets.to(dtype)
+        total = torch.zeros((), dtype=exact, device=features.device)
+        wanted = [train and needed for needed in context.needs_input_grad[:3]]
+        for_features, for_matrix, for_bias = (
+            torch.zeros(shape, dtype=exact, device=features.device) if needed else None
+            for shape, needed in zip(
+                (features.shape, wide.shape, wide.shape[:1]), wanted, strict=True
+            )
+        )
+        step = rows_at_once(len(wide), features.device)
+        with torch.autocast(features.device.type, enabled=False):
+            for start in range(0, len(features), step):
+                part, chosen = (
+                    features[start : start + step].to(dtype),
+                    targets[start : start + step],
+                )
+                logs = torch.log_softmax(functional.linear(part, wide, offsets), 1, dtype=exact)
+                found = logs.gather(1, chosen[:, None])
+                total -= found.sum()
+                if not any(wanted):
+                    continue
+                # d/dlogit = softmax - 1 at the target, rounded once.
+                slopes = torch.empty_like(logs, dtype=dtype)
+                torch.exp(logs, out=slopes)
+                slopes[torch.arange(len(part), device=part.device), chosen] = (
+                    found[:, 0].expm1().to(dtype)
+                )
+                if for_features is not None:
+                    for_features[start : start + step] = slopes @ wide
+                if for_matrix is not None:
+                    for_matrix += slopes.T @ part
+                if for_bias is not None:
+                    for_bias += (slopes.new_ones(1, len(part)) @ slopes)[0]  # faster than a sum
+        context.rows = len(matrix)
+        context.types = [
+            tensor.dtype if tensor is not None else None for tensor in (features, matrix, bias)
+        ]
+        context.gradients = for_features, for_matrix, for_bias
+        return total
+
+    @staticmethod
+    def backward(context: Any, *above: Tensor) -> Any:
+        for_features, for_matrix, for_bias = context.gradients
+        gradients = (
+            for_features,
+            None if for_matrix is None else for_matrix[: context.rows],
+            None if for_bias is None else for_bias[: context.rows],
+        )
+        scaled = (
+            None if gradient is None else (gradient * above[0]).to(dtype)
+            for gradient, dtype in zip(gradients, context.types, strict=True)
+        )
+        return (*scaled, None, None, None)

@@ -1,0 +1,128 @@
+"""The loss that holds few logits: the value and the gradients of the one that holds them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from isthmus.nn import prediction
+from isthmus.nn.prediction import Prediction, aligned
+
+TERMS, WIDTH, TOKENS = 37, 6, 11
+
+
+def made(dtype: torch.dtype = torch.float64, tokens: int = TOKENS) -> tuple[Prediction, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((tokens, WIDTH), (TERMS, WIDTH), (TERMS,))
+    parts = (2 * torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+    inputs = Prediction(*(part.requires_grad_() for part in parts))
+    return inputs, torch.randint(TERMS, (tokens,), generator=generator)
+
+
+def plain(given: Prediction, targets: Tensor) -> Tensor:
+    bias = 0 if given.bias is None else given.bias
+    logits = given.features @ given.matrix.T + bias
+    return functional.cross_entropy(logits, targets, reduction="sum")
+
+
+@pytest.fixture(params=[1, 8], ids=["as it is", "aligned"])
+def alignment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(prediction._MULTIPLE, "cpu", request.param)
+
+
+@pytest.mark.usefixtures("alignment")
+@pytest.mark.parametrize("room", [1, 3 * TERMS, 10**6])
+def test_value_and_gradients(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setitem(prediction._AT_ONCE, "cpu", room)
+    given, targets = made()
+    # Two losses share the matrix, each with a weight of its own, as objectives do.
+    found = 0.3 * given.cross_entropy(targets) + 2 * given.cross_entropy(targets.flip(0))
+    expected = 0.3 * plain(given, targets) + 2 * plain(given, targets.flip(0))
+    torch.testing.assert_close(found, expected)
+    pairs = zip(
+        torch.autograd.grad(found, given), torch.autograd.grad(expected, given), strict=True
+    )
+    for one, other in pairs:
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(given.logits(), given.features @ given.matrix.T + given.bias)
+    assert torch.equal(given.most_likely(), given.logits().argmax(1))
+
+
+@pytest.mark.usefixtures("alignment")
+def test_without_bias_and_with_frozen_parts() -> None:
+    given, targets = made()
+    bare = given._replace(bias=None, matrix=given.matrix.detach())
+    found, expected = bare.cross_entropy(targets), plain(bare, targets)
+    torch.testing.assert_close(found, expected)
+    (one,) = torch.autograd.grad(found, given.features)
+    (other,) = torch.autograd.grad(expected, given.features)
+    torch.testing.assert_close(one, other)
+
+
+def test_nothing_labelled() -> None:
+    given, targets = made(tokens=0)
+    loss = given.cross_entropy(targets)
+    assert loss.item() == 0
+    assert all(not gradient.any() for gradient in torch.autograd.grad(loss, given))
+
+
+def test_no_gradient_is_computed_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, targets = made()
+    monkeypatch.setattr(torch, "exp", None)
+    with torch.no_grad():
+        assert given.cross_entropy(targets).item() == pytest.approx(plain(given, targets).item())
+
+
+@pytest.mark.usefixtures("alignment")
+def test_mixed_precision_sums_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(prediction._AT_ONCE, "cpu", 3 * TERMS)
+    given, targets = made(torch.float32, 4000)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = given.cross_entropy(targets)
+        logits = functional.linear(given.features, given.matrix, given.bias)
+    expected = functional.cross_entropy(logits.float(), targets, reduction="sum")
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    exact = torch.autograd.grad(plain(given, targets), given)
+    usual = torch.autograd.grad(expected, given)
+    for one, other, truth in zip(torch.autograd.grad(found, given), usual, exact, strict=True):
+        assert one.dtype == torch.float32
+        # As near to the truth as what torch itself does with these logits.
+        assert (one - truth).norm() < 1.2 * (other - truth).norm() + 1e-3 * truth.norm()
+
+
+def test_finite_differences(
+    numerical_gradient: Callable[..., Tensor], log_softmax: Callable[..., float]
+) -> None:
+    given, targets = made(tokens=3)
+
+    def loops() -> float:
+        rows, matrix = given.features.tolist(), given.matrix.tolist()
+        assert given.bias is not None
+        bias = given.bias.tolist()
+        total = 0.0
+        for row, target in zip(rows, targets.tolist(), strict=True):
+            logits = [
+                sum(x * w for x, w in zip(row, weights, strict=True)) + b
+                for weights, b in zip(matrix, bias, strict=True)
+            ]
+            total -= log_softmax(logits, target)
+        return total
+
+    loss = given.cross_entropy(targets)
+    assert loss.item() == pytest.approx(loops())
+    for tensor, found in zip(given, torch.autograd.grad(loss, given), strict=True):
+        torch.testing.assert_close(found, numerical_gradient(loops, tensor), rtol=1e-6, atol=1e-7)
+
+
+def test_terms_that_pad_are_never_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(prediction._MULTIPLE, "cpu", 8)
+    given, _ = made()
+    matrix, bias = aligned(given.matrix, given.bias)
+    assert matrix.shape == (40, WIDTH)
+    assert bias is not None
+    assert torch.isneginf(bias[TERMS:]).all()
