@@ -105,8 +105,10 @@ def _in_its_own_process(side: str, groups: Path) -> dict[str, float]:
     # As the command line has it: threads that spin while they wait would slow both sides.
     environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
     answered = subprocess.run(  # noqa: S603
-        command, check=True, capture_output=True, text=True, env=environment
+        command, check=False, capture_output=True, text=True, env=environment
     )
+    if answered.returncode:
+        sys.exit(answered.stderr)
     measured: dict[str, float] = json.loads(answered.stdout.splitlines()[-1])
     return measured
 

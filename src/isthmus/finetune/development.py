@@ -12,7 +12,7 @@ from isthmus.collections import Collection
 from isthmus.config import Settings
 from isthmus.errors import SettingsError, choices
 from isthmus.evaluation.measures import parse_measure
-from isthmus.finetune.candidates import NOTHING, TrainingCorpus, candidates
+from isthmus.finetune.mining.candidates import NOTHING, TrainingCorpus, candidates
 from isthmus.finetune.negatives.bm25 import Bm25
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.progress import notice

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from isthmus.encoders.cross import CrossEncoder
-from isthmus.encoders.encoder import BATCH, Encoder, pad
+from isthmus.encoders.encoder import Encoder, batch_tokens, pad
 from isthmus.evaluation.measures import parse_measure, per_query
-from isthmus.finetune.candidates import Scores
 from isthmus.finetune.development import DevelopmentSet, DevelopmentSettings, Places
+from isthmus.finetune.mining.candidates import Scores
 from isthmus.progress import notice
 from isthmus.records import Ranking, Run
 from isthmus.text.batches import length_sorted_batches
@@ -93,7 +93,8 @@ class Development:
         ids, mask = pad(tokenizer.encode(texts, settings.query_max_length), tokenizer.pad_id)
         queries = in_chunks(encoder.represent_queries, ids.to(device), mask.to(device))
         scores = torch.empty(len(queries), len(self.chosen.rows), device=device)
-        for batch in length_sorted_batches(self.corpus.lengths[self.chosen.rows], BATCH):
+        lengths = np.minimum(self.corpus.lengths[self.chosen.rows], settings.document_max_length)
+        for batch in length_sorted_batches(lengths, batch_tokens(device)):
             tokens = (self.corpus.tokens(row) for row in self.chosen.rows[batch])
             framed = [tokenizer.frame(row, settings.document_max_length) for row in tokens]
             ids, mask = pad(framed, tokenizer.pad_id)

@@ -12,7 +12,7 @@ import torch
 from isthmus.collections import Collection, Problems
 from isthmus.encoders.encoder import EncoderSettings, pad
 from isthmus.errors import InputError
-from isthmus.finetune.candidates import Rows, Scores
+from isthmus.finetune.mining.candidates import Rows, Scores
 from isthmus.records import Query
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer

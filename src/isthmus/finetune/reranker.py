@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.pairing import Pairing
-from isthmus.finetune.candidates import Rows
 from isthmus.finetune.loss import Loss
+from isthmus.finetune.mining.candidates import Rows
 from isthmus.finetune.pairs import Group, LabelledQueries, PairExamples, TaughtScores
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.training.chunks import in_chunks

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import xxhash
 
 from isthmus.config.output import writing
-from isthmus.finetune.candidates import NOTHING, Rows, Scores
+from isthmus.finetune.mining.candidates import NOTHING, Rows, Scores
 
 ENTRY = np.dtype([("query", "<u8"), ("row", "<u4"), ("score", "<f4")])
 Entries = npt.NDArray[np.void]

@@ -20,9 +20,6 @@ from isthmus.encoders.query_terms import QUERY_TERMS_FILE
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError, choices
 from isthmus.finetune.active_terms import StopWhenEmpty
-from isthmus.finetune.audit import audit
-from isthmus.finetune.audit_report import write_page
-from isthmus.finetune.candidates import Rows, Source, TrainingCorpus
 from isthmus.finetune.development import (
     check_development,
     development_split,
@@ -30,7 +27,10 @@ from isthmus.finetune.development import (
 )
 from isthmus.finetune.loss import Loss, losses
 from isthmus.finetune.measuring import Development
-from isthmus.finetune.mining import group_size, mine, negative_sources
+from isthmus.finetune.mining.audit import audit
+from isthmus.finetune.mining.candidates import Rows, Source, TrainingCorpus
+from isthmus.finetune.mining.mine import group_size, mine, negative_sources
+from isthmus.finetune.mining.report import write_page
 from isthmus.finetune.pairs import LabelledQueries, PairExamples, labelled_queries
 from isthmus.finetune.references import references, with_folders
 from isthmus.finetune.regularization import regularizers

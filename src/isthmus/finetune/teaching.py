@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from isthmus.config import Settings
-from isthmus.finetune.candidates import NOTHING, Rows, Scores, TrainingCorpus
+from isthmus.finetune.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus
 from isthmus.finetune.pairs import LabelledQueries, TaughtScores
 from isthmus.registry import Registry
 

@@ -11,9 +11,9 @@ from isthmus.collections import Problems, open_collection
 from isthmus.config import resolve
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, SettingsError, choices
-from isthmus.finetune.audit import Audit, audit
-from isthmus.finetune.candidates import TrainingCorpus
-from isthmus.finetune.mining import mine, negative_sources
+from isthmus.finetune.mining.audit import Audit, audit
+from isthmus.finetune.mining.candidates import TrainingCorpus
+from isthmus.finetune.mining.mine import mine, negative_sources
 from isthmus.finetune.pairs import labelled_queries
 from isthmus.finetune.references import with_folders
 from isthmus.finetune.settings import FinetuneSettings

@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from isthmus.collections import Problems, open_collection
-from isthmus.finetune.audit import EDGES, Audit, audit
-from isthmus.finetune.audit_report import audit_table, page
-from isthmus.finetune.candidates import Ranker, Rows, Source, TrainingCorpus
-from isthmus.finetune.mining import MiningSettings, mine
+from isthmus.finetune.mining.audit import EDGES, Audit, audit
+from isthmus.finetune.mining.candidates import Ranker, Rows, Source, TrainingCorpus
+from isthmus.finetune.mining.mine import MiningSettings, mine
+from isthmus.finetune.mining.report import audit_table, page
 from isthmus.finetune.pairs import LabelledQueries, labelled_queries
 from isthmus.finetune.teaching import Teacher
 from isthmus.records import Query, Ranking

@@ -16,10 +16,10 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loading import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, MismatchError
-from isthmus.finetune import candidates as module
-from isthmus.finetune.candidates import NOTHING, Candidates, Ranker, Source, TrainingCorpus
-from isthmus.finetune.candidates import candidates as ranked
-from isthmus.finetune.mining import mine, negative_sources
+from isthmus.finetune.mining import candidates as module
+from isthmus.finetune.mining.candidates import NOTHING, Candidates, Ranker, Source, TrainingCorpus
+from isthmus.finetune.mining.candidates import candidates as ranked
+from isthmus.finetune.mining.mine import mine, negative_sources
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking, Run

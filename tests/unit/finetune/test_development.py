@@ -20,7 +20,6 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
-from isthmus.finetune.candidates import TrainingCorpus
 from isthmus.finetune.development import (
     DevelopmentSet,
     DevelopmentSettings,
@@ -28,6 +27,7 @@ from isthmus.finetune.development import (
     draw_development_set,
 )
 from isthmus.finetune.measuring import Development
+from isthmus.finetune.mining.candidates import TrainingCorpus
 from isthmus.finetune.pairs import labelled_queries
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.stage import run

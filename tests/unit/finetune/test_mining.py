@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 
 from isthmus.errors import SettingsError
-from isthmus.finetune import margins as module
-from isthmus.finetune.candidates import NOTHING, Candidates, Ranker, Rows, Source, TrainingCorpus
-from isthmus.finetune.margins import highest_allowed
-from isthmus.finetune.mining import (
+from isthmus.finetune.mining import margins as module
+from isthmus.finetune.mining.candidates import (
+    NOTHING,
+    Candidates,
+    Ranker,
+    Rows,
+    Source,
+    TrainingCorpus,
+)
+from isthmus.finetune.mining.margins import highest_allowed
+from isthmus.finetune.mining.mine import (
     MiningSettings,
     group_size,
     mine,

@@ -16,7 +16,7 @@ from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loading import load_cross_encoder
 from isthmus.errors import InputError, IsthmusError, MismatchError
-from isthmus.finetune.candidates import TrainingCorpus
+from isthmus.finetune.mining.candidates import TrainingCorpus
 from isthmus.finetune.pairs import LabelledQueries, PairExamples
 from isthmus.finetune.teaching import Teacher, taught_scores, teacher_source
 from isthmus.records import Query

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isthmus.finetune.candidates import Ranker, Source, TrainingCorpus, answers, searched
-from isthmus.finetune.mining import MiningSettings
+from isthmus.finetune.mining.candidates import Ranker, Source, TrainingCorpus, answers, searched
+from isthmus.finetune.mining.mine import MiningSettings
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.records import Query, Ranking
 from isthmus.search.indexing import IndexSettings

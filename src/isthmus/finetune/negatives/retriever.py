@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pydantic import Field
 
 from isthmus.encoders import load_encoder
-from isthmus.finetune.candidates import Ranker, Source, TrainingCorpus, answers, searched
-from isthmus.finetune.mining import MiningSettings
+from isthmus.finetune.mining.candidates import Ranker, Source, TrainingCorpus, answers, searched
+from isthmus.finetune.mining.mine import MiningSettings
 from isthmus.indexes.manifest import InvertedSettings
 from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.records import Query, Ranking

@@ -10,8 +10,8 @@ from pydantic import Field
 from isthmus.collections import Problems, read_run
 from isthmus.collections.files import fingerprint
 from isthmus.errors import MismatchError
-from isthmus.finetune.candidates import Ranker, Source, TrainingCorpus
-from isthmus.finetune.mining import MiningSettings
+from isthmus.finetune.mining.candidates import Ranker, Source, TrainingCorpus
+from isthmus.finetune.mining.mine import MiningSettings
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking
 

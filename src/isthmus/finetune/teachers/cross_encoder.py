@@ -13,7 +13,7 @@ from isthmus.config import Settings
 from isthmus.config.cache import cache_folder
 from isthmus.encoders import cross
 from isthmus.encoders.loading import load_cross_encoder
-from isthmus.finetune.candidates import NOTHING, Rows, Scores, TrainingCorpus
+from isthmus.finetune.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.finetune.score_table import ScoreStore, digests
 from isthmus.finetune.teaching import Teacher, TeacherSource

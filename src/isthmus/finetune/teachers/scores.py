@@ -14,8 +14,8 @@ from isthmus.collections import Problems
 from isthmus.collections.files import fingerprint, lines
 from isthmus.config import Settings
 from isthmus.errors import MismatchError
-from isthmus.finetune.candidates import NOTHING, Rows, TrainingCorpus
-from isthmus.finetune.candidates import Scores as Matrix
+from isthmus.finetune.mining.candidates import NOTHING, Rows, TrainingCorpus
+from isthmus.finetune.mining.candidates import Scores as Matrix
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.finetune.score_table import ENTRY, ScoreTable, digests
 from isthmus.finetune.teaching import Teacher, TeacherSource

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from isthmus.finetune.candidates import TrainingCorpus
+from isthmus.finetune.mining.candidates import TrainingCorpus
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.progress import track
 from isthmus.records import Document

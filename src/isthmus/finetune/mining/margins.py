@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.finetune.candidates import NOTHING, Rows, Scores
+from isthmus.finetune.mining.candidates import NOTHING, Rows, Scores
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.finetune.teaching import Teacher
 
 if TYPE_CHECKING:
-    from isthmus.finetune.mining import MiningSettings
+    from isthmus.finetune.mining.mine import MiningSettings
 
 _ASKED_AT_ONCE = 16  # of a teacher, and for a query: fewer are not worth another round
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.config.output import writing
-from isthmus.finetune.audit import EDGES, NEAR, Audit, Drawn, Negative, worst
+from isthmus.finetune.mining.audit import EDGES, NEAR, Audit, Drawn, Negative, worst
 from isthmus.records import Document
 
 _CUT = 600  # characters of a text that are shown

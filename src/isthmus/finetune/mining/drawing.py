@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.finetune.candidates import Rows
+from isthmus.finetune.mining.candidates import Rows
 from isthmus.text.corpus import TokenisedCorpus
 
 

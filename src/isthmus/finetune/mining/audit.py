@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from isthmus.finetune.candidates import NOTHING, Candidates, Source, TrainingCorpus
-from isthmus.finetune.leaks import Leak, find_leaks
-from isthmus.finetune.margins import lowest_by, lowest_ranked, padded
-from isthmus.finetune.mining import Mined
+from isthmus.finetune.mining.candidates import NOTHING, Candidates, Source, TrainingCorpus
+from isthmus.finetune.mining.leaks import Leak, find_leaks
+from isthmus.finetune.mining.margins import lowest_by, lowest_ranked, padded
+from isthmus.finetune.mining.mine import Mined
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.finetune.teaching import Teacher
 from isthmus.records import Document

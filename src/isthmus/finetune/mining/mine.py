@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
-from isthmus.finetune.candidates import (
+from isthmus.finetune.mining.candidates import (
     NOTHING,
     Candidates,
     Rows,
@@ -20,8 +20,8 @@ from isthmus.finetune.candidates import (
     TrainingCorpus,
     candidates,
 )
-from isthmus.finetune.drawing import draw
-from isthmus.finetune.margins import approved, highest_allowed, lowest_ranked
+from isthmus.finetune.mining.drawing import draw
+from isthmus.finetune.mining.margins import approved, highest_allowed, lowest_ranked
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.finetune.teaching import Teacher
 from isthmus.progress import notice

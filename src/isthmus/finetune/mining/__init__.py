@@ -1,0 +1,1 @@
+"""Negatives: candidates from any source, margins, draws by epoch, and an audit of the result."""
