@@ -23,7 +23,7 @@ quickstart-scratch: .venv/run.installed ## the same with a tokenizer and an enco
 	$(BIN)/isthmus quickstart --recipe quickstart-scratch --output runs/quickstart-scratch
 
 test: .venv/test.installed ## run all tests; one of them: make test TESTS=tests/golden
-	$(BIN)/pytest $(TESTS)
+	$(BIN)/pytest --numprocesses auto --dist loadfile $(TESTS)
 
 check: .venv/test.installed ## lint, formatting, types, layers
 	$(BIN)/ruff check
