@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from isthmus.nn import prediction
+from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction, aligned
 
 TERMS, WIDTH, TOKENS = 37, 6, 11
@@ -126,3 +128,14 @@ def test_terms_that_pad_are_never_predicted(monkeypatch: pytest.MonkeyPatch) -> 
     assert matrix.shape == (40, WIDTH)
     assert bias is not None
     assert torch.isneginf(bias[TERMS:]).all()
+
+
+def test_two_threads_share_a_head(backbone: Backbone) -> None:
+    """One multiplies out while the other does not."""
+    states = torch.randn(40, 8, generator=torch.Generator().manual_seed(2)).double()
+    whole = backbone.model.cls(states)
+    with ThreadPoolExecutor(2) as pool:
+        raw = pool.map(lambda _: backbone.predict(states).features, range(50))
+        multiplied = pool.map(lambda _: backbone.model.cls(states), range(50))
+        assert all(features.shape == (40, 8) for features in raw)
+        assert all(torch.equal(logits, whole) for logits in multiplied)

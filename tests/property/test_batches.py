@@ -67,13 +67,16 @@ def test_examples_that_sit_out_take_turns() -> None:
 
 
 @settings(deadline=None)
-@given(LENGTHS, st.integers(1, 40))
+@given(LENGTHS, st.integers(1, 2000))
 def test_encoding_batches_hold_everything_once_longest_first(
-    lengths: list[int], batch: int
+    lengths: list[int], tokens: int
 ) -> None:
-    batches = length_sorted_batches(lengths, batch)
+    batches = length_sorted_batches(lengths, tokens)
     seen = [int(row) for rows in batches for row in rows]
     assert sorted(seen) == list(range(len(lengths)))
-    assert all(0 < len(rows) <= batch for rows in batches)
     ordered = [lengths[row] for row in seen]
     assert ordered == sorted(lengths, reverse=True)
+    for number, rows in enumerate(batches, start=1):
+        longest = max(1, *(lengths[row] for row in rows))
+        assert len(rows) == 1 or len(rows) * longest <= tokens, "padded, it fits"
+        assert number == len(batches) or (len(rows) + 1) * longest > tokens, "and no more would"

@@ -2,7 +2,7 @@
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loading import load_cross_encoder, load_encoder
+from isthmus.encoders.loading import load_cross_encoder, load_encoder, load_int8_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "SparseSettings",
     "load_cross_encoder",
     "load_encoder",
+    "load_int8_encoder",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from isthmus.encoders.encoder import BATCH, EncoderSettings, TextModel
+from isthmus.encoders.encoder import EncoderSettings, TextModel, batch_tokens
 from isthmus.encoders.pairing import Pairing, Row, Tokens
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
@@ -79,10 +79,12 @@ class CrossEncoder(TextModel):
         self, queries: Sequence[Tokens], documents: Sequence[Tokens]
     ) -> npt.NDArray[np.float32]:
         """The same from token ids without special ones: pair n is queries[n], documents[n]."""
-        lengths = [len(query) + len(text) for query, text in zip(queries, documents, strict=True)]
+        both = zip(queries, documents, strict=True)
+        lengths = np.array([len(query) + len(text) for query, text in both], dtype=np.int64)
         scores = np.empty(len(lengths), dtype=np.float32)
         with self._inference() as device:
-            for batch in length_sorted_batches(np.minimum(lengths, self.pairing.room), BATCH):
+            lengths = np.minimum(lengths, self.pairing.room)
+            for batch in length_sorted_batches(lengths, batch_tokens(device)):
                 rows = self.pairing.pad([queries[i] for i in batch], [documents[i] for i in batch])
                 scores[batch] = self.represent(*(row.to(device) for row in rows)).cpu().numpy()
         return scores

@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.encoders.encoder import Encoder, EncoderSettings, write_modules
+from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
 from isthmus.records import Document
 
 
@@ -71,20 +71,19 @@ class DenseEncoder(Encoder):
 
     def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One vector per query."""
-        return self._matrix(texts, self.settings.query_max_length)
+        return self._documents(self.tokenizer.encode(list(texts), self.settings.query_max_length))
 
     def encode_documents(self, documents: Sequence[Document]) -> npt.NDArray[np.float32]:
         """One vector per document, with its title where the encoder was made with titles."""
-        texts = [document.contents(self.settings.titles) for document in documents]
-        return self._matrix(texts, self.settings.document_max_length)
+        return self._documents(self.tokenise(documents))
 
-    def _matrix(self, texts: Sequence[str], limit: int) -> npt.NDArray[np.float32]:
-        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+    def _documents(self, rows: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+        vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
 
         def keep(vectors: Tensor) -> npt.NDArray[np.float32]:
             return vectors.cpu().numpy()
 
-        for batch, part in self._encode(texts, limit, self.represent_queries, keep):
+        for batch, part in self._encode(rows, keep):
             vectors[batch] = part
         return vectors
 

@@ -33,6 +33,26 @@ def load_encoder(
     Settings given here replace those that lie beside the model; a plain model without any gets
     the defaults of a dense encoder, and a notice saying so.
     """
+    encoder = _load(name, settings)
+    encoder.use_fast_inference()
+    return encoder
+
+
+def load_int8_encoder(
+    name: str, settings: DenseSettings | SparseSettings | None = None
+) -> DenseEncoder | SparseEncoder:
+    """The same encoder, computing in 8-bit integers on the CPU (needs the extra `onnx`).
+
+    Its fingerprint is the same: its vectors are near enough to be searched with the others.
+    """
+    encoder = _load(name, settings)
+    encoder.use_int8()
+    return encoder
+
+
+def _load(
+    name: str, settings: DenseSettings | SparseSettings | None
+) -> DenseEncoder | SparseEncoder:
     folder = model_folder(name)
     settings = settings or stored_settings(name)
     tokenizer = Tokenizer.load(folder)
@@ -45,7 +65,6 @@ def load_encoder(
         if encoder.query_terms is not None:
             file = _file(folder, QUERY_TERMS_FILE)
             encoder.query_terms.restore(Path(folder) if file is None else file.parent)
-    encoder.use_fast_inference()
     return encoder
 
 

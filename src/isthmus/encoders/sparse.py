@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
 
 from isthmus.config import Settings
-from isthmus.encoders.encoder import Encoder, EncoderSettings, Represent, write_modules
+from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
@@ -107,20 +107,21 @@ class SparseEncoder(Encoder):
     def encode_queries(self, texts: Sequence[str]) -> csr_matrix:
         """One row of weights per query."""
         limit, kept = self.settings.query_max_length, self.settings.query_terms
+        rows = self.tokenizer.encode(list(texts), limit)
         if self.query_terms is None:
-            return heaviest(self._matrix(texts, limit, self.represent_queries), kept)
-        rows = [
+            return heaviest(self._matrix(rows), kept)
+        terms = [
             np.unique(np.setdiff1d(np.array(row, dtype=np.int32), self.tokenizer.special_ids))
-            for row in self.tokenizer.encode(list(texts), limit)
+            for row in rows
         ]
-        return heaviest(self.query_terms.matrix(rows), kept)
+        return heaviest(self.query_terms.matrix(terms), kept)
 
     def encode_documents(self, documents: Sequence[Document]) -> csr_matrix:
         """One row of weights per document, of its title too where made with titles."""
-        texts = [document.contents(self.settings.titles) for document in documents]
-        limit = self.settings.document_max_length
-        matrix = self._matrix(texts, limit, self.represent_documents)
-        return heaviest(matrix, self.settings.document_terms)
+        return self._documents(self.tokenise(documents))
+
+    def _documents(self, rows: Sequence[Tokens]) -> csr_matrix:
+        return heaviest(self._matrix(rows), self.settings.document_terms)
 
     def terms(self, row: csr_matrix) -> list[tuple[str, float]]:
         """The tokens of one vector with their weights, highest first."""
@@ -152,8 +153,8 @@ class SparseEncoder(Encoder):
         self._special = self._special.to(ids.device)
         return mask.bool() & ~self._special[ids]
 
-    def _matrix(self, texts: Sequence[str], limit: int, represent: Represent) -> csr_matrix:
-        encoded = self._encode(texts, limit, represent, _nonzero)
+    def _matrix(self, rows: Sequence[Tokens]) -> csr_matrix:
+        encoded = self._encode(rows, _nonzero)
         # A first part without rows: there may be no texts.
         parts = [_nonzero(torch.empty(0, self.dimension)), *(part for _, part in encoded)]
         place = np.argsort(np.concatenate([np.empty(0, int), *(batch for batch, _ in encoded)]))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,11 +41,13 @@ _HEADS: dict[str, tuple[str, ...]] = {
 class Backbone(nn.Module):
     """An encoder, with its masked-LM head where it has one."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model: Any = model
+        self.model = model
         use_quick_dropout(model)
         self.head_modules = _head_modules(model)
+        if self.head_modules is not None:
+            model.get_output_embeddings().__class__ = _VocabularyLayer
         self.own_dropout: dict[str, float] = {}
 
     @classmethod
@@ -221,9 +222,12 @@ class Backbone(nn.Module):
         """What the head says of any hidden states [..., width], not multiplied out yet."""
         assert self.head_modules is not None, "loaded without a head"
         vocabulary = self.model.get_output_embeddings()
-        with _aside(vocabulary):
+        _VocabularyLayer.aside.now = True
+        try:
             for module in self.head_modules:
                 states = module(states)
+        finally:
+            _VocabularyLayer.aside.now = False
         return Prediction(states, vocabulary.weight, vocabulary.bias)
 
     def head(self, states: Tensor) -> Tensor:
@@ -270,14 +274,13 @@ def _head_modules(model: Any) -> list[nn.Module] | None:
     return [getattr(model, name) for name in names] if whole else None
 
 
-@contextmanager
-def _aside(vocabulary: nn.Linear) -> Iterator[None]:
-    """Lets the last layer of a head pass on what it is given."""
-    vocabulary.forward = nn.Identity().forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del vocabulary.forward
+class _VocabularyLayer(nn.Linear):
+    """The last layer of a head, which passes on what it is given while a prediction is made."""
+
+    aside = threading.local()  # two threads may share a model
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features if getattr(self.aside, "now", False) else super().forward(features)
 
 
 def _missing_head(model: Any, missing: set[str]) -> bool:

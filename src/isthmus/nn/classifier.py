@@ -16,6 +16,7 @@ from isthmus.nn.pretrained import (
     load_seeded,
     loading_options,
     quiet,
+    read_config,
     replace_dropout,
 )
 
@@ -41,7 +42,7 @@ def load_classifier(
 
     with quiet(), explained(name):
         config = AutoConfig.from_pretrained(name)
-        _check_labels(name, config)
+        _refuse_labels(name, config)
         config.num_labels = 1
         own_dropout = replace_dropout(config, dropout)
         options = loading_options(config, attention)
@@ -62,7 +63,12 @@ def load_classifier(
     return backbone
 
 
-def _check_labels(name: str, config: Any) -> None:
+def check_labels(name: str) -> None:
+    """Refuses a classifier of another number of labels, by its configuration alone."""
+    _refuse_labels(name, read_config(name))
+
+
+def _refuse_labels(name: str, config: Any) -> None:
     # A plain encoder's configuration counts labels too: those of a classifier that is not there.
     architecture = next(iter(config.architectures or ()), "")
     if architecture.endswith("ForSequenceClassification") and config.num_labels != 1:

@@ -23,9 +23,9 @@ def largest_logits(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor
     features, matrix, bias = backbone.predict(states)
     wide, offsets = aligned(matrix, bias)
     step = rows_at_once(states.shape[1] * len(wide), states.device)
-    largest = [
-        _largest(functional.linear(part, wide, offsets)) for part in torch.split(features, step)
-    ]
+    # One row is never cut: a trace of the model (encoders/int8.py) would keep the size of a piece.
+    parts = torch.split(features, step) if len(features) > 1 else (features,)
+    largest = [_largest(functional.linear(part, wide, offsets)) for part in parts]
     found = torch.cat(largest)[:, : len(matrix)].float()
     return torch.where(inside.any(1, keepdim=True), found, 0)
 

@@ -30,6 +30,14 @@ def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
     }
 
 
+def read_config(name: str) -> Any:
+    """The configuration of a model, which is little to read where its weights are much."""
+    from transformers import AutoConfig
+
+    with quiet(), explained(name):
+        return AutoConfig.from_pretrained(name)
+
+
 def load_seeded(
     model_class: Any, name: str, options: dict[str, Any], seed: int
 ) -> tuple[Any, set[str]]:

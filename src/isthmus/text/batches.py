@@ -36,8 +36,17 @@ def bucketed_order(
 
 
 def length_sorted_batches(
-    lengths: Sequence[int] | npt.NDArray[np.integer], batch: int
+    lengths: Sequence[int] | npt.NDArray[np.integer], tokens: int
 ) -> list[npt.NDArray[np.int64]]:
-    """Batches of like length, longest first: memory runs out at once or never."""
+    """Batches of like length, longest first: memory runs out at once or never.
+
+    Padded to its longest, a batch holds at most `tokens`, so all cost about the same; a text that
+    is longer than that is alone.
+    """
     order = np.argsort(-np.asarray(lengths), kind="stable")
-    return [order[start : start + batch] for start in range(0, len(order), batch)]
+    batches, start = [], 0
+    while start < len(order):
+        size = max(1, tokens // max(1, int(lengths[order[start]])))
+        batches.append(order[start : start + size])
+        start += size
+    return batches

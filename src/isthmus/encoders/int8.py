@@ -1,0 +1,156 @@
+"""Encoding in 8-bit integers through ONNX Runtime: for CPUs that are slow in bf16."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from isthmus.config.cache import cache_folder
+from isthmus.config.output import whole_folder, writing
+from isthmus.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from isthmus.encoders.encoder import Encoder, Tokens
+
+_FILE = "model.onnx"
+_OPSET = 17
+_EXAMPLE = 8  # tokens of the text that the model is traced with: any number will do
+_NEIGHBOURS = 10
+
+
+class Int8Model:
+    """An encoder whose matrix products are of integers; once made, it is kept in the cache.
+
+    Weights are quantised per output, activations when they come, by the range of all that is
+    computed at once. A vector must not depend on its company, so every text goes alone (and needs
+    no padding), as many at a time as there are threads.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        runtime = _runtime()
+        self._float32 = _Alone(encoder).eval()
+        folder = cache_folder() / f"int8-onnxruntime-{runtime.__version__}" / encoder.fingerprint
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_name(f".{folder.name}.lock")):
+                if not (folder / _FILE).is_file():
+                    with whole_folder(folder) as partial:
+                        _write(self._float32, partial)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = runtime.InferenceSession(
+            folder / _FILE, options, providers=["CPUExecutionProvider"]
+        )
+        threads = torch.get_num_threads()
+        self._threads = ThreadPoolExecutor(threads, "encoding")
+        self.batches = 4 * threads  # so many texts at once that threads seldom wait for each other
+
+    def represent(self, rows: Sequence[Tokens]) -> Tensor:
+        """The float32 vectors of some texts."""
+        return torch.from_numpy(np.concatenate(list(self._threads.map(self._run, rows))))
+
+    def difference(self, rows: Sequence[Tokens]) -> str:
+        """What the integers change for some documents, as a sentence with numbers."""
+        with torch.inference_mode():
+            vectors = torch.cat([self._float32(torch.tensor([row])) for row in rows])
+        exact, found = normalize(vectors), normalize(self.represent(rows))
+        # Of a document without terms nothing can change.
+        cosines = torch.where(exact.any(1) | found.any(1), (exact * found).sum(1), 1)
+        count = min(_NEIGHBOURS, len(rows) - 1)
+        both = zip(_nearest(exact, count), _nearest(found, count), strict=True)
+        shared = sum(len(one & other) for one, other in both) / max(1, count * len(rows))
+        return (
+            f"onnx-int8: {len(rows):,} documents have cosines of {cosines.mean():.4f} on average "
+            f"and {cosines.min():.4f} at least with their vectors in float32, and keep "
+            f"{shared:.0%} of their {count} nearest neighbours among themselves"
+        )
+
+    def _run(self, row: Tokens) -> Any:
+        return self._session.run(None, {"ids": np.array([row], dtype=np.int64)})[0]
+
+
+class _Alone(nn.Module):
+    """One text without padding in, its vector out."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        assert encoder.backbone.word_embeddings.dtype == torch.float32, "rounded already"
+        self.backbone = encoder.backbone  # for its parameters
+        self.encoder = encoder
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.encoder.represent_documents(ids, torch.ones_like(ids))
+
+
+def _nearest(vectors: Tensor, count: int) -> list[set[int]]:
+    """Of each vector, the places of those nearest to it, itself left out."""
+    cosines = vectors @ vectors.T
+    cosines.fill_diagonal_(-torch.inf)
+    return [set(places) for places in cosines.topk(count).indices.tolist()]
+
+
+def _write(model: _Alone, folder: Path) -> None:
+    try:
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+    except ImportError:
+        raise _missing("onnx") from None
+
+    whole = folder / "float32.onnx"
+    example = torch.from_numpy(model.encoder.tokenizer.regular_ids[:1]).expand(1, _EXAMPLE)
+    with _still(), torch.no_grad():
+        torch.onnx.export(
+            model,
+            (example,),
+            whole,
+            input_names=["ids"],
+            output_names=["vectors"],
+            dynamic_axes={"ids": {1: "length"}},
+            opset_version=_OPSET,
+            dynamo=False,  # the newer exporter needs one more package
+        )
+        quantize_dynamic(
+            whole,
+            folder / _FILE,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            # To 7 bits: chips without VNNI add pairs of products in 16, which 8 bits overflow.
+            reduce_range=True,
+            weight_type=QuantType.QInt8,
+        )
+    whole.unlink()
+
+
+def _runtime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise _missing("onnxruntime") from None
+    return onnxruntime
+
+
+def _missing(package: str) -> MissingPackageError:
+    return MissingPackageError(package, extra="onnx", needed_for="encoding.backend=onnx-int8")
+
+
+@contextmanager
+def _still() -> Iterator[None]:
+    """Without the many warnings of exporter and quantiser, of which none is for a user."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

@@ -1,0 +1,178 @@
+"""Encoding in integers: near float32, alone in every company, made once."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from isthmus.encoders import DenseEncoder, SparseEncoder, load_encoder, load_int8_encoder
+from isthmus.encoders.dense import DenseSettings
+from isthmus.encoders.sparse import SparseSettings
+from isthmus.errors import IsthmusError, MissingPackageError
+from isthmus.indexes.manifest import read_manifest
+from isthmus.nn.backbone import _HEADS, Backbone
+from isthmus.records import Document
+from isthmus.search import IndexSettings, index, open_searcher
+from isthmus.text.new_tokenizer import new_tokenizer
+
+TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
+TEXTS = ["the quick fox", "dog", "", "jumps over the lazy dog and the fox " * 9, "quick brown"]
+DOCUMENTS = [Document(str(number), text) for number, text in enumerate(TEXTS)]
+KINDS = {
+    "dense": (DenseEncoder, DenseSettings(pooling="mean", document_max_length=48)),
+    "sparse": (SparseEncoder, SparseSettings(document_max_length=48)),
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def encoder(kind: str, architecture: str = "bert") -> DenseEncoder | SparseEncoder:
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": len(TOKENIZER), "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 80,
+        "pad_token_id": TOKENIZER.pad_id, "dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48,
+        "initializer_range": 0.3, "bos_token_id": None, "eos_token_id": None, "cls_token_id": None,
+        "sep_token_id": None,
+    }  # fmt: skip
+    config = AutoConfig.for_model(architecture)
+    config.update({name: value for name, value in sizes.items() if hasattr(config, name)})
+    made, settings = KINDS[kind]
+    backbone = Backbone(AutoModelForMaskedLM.from_config(config))
+    return made(backbone, TOKENIZER, settings)  # type: ignore[arg-type, no-any-return]
+
+
+def rows(vectors: Any) -> np.ndarray:
+    return vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
+
+
+def cosines(one: Any, two: Any) -> np.ndarray:
+    one, two = rows(one), rows(two)
+    return (one * two).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(two, axis=1)
+
+
+@pytest.mark.parametrize("architecture", _HEADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_product_with_weights_is_of_integers(
+    kind: str, architecture: str, cache: Path
+) -> None:
+    made = encoder(kind, architecture)
+    exact = made.encode_documents(DOCUMENTS)
+    made.use_int8()
+    found = made.encode_documents(DOCUMENTS)
+    assert cosines(found, exact).min() > 0.98
+    assert abs(found - exact).max() > 0, "computed otherwise"
+    (file,) = cache.glob("*/*/model.onnx")
+    products = [node.op_type for node in onnx.load(file).graph.node]
+    module = made.backbone if kind == "sparse" else made.backbone.encoder
+    layers = sum(isinstance(part, nn.Linear) for part in module.modules())
+    assert products.count("MatMulInteger") == layers
+    assert products.count("MatMul") == 4, "those of attention alone: two in each layer"
+    assert [path.name for path in file.parent.iterdir()] == ["model.onnx"], "nothing left over"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_company_changes_no_number_at_all(kind: str) -> None:
+    made = encoder(kind)
+    made.use_int8()
+    together = rows(made.encode_documents(DOCUMENTS))
+    for place, document in enumerate(DOCUMENTS):
+        np.testing.assert_array_equal(rows(made.encode_documents([document]))[0], together[place])
+    backwards = rows(made.encode_documents(DOCUMENTS[::-1]))
+    np.testing.assert_array_equal(backwards[::-1], together)
+    assert rows(made.encode_documents([])).shape == (0, made.dimension)
+    queries = rows(made.encode_queries(TEXTS[:2]))
+    np.testing.assert_array_equal(queries, together[:2])
+
+
+def test_it_is_made_once_for_the_same_weights(cache: Path) -> None:
+    encoder("dense").use_int8()
+    (file,) = cache.glob("*/*/model.onnx")
+    made = file.stat().st_mtime_ns
+    again = encoder("dense")
+    again.use_int8()
+    assert file.stat().st_mtime_ns == made
+    other = encoder("dense")
+    with torch.no_grad():
+        other.backbone.word_embeddings[:, :5] += 1
+    other.use_int8()
+    assert len(list(cache.glob("*/*/model.onnx"))) == 2
+    assert abs(rows(other.encode_queries(TEXTS)) - rows(again.encode_queries(TEXTS))).max() > 1e-3
+
+
+def test_the_difference_in_words() -> None:
+    made = encoder("sparse")
+    exact = made.encode_documents(DOCUMENTS)
+    made.use_int8()
+    expected = cosines(made.encode_documents(DOCUMENTS), exact)
+    said = made.difference_of_int8(DOCUMENTS)
+    assert said.startswith("onnx-int8: 5 documents have cosines of")
+    mean, least = re.findall(r"0\.\d{4}|1\.0000", said)
+    assert float(mean) == pytest.approx(expected.mean(), abs=1e-4)
+    assert float(least) == pytest.approx(expected.min(), abs=1e-4)
+    assert "of their 4 nearest neighbours" in said
+    assert "of their 0 nearest neighbours" in made.difference_of_int8(DOCUMENTS[:1])
+
+
+def test_a_changed_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = encoder("dense")
+    made.use_int8()
+    assert made._int8 is not None
+    many = [Document("", " ".join(np.random.default_rng(n).choice(TEXTS[3].split(), 9)))
+            for n in range(40)]  # fmt: skip
+    share = int(re.findall(r"keep (\d+)%", made.difference_of_int8(many))[0])
+    assert 60 < share <= 100
+    broken = made._int8.represent
+    monkeypatch.setattr(made._int8, "represent", lambda rows: broken(rows[::-1]))
+    assert int(re.findall(r"keep (\d+)%", made.difference_of_int8(many))[0]) < share / 2
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "onnxruntime.quantization"])
+def test_packages_that_are_not_installed(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError, match="onnx") as caught:
+        encoder("dense").use_int8()
+    assert caught.value.remedy == "pip install 'isthmus[onnx]'"
+    assert caught.value.where == "encoding.backend=onnx-int8"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_filled_in_integers(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder(kind).save(tmp_path / "model")
+    lines = (json.dumps({"_id": d.id, "text": d.text}) for d in DOCUMENTS if d.text)
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    corpus, model = str(tmp_path / "corpus.jsonl"), str(tmp_path / "model")
+    settings = IndexSettings.parse({"encoding": {"backend": "onnx-int8"}, "block_size": 2}, "test")
+    folder = index(corpus, tmp_path / "int8", model, settings)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("onnx-int8: 2 documents have cosines of 0.9") == 1, "once, of the first block"
+    origin = read_manifest(folder).encoder
+    assert origin is not None
+    assert origin.backend == "onnx-int8"
+    with pytest.raises(IsthmusError, match="int8"):  # its vectors are not those asked for now
+        index(corpus, folder, model)
+    in_floats = load_encoder(model)
+    assert origin.fingerprint == in_floats.fingerprint == load_int8_encoder(model).fingerprint
+    (ranking,) = open_searcher(folder).index.search(in_floats.encode_queries(["dog"]), 4, ["q"])
+    (expected,) = open_searcher(index(corpus, tmp_path / "torch", model)).index.search(
+        in_floats.encode_queries(["dog"]), 4, ["q"]
+    )
+    assert set(ranking.document_ids) == set(expected.document_ids)
+    assert ranking.scores == pytest.approx(expected.scores, rel=0.1)
+    assert ranking.scores != expected.scores, "other vectors"
