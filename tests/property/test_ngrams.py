@@ -63,8 +63,8 @@ def build(documents: list[list[str]], size: int, folder: str, source: str = "s")
     return tokenise(texts, source, serialised, workers=1, cache=Path(folder))
 
 
-def one_after_the_other(tasks: Iterable[Any], jobs: int) -> Iterator[Any]:
-    return (function(*arguments, **named) for function, arguments, named in tasks)
+def one_after_the_other(tasks: Iterable[Any], jobs: int, folder: Path) -> Iterator[Any]:
+    return (function(*arguments) for function, arguments in tasks)
 
 
 def tiny(patch: pytest.MonkeyPatch, block: int) -> None:
@@ -78,13 +78,8 @@ def tiny(patch: pytest.MonkeyPatch, block: int) -> None:
     patch.setattr(pmi_module, "_PIECE_TOKENS", 5)
     patch.setattr("os.fsync", lambda _: None)  # thousands of tiny files
     # Real pools are shut down at the end; there is none.
-    patch.setattr(ngrams_module, "get_reusable_executor", Pool)
-    patch.setattr(pmi_module, "get_reusable_executor", Pool)
-
-
-class Pool:
-    def shutdown(self) -> None:
-        pass
+    patch.setattr(ngrams_module, "let_go", lambda jobs: None)
+    patch.setattr(pmi_module, "let_go", lambda jobs: None)
 
 
 def least_memory(corpus: TokenisedCorpus) -> int:

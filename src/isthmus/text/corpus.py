@@ -8,7 +8,7 @@ block is written beside its name and renamed, the manifest comes last.
 from __future__ import annotations
 
 import json
-import os
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,14 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
-from joblib import Parallel, delayed
-from joblib.externals.loky import get_reusable_executor
 from tokenizers import Tokenizer as FastTokenizer
 
 from isthmus.config.cache import cache_folder
 from isthmus.config.output import write_json, writing
 from isthmus.progress import Bar
 from isthmus.records import Document
+from isthmus.text.parallel import in_parallel, let_go, places
 from isthmus.text.sentences import sentence_starts
 
 _FORMAT = 2
@@ -127,6 +126,8 @@ def tokenise(
 ) -> TokenisedCorpus:
     """The tokenised form of a corpus, built on all cores unless it is there already.
 
+    Where a cluster is in use, on its cores; `cache` must then be a folder that its machines share.
+
     Args:
         documents: Read only when there is something to build; never held in memory as a whole.
         source: The corpus's own fingerprint.
@@ -138,7 +139,7 @@ def tokenise(
     """
     identity = [str(_FORMAT), source, tokenizer, str(titles)]
     fingerprint = xxhash.xxh3_128_hexdigest("\0".join(identity).encode())
-    folder = (cache or cache_folder()) / "tokenised" / fingerprint
+    folder = (cache or cache_folder()).absolute() / "tokenised" / fingerprint
     if not (folder / _MANIFEST).is_file():
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -153,19 +154,17 @@ def _build(
     blocks = _blocks(documents, titles)
     first = list(islice(blocks, 2))
     # Starting processes costs more than one block is worth.
-    jobs = 1 if len(first) < 2 else workers or os.cpu_count() or 1
+    jobs = 1 if len(first) < 2 else workers or places()
     names = []
-    pool = Parallel(n_jobs=jobs, return_as="generator", pre_dispatch="2*n_jobs")
     tasks = (
-        delayed(_write_block)(folder / f"block-{number:06d}.arrow", ids, texts, tokenizer)
+        (_write_block, (folder / f"block-{number:06d}.arrow", ids, texts, tokenizer))
         for number, (ids, texts) in enumerate(chain(first, blocks))
     )
     with Bar("tokenise", unit="documents") as bar:
-        for name, count in pool(tasks):
+        for name, count in in_parallel(tasks, jobs, folder):
             names.append(name)
             bar.advance(count)
-    if jobs > 1:
-        get_reusable_executor().shutdown()  # idle workers would keep their memory for minutes
+    let_go(jobs)
     for torn in folder.glob(".block-*.partial"):
         torn.unlink(missing_ok=True)
     return names
@@ -198,7 +197,7 @@ def _write_block(file: Path, ids: list[str], texts: list[str], tokenizer: str) -
             "sentences": pa.array(sentences, ints),
         }
     ).combine_chunks()
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}.partial")
     with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     partial.replace(file)

@@ -9,9 +9,7 @@ The folder `ngrams/` appears whole, by one rename.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
-from joblib import Parallel, delayed
-from joblib.externals.loky import get_reusable_executor
 
 from isthmus.config.output import write_json, writing
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.progress import Bar
 from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.parallel import in_parallel, let_go, machines, places
 from isthmus.text.spills import (
     CountType,
     Keys,
@@ -129,8 +126,9 @@ def count_ngrams(
     Args:
         corpus: What to count; the result is stored beside it.
         tokenizer: The one that made the corpus.
-        memory: The most bytes that all processes together allocate for it.
-        workers: Processes; None means one per core. Fewer are taken where memory is short.
+        memory: The most bytes that all processes of a machine together allocate for it.
+        workers: Processes; None means one per core, of all machines where a cluster is in use.
+            Fewer are taken where memory is short.
 
     """
     folder = corpus.folder / "ngrams"
@@ -160,7 +158,7 @@ class _Counting:
         self.corpus, self.tokenizer, self.building = corpus, tokenizer, building
         self.tables = building / "tables"
         self.tokens = int(corpus.lengths.sum(dtype=np.int64))
-        self.jobs, self.entries = _share(self.tokens, memory, workers or os.cpu_count() or 1)
+        self.jobs, self.entries = _share(self.tokens, memory * machines(), workers or places())
         self.regular = regular_tokens(tokenizer)
         self.dtype = np.dtype("<u4" if self.tokens < 1 << 32 else "<u8")
         # Equal pieces for all processes.
@@ -182,8 +180,7 @@ class _Counting:
             if pending:
                 self._count(pending)
                 self._merge(pending)
-        if self.jobs > 1:
-            get_reusable_executor().shutdown()  # idle workers would keep their memory for minutes
+        let_go(self.jobs)
         for torn in self.tables.glob(".*.partial"):
             torn.unlink()
         self._describe()
@@ -198,14 +195,14 @@ class _Counting:
     def _count(self, orders: list[int]) -> None:
         """Counts every piece by itself."""
         tasks = (
-            delayed(_count_piece)(
+            (_count_piece, (
                 piece, {order: self._spill(order, number) for order in orders},
                 self.regular, self.tables, self.dtype,
-            )
+            ))
             for number, piece in enumerate(self.pieces)
         )  # fmt: skip
         with Bar("count n-grams", self.tokens, unit="tokens") as bar:
-            for done in in_parallel(tasks, self.jobs):
+            for done in in_parallel(tasks, self.jobs, self.building):
                 bar.advance(done)
 
     def _merge(self, orders: list[int]) -> None:
@@ -218,10 +215,10 @@ class _Counting:
                 cuts = cuts_of(found, self.entries, self.jobs)
                 parts = [self.building / f"part-{order}-{n:06d}" for n in range(len(cuts) - 1)]
                 tasks = (
-                    delayed(merge_range)(found, cuts[number], cuts[number + 1], part)
+                    (merge_range, (found, cuts[number], cuts[number + 1], part))
                     for number, part in enumerate(parts)
                 )
-                for done in in_parallel(tasks, self.jobs):
+                for done in in_parallel(tasks, self.jobs, self.building):
                     bar.advance(done)
                 merged = [Spill.open(part, self.dtype) for part in parts]
                 self._write_tables(order, merged)
@@ -289,14 +286,6 @@ class _Coding:
             keys <<= np.uint64(self.bits)
             keys |= windows[:, place]
         return keys
-
-
-def in_parallel(tasks: Iterable[Any], jobs: int) -> Iterator[Any]:
-    """The results of joblib's tasks in their order, few of them waiting."""
-    results: Iterator[Any] = Parallel(
-        n_jobs=jobs, return_as="generator", pre_dispatch="2*n_jobs", batch_size=1
-    )(tasks)
-    return results
 
 
 def _share(tokens: int, memory: int, workers: int) -> tuple[int, int]:

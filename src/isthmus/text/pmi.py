@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from functools import lru_cache
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
-from joblib import delayed
-from joblib.externals.loky import get_reusable_executor
 
 from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.progress import Bar
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.text.ngrams import NgramCounts, in_parallel
+from isthmus.text.ngrams import NgramCounts
+from isthmus.text.parallel import in_parallel, let_go, places
 from isthmus.text.spills import write_array, write_whole
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.text.windows import ORDERS, Piece, cut, read, regular_tokens, windows_of
@@ -95,17 +93,16 @@ def _compute(
 ) -> list[Path]:
     pieces = list(cut(corpus, _PIECE_TOKENS))
     parts = [building / f"part-{_PIECE_TOKENS}-{number:06d}" for number in range(len(pieces))]
-    jobs = 1 if len(pieces) < 2 else os.cpu_count() or 1
+    jobs = 1 if len(pieces) < 2 else places()
     tasks = (
-        delayed(_write_part)(part, piece, counts.folder, regular, minimum_count)
+        (_write_part, (part, piece, counts.folder.absolute(), regular, minimum_count))
         for part, piece in zip(parts, pieces, strict=True)
     )
     tokens = int(corpus.lengths.sum(dtype=np.int64))
     with Bar("weigh n-grams", tokens, unit="tokens") as bar:
-        for done in in_parallel(tasks, jobs):
+        for done in in_parallel(tasks, jobs, building):
             bar.advance(done)
-    if jobs > 1:
-        get_reusable_executor().shutdown()  # idle workers would keep their memory for minutes
+    let_go(jobs)
     return parts
 
 

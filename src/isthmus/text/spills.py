@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ def write_spill(file: Path, keys: Keys, counts: Counts | None, dtype: CountType)
 
 def write_whole(file: Path, write: Callable[[Any], None]) -> None:
     """Writes a file that appears under its name only when it is whole."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}.partial")
     with partial.open("wb") as stream:
         write(stream)
         stream.flush()

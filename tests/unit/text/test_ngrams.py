@@ -156,6 +156,7 @@ def test_an_interrupted_count_under_another_bound_starts_anew(
 
 # The tokenizer without transformers, which takes long to import.
 COUNT = """
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,7 +166,7 @@ from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 ngrams._ENTRY_BYTES, ngrams._WORTH_PROCESSES, pmi._PIECE_TOKENS = 1 << 14, 0, 1000
 corpus, workers = TokenisedCorpus(Path(sys.argv[1])), int(sys.argv[3])
-pmi.os.cpu_count = lambda: workers
+os.cpu_count = lambda: workers
 backend = FastTokenizer.from_file(sys.argv[2])
 tokenizer = Tokenizer(SimpleNamespace(backend_tokenizer=backend, all_special_ids=[0, 1, 2, 3, 4]))
 counts = ngrams.count_ngrams(corpus, tokenizer, 56 << 20, workers)

@@ -87,7 +87,7 @@ def test_what_an_interrupted_call_computed_is_kept(
             raise KeyboardInterrupt
         return read(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pmi_module.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr(pmi_module, "_PIECE_TOKENS", 2)
     monkeypatch.setattr(pmi_module, "read", reading)
     with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,194 @@
+"""Tasks over the machines of a cluster: results in order, what a dead machine held done again."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from isthmus import __version__
+from isthmus.cluster.settings import ClusterSettings
+from isthmus.config.output import writing
+from isthmus.errors import IsthmusError, MismatchError, OutputError
+from isthmus.progress import notice
+
+Result = TypeVar("Result")
+Task = tuple[Callable[..., Result], tuple[Any, ...]]
+_LIVES = 10  # machines that may die under one task before it is taken for the cause
+_AHEAD = 2  # tasks per place that wait, so that no machine does
+
+in_use: ContextVar[Cluster | None] = ContextVar("in_use", default=None)
+
+
+def current() -> Cluster | None:
+    """The cluster that the work at hand is to be spread over; None on one machine."""
+    return in_use.get()
+
+
+class Cluster:
+    """The machines of a Ray cluster that this process has joined.
+
+    They share folders: what one writes, all others and this process read under the same path.
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self.settings = settings
+
+    def places(self, on_gpus: bool = False) -> int:
+        """How many tasks can run at a time, on the machines that are there now."""
+        there = _ray().cluster_resources()
+        places = int(there.get("CPU", 0)) // self.settings.cpus
+        if on_gpus and (gpus := self._gpus(there)):
+            places = min(places, int(there.get("GPU", 0) / gpus))
+        return max(1, places)
+
+    @property
+    def machines(self) -> int:
+        """How many machines are there now."""
+        return max(1, sum(bool(node["Alive"]) for node in _ray().nodes()))
+
+    def map(
+        self, tasks: Iterable[Task[Result]], folder: Path, on_gpus: bool = False
+    ) -> Iterator[Result]:
+        """The results of functions with their arguments, in the order in which these come.
+
+        Few tasks are taken ahead of the results. A task whose machine dies runs again on another,
+        perhaps while the first, only out of reach, still runs: it must write what it writes into
+        `folder`, under a name of its own, and rename it. `on_gpus`: it uses one where there is one.
+        """
+        ray = _ray()
+        gpus = self._gpus(ray.cluster_resources()) if on_gpus else 0
+        portion = {"num_cpus": self.settings.cpus, "num_gpus": gpus}
+        self._say_if_nobody_has(CPU=self.settings.cpus, GPU=gpus)
+        run = ray.remote(max_retries=_LIVES, scheduling_strategy="SPREAD", **portion)(_run)
+        waiting: deque[Any] = deque()
+        with _marked(folder) as marker:
+            try:
+                for function, arguments in tasks:
+                    waiting.append(run.remote(marker, function, *arguments))
+                    if len(waiting) >= _AHEAD * self.places(on_gpus):
+                        yield _fetch(waiting.popleft())
+                while waiting:
+                    yield _fetch(waiting.popleft())
+            finally:
+                for reference in waiting:
+                    ray.cancel(reference)
+
+    def serve(self, makers: Sequence[Task[Any]]) -> list[Served]:
+        """Objects that live on the machines, each made there by a function with its arguments.
+
+        An object whose machine dies is made again on another. They end with the connection.
+        """
+        # Without a core of their own they start at once, however many there are.
+        holder = _ray().remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Holder)
+        spread = holder.options(scheduling_strategy="SPREAD")
+        return [Served(spread.remote(make, arguments)) for make, arguments in makers]
+
+    def share(self, value: Any) -> Any:
+        """What stands for a value among the arguments of `Served.ask`, and is sent once."""
+        return _ray().put(value)
+
+    def _say_if_nobody_has(self, **portion: float) -> None:
+        # No error: some clusters grow when they are asked for more than they have.
+        found = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
+        if not any(all(has.get(k, 0) >= n for k, n in portion.items()) for has in found):
+            wanted = " and ".join(f"{amount:g} {kind}" for kind, amount in portion.items())
+            notice(f"no machine of the cluster has {wanted}: tasks wait until one joins")
+
+    def _gpus(self, there: dict[str, float]) -> float:
+        if self.settings.gpus is not None:
+            return self.settings.gpus
+        return 1 if there.get("GPU", 0) else 0
+
+
+class Served:
+    """An object on some machine of a cluster."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Calls a method there; what comes back waits for its result here."""
+        reference = self._handle.call.remote(__version__, method, *arguments)
+        return lambda: _fetch(reference)
+
+
+class _Holder:
+    def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._make, self._arguments = make, arguments
+        self._made: Any = None
+
+    def call(self, version: str, method: str, *arguments: Any) -> Any:
+        # Made at the first call, and not before: only a call can answer with an error.
+        _check_version(version)
+        if self._made is None:
+            self._made = self._make(*self._arguments)
+        return getattr(self._made, method)(*arguments)
+
+
+def _run(marker: tuple[str, Path], function: Callable[..., Result], *arguments: Any) -> Result:
+    version, file = marker
+    _check_version(version)
+    if not file.is_file():
+        raise OutputError(
+            f"the machine {platform.node()!r} does not see the folder {str(file.parent)!r}",
+            where="--cluster",
+            allowed="a folder that every machine reads and writes under the same path",
+            remedy="put --output, and ISTHMUS_CACHE, on storage that all machines share",
+        )
+    return function(*arguments)
+
+
+def _check_version(expected: str) -> None:
+    if expected != __version__:
+        raise MismatchError(
+            f"the machine {platform.node()!r} has isthmus {__version__}, this one has {expected}",
+            where="--cluster",
+            allowed=f"isthmus {expected} on every machine",
+            remedy=f"pip install isthmus=={expected} there",
+        )
+
+
+@contextmanager
+def _marked(folder: Path) -> Iterator[tuple[str, Path]]:
+    """A file in a folder, by which a machine knows that it sees the very same folder."""
+    folder = folder.absolute()
+    marker = folder / f".seen-{secrets.token_hex(8)}"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    try:
+        yield __version__, marker
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+def _ray() -> Any:
+    """Ray without its types, which know no function of any number of arguments."""
+    return import_module("ray")
+
+
+def _fetch(reference: Any) -> Any:
+    from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
+
+    try:
+        return _ray().get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, IsthmusError):
+            raise error.cause from None
+        raise
+    except (NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
+        raise OutputError(
+            f"a task was begun {_LIVES + 1} times and its machine or process died every time: "
+            f"{str(error).strip().splitlines()[0]}",
+            where="--cluster",
+            allowed="tasks that fit the memory of the machines they run on",
+            remedy="take more cores for a task, so that fewer run beside each other "
+            "(--set cluster.cpus=…), or make shards smaller (--set cluster.shard_documents=…)",
+        ) from None

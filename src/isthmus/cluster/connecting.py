@@ -1,0 +1,60 @@
+"""Joining a Ray cluster for the length of a job, and leaving it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from isthmus.cluster.cluster import Cluster, in_use
+from isthmus.cluster.settings import LOCAL, ClusterSettings
+from isthmus.errors import InputError, MissingPackageError
+
+
+@contextmanager
+def connected(settings: ClusterSettings | None) -> Iterator[Cluster | None]:
+    """A cluster, which parallel work inside the block goes to; None where none is asked for.
+
+    A program that has joined a Ray cluster by itself stays in that one.
+    """
+    if settings is None:
+        yield None
+        return
+    try:
+        # Nobody is told of what is done here.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+    except ImportError:
+        raise MissingPackageError("ray", extra="cluster", needed_for="--cluster") from None
+    joined = not ray.is_initialized()
+    if joined:
+        _join(settings.address)
+    cluster = Cluster(settings)
+    token = in_use.set(cluster)
+    try:
+        yield cluster
+    finally:
+        in_use.reset(token)
+        if joined:
+            ray.shutdown()
+
+
+def _join(address: str) -> None:
+    import ray
+
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address == LOCAL else None,
+            log_to_driver=False,  # what goes wrong in a task reaches us as an error
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            f"no Ray cluster answers at {address!r}: {first[0]}",
+            where="--cluster",
+            allowed=f"{LOCAL}, auto, or HOST:PORT of a running cluster",
+            remedy="start one (ray start --head), check the address, or use --cluster local",
+        ) from None

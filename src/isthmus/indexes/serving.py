@@ -1,0 +1,83 @@
+"""An index in segments, searched by many machines: each holds some of the segments open."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from isthmus.cluster import Cluster, current
+from isthmus.indexes.dense import Backend, DenseIndex
+from isthmus.indexes.manifest import SEGMENTS, Manifest
+from isthmus.indexes.segments import SegmentedIndex, merged, open_index, read_deleted
+from isthmus.progress import notice
+from isthmus.records import Ranking
+
+if TYPE_CHECKING:
+    from isthmus.indexes.bm25 import Bm25Index
+    from isthmus.indexes.inverted import InvertedIndex
+
+Index: TypeAlias = "DenseIndex | InvertedIndex | SegmentedIndex | Bm25Index"
+
+
+def spread(index: Index, folder: Path, backend: Backend = "numpy") -> Index | ServedIndex:
+    """The index as it is; or, where a cluster is in use, held open by its machines.
+
+    An index in one piece, which one machine searches as well as many, stays here.
+    """
+    cluster = current()
+    if cluster is None:
+        return index
+    if isinstance(index, SegmentedIndex) and index.manifest.segments:
+        return ServedIndex(cluster, folder, index, backend)
+    notice(f"{folder} is in one piece: it is searched here, not on the cluster")
+    return index
+
+
+class ServedIndex:
+    """Answers as the index that it was made of, from segments that lie open all over a cluster."""
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, index: SegmentedIndex, backend: Backend = "numpy"
+    ) -> None:
+        assert index.manifest.segments is not None
+        self._cluster = cluster
+        self.manifest = index.manifest
+        self.store = index.store
+        segments = index.manifest.segments
+        shares = min(len(segments), cluster.places())
+        # As they are in this moment's manifest, whatever a writer makes of the index since.
+        parts = [
+            self.manifest.model_copy(update={"segments": segments[share::shares]})
+            for share in range(shares)
+        ]
+        place = folder.absolute()
+        self._served = cluster.serve([(_open, (place, part, backend)) for part in parts])
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def search(
+        self,
+        vectors: Any,
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Ranking]:
+        """The `depth` documents of highest inner product per query, equal ones by document id."""
+        listed = None if among is None else list(among)
+        shared = [self._cluster.share(value) for value in (vectors, list(query_ids), listed)]
+        asked = [one.ask("search", shared[0], depth, *shared[1:]) for one in self._served]
+        answers = [wait() for wait in asked]
+        return [
+            merged(query_id, rankings, depth)
+            for query_id, rankings in zip(query_ids, zip(*answers, strict=True), strict=True)
+        ]
+
+
+def _open(folder: Path, manifest: Manifest, backend: Backend) -> SegmentedIndex:
+    segments = manifest.segments or []
+    indexes: list[Any] = [open_index(folder / SEGMENTS / one.name, backend) for one in segments]
+    return SegmentedIndex(
+        manifest, indexes, [read_deleted(folder, one.deleted) for one in segments]
+    )

@@ -1,0 +1,362 @@
+"""Three machines do what one does, with the same results, also when one of them dies at work."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from isthmus.cluster import Cluster, ClusterSettings, connected, current
+from isthmus.cluster.cluster import _run
+from isthmus.collections import Problems, open_collection, read_queries
+from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
+from isthmus.errors import InputError, MismatchError, MissingPackageError, SettingsError
+from isthmus.indexes.manifest import CorpusOrigin, Description, read_manifest, verify, workplace
+from isthmus.indexes.serving import ServedIndex
+from isthmus.indexes.sharding import ShardedBuilder
+from isthmus.nn.backbone import Backbone
+from isthmus.records import Document
+from isthmus.search import IndexSettings, SearchSettings, index, merge, open_searcher, search
+from isthmus.search import indexing as indexing_module
+from isthmus.text import corpus as corpus_module
+from isthmus.text import ngrams as ngrams_module
+from isthmus.text import pmi as pmi_module
+from isthmus.text.corpus import tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.ngrams import count_ngrams
+from isthmus.text.pmi import pmi_column
+from isthmus.text.tokenizer import Tokenizer
+
+ray = pytest.importorskip("ray", reason="the extra [cluster] is not installed")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="clusters run on Linux and macOS")
+
+SHARD, BLOCK, DEPTH = 192, 64, 50
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+
+@pytest.fixture(scope="module")
+def cranfield(shared_data: Path) -> Path:
+    return shared_data / "collections" / "cranfield"
+
+
+@pytest.fixture(scope="module")
+def documents(cranfield: Path) -> list[Document]:
+    return list(open_collection(str(cranfield), Problems("skip")).documents())
+
+
+@pytest.fixture(scope="module")
+def tokenizer(documents: list[Document]) -> Tokenizer:
+    return new_tokenizer([document.contents() for document in documents], 1000)
+
+
+@pytest.fixture(scope="module")
+def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A dense and a sparse encoder of random weights."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=64, initializer_range=0.3,
+    )  # fmt: skip
+    lengths = {"query_max_length": 32, "document_max_length": 64}
+    backbone = Backbone(BertForMaskedLM(config))
+    sparse = SparseSettings(**lengths, document_terms=60, query_terms=30)
+    DenseEncoder(backbone, tokenizer, DenseSettings(**lengths)).save(_made(folder / "dense"))
+    SparseEncoder(backbone, tokenizer, sparse).save(_made(folder / "sparse"))
+    return {"dense": folder / "dense", "sparse": folder / "sparse"}
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Any]:
+    """Three machines of one core each, which this process has joined."""
+    from ray.cluster_utils import Cluster as Machines
+
+    # Workers on other machines know nothing of where this process runs.
+    found = Machines(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    try:
+        found.add_node(**NODE)
+        found.add_node(**NODE)
+        ray.init(address=found.address, log_to_driver=False)
+        yield found
+    finally:
+        ray.shutdown()
+        found.shutdown()
+
+
+@pytest.fixture
+def cluster(machines: Any) -> Iterator[Cluster]:
+    with connected(_settings(machines)) as found:
+        assert found is not None
+        yield found
+
+
+def _settings(machines: Any) -> ClusterSettings:
+    return ClusterSettings(address=machines.address, shard_documents=SHARD - 1)
+
+
+class Killer(threading.Thread):
+    """Kills a machine once three shards are being encoded, and watches who begins what."""
+
+    def __init__(self, machines: Any, building: Path) -> None:
+        super().__init__()
+        self.machines, self.building = machines, building
+        self.seen: set[str] = set()
+        self.killed = False
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.01):
+            # The progress of an attempt says that at least one of its blocks was encoded.
+            begun = {file.parent.name for file in self.building.glob(".attempt-*/progress.json")}
+            self.seen |= begun
+            if len(begun) == 3 and not self.killed:
+                victim = self.machines.worker_nodes.copy().pop()
+                self.machines.remove_node(victim, allow_graceful=False)
+                self.killed = True
+
+    def attempts(self) -> Counter[str]:
+        """How often each shard was begun."""
+        return Counter(name.removeprefix(".attempt-").partition("-")[0] for name in self.seen)
+
+
+def test_a_machine_dies_while_encoding(
+    machines: Any, cranfield: Path, models: dict[str, Path], tmp_path: Path
+) -> None:
+    model, corpus = str(models["sparse"]), str(cranfield)
+    one = index(corpus, tmp_path / "one", model, IndexSettings(block_size=BLOCK, problems="skip"))
+    killer = Killer(machines, workplace(tmp_path / "many"))
+    killer.start()
+    settings = IndexSettings(block_size=BLOCK, problems="skip", cluster=_settings(machines))
+    many = index(corpus, tmp_path / "many", model, settings)
+    killer.ended.set()
+    killer.join()
+    assert killer.killed, "the index was whole before a machine could be killed at work on it"
+    assert max(killer.attempts().values()) > 1, "nothing was begun again"
+    assert not workplace(many).exists()
+    manifest, single = verify(many), read_manifest(one)
+    assert manifest.identity() == single.identity()
+    assert manifest.documents == single.documents
+    assert [part.documents for part in manifest.segments or ()] == [192] * 7 + [54]
+    machines.add_node(**NODE)
+    queries = cranfield / "queries.jsonl.zst"
+    answers = [
+        search(folder, queries=queries, run=tmp_path / f"{n}.trec", settings=chosen)
+        for n, (folder, chosen) in enumerate(
+            [
+                (one, SearchSettings(tag="run")),
+                (many, SearchSettings(tag="run")),
+                (many, SearchSettings(tag="run", cluster=_settings(machines))),
+            ]
+        )
+    ]
+    whole = Path(str(answers[0])).read_text()
+    assert whole.count("\n") > 10_000
+    for other in answers[1:]:
+        assert Path(str(other)).read_text() == whole
+
+
+def test_dense_vectors_and_rankings_are_the_same(
+    machines: Any, cluster: Cluster, cranfield: Path, models: dict[str, Path], tmp_path: Path
+) -> None:
+    model, corpus = str(models["dense"]), str(cranfield)
+    one = index(corpus, tmp_path / "one", model, IndexSettings(block_size=BLOCK, problems="skip"))
+    settings = IndexSettings(block_size=BLOCK, problems="skip", cluster=_settings(machines))
+    many = index(corpus, tmp_path / "many", model, settings)
+    parts = [np.load(file) for file in sorted(many.glob("segments/*/vectors.npy"))]
+    np.testing.assert_array_equal(np.concatenate(parts), np.load(one / "vectors.npy"))
+    queries = list(read_queries(cranfield / "queries.jsonl.zst"))[:20]
+    served = open_searcher(many)
+    assert isinstance(served.index, ServedIndex)
+    expected = open_searcher(one).search(queries, DEPTH)
+    assert served.search(queries, DEPTH) == expected
+    # A machine that held some segments is gone, and others open them.
+    process = _fetch_process(served.index)
+    os.kill(process, signal.SIGKILL)
+    assert served.search(queries, DEPTH) == expected
+    assert _fetch_process(served.index) != process
+    ids = expected[0].document_ids
+    assert served.documents(ids) == open_searcher(one).documents(ids)
+    index(corpus, many, model, IndexSettings(block_size=BLOCK, problems="skip"))  # is the same
+    merge(many)
+    np.testing.assert_array_equal(np.load(many / "vectors.npy"), np.load(one / "vectors.npy"))
+    assert open_searcher(many).search(queries, DEPTH) == expected
+
+
+def _fetch_process(served: ServedIndex) -> int:
+    """The process that holds the first of the segments open."""
+    handle = served._served[0]._handle
+    return int(ray.get(handle.__ray_call__.remote(lambda _: os.getpid())))
+
+
+def test_what_was_built_before_an_interruption_stays(
+    cluster: Cluster,
+    cranfield: Path,
+    documents: list[Document],
+    models: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    settings = IndexSettings(block_size=BLOCK, problems="skip")
+    one = index(str(cranfield), tmp_path / "one", str(models["dense"]), settings)
+    description = Description(
+        **{k: v for k, v in read_manifest(one) if k in Description.model_fields}
+    )
+    fill = partial(indexing_module._fill_shard, {}, settings)
+    folder = tmp_path / "many"
+
+    def torn() -> Iterator[Document]:
+        yield from documents[: 7 * SHARD]  # by then the first of at most six are asked for
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ShardedBuilder(cluster, folder, description, SHARD).add(torn(), fill)
+    assert not folder.exists()
+    built = sorted(workplace(folder).glob("shards/segments/*/vectors.npy"))
+    assert len(built) > 1, "nothing to keep was built before the interruption"
+    before = {file.parent.name: file.stat().st_ino for file in built}
+    (built[0].parent / "manifest.json").unlink()  # as after a power cut
+    builder = ShardedBuilder(cluster, folder, description, SHARD)
+    builder.add(documents, fill)
+    builder.finish({})
+    after = {file.parent.name: file.stat().st_ino for file in folder.glob("segments/*/vectors.npy")}
+    assert len(after) == 8
+    kept = [name for name in before if after[name] == before[name]]
+    assert kept == list(before)[1:]
+    parts = [np.load(file) for file in sorted(folder.glob("segments/*/vectors.npy"))]
+    np.testing.assert_array_equal(np.concatenate(parts), np.load(one / "vectors.npy"))
+
+
+def test_only_segments_of_the_same_work_are_kept(tmp_path: Path) -> None:
+    description = Description(
+        kind="dense", corpus=CorpusOrigin(spec="c", fingerprint="c"), titles=True, dimension=4
+    )
+    cluster = Cluster(ClusterSettings(address="local"))
+    segments = workplace(tmp_path / "many") / "shards" / "segments"
+
+    def prepare(size: int, texts: bool = True) -> list[str]:
+        chosen = description.model_copy(update={"texts": texts})
+        ShardedBuilder(cluster, tmp_path / "many", chosen, size)
+        found = [file.name for file in segments.iterdir()]
+        (segments / "000001").mkdir(exist_ok=True)
+        return found
+
+    assert prepare(10) == []
+    assert prepare(10) == ["000001"]
+    assert prepare(20) == []
+    assert prepare(20, texts=False) == []
+    assert prepare(20, texts=False) == ["000001"]
+
+
+def test_tokenising_and_counting_make_the_same_files(
+    cluster: Cluster,
+    documents: list[Document],
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(corpus_module, "_BLOCK_DOCUMENTS", 300)
+    monkeypatch.setattr(ngrams_module, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(pmi_module, "_PIECE_TOKENS", 50_000)
+
+    def work(cache: Path) -> Path:
+        corpus = tokenise(documents, "cranfield", tokenizer.serialised, cache=cache)
+        counts = count_ngrams(corpus, tokenizer)
+        pmi_column(corpus, counts, tokenizer, 2)
+        return corpus.folder
+
+    ran: list[str] = []
+    plain: Callable[..., Any] = cluster.map
+    monkeypatch.setattr(
+        cluster, "map", lambda tasks, folder: plain(_noted(tasks, ran), folder), raising=True
+    )
+    many = work(tmp_path / "many")
+    assert set(ran) == {"_write_block", "_count_piece", "merge_range", "_write_part"}
+    token = current()
+    assert token is cluster
+    alone = threading.Thread(target=work, args=[tmp_path / "one"])  # where no cluster is in use
+    alone.start()
+    alone.join()
+    (one,) = (tmp_path / "one" / "tokenised").iterdir()
+    names = sorted(str(f.relative_to(one)) for f in one.rglob("*") if f.suffix != ".lock")
+    assert names == sorted(str(f.relative_to(many)) for f in many.rglob("*") if f.suffix != ".lock")
+    files = [name for name in names if (one / name).is_file()]
+    assert len(files) > 10
+    assert filecmp.cmpfiles(one, many, files, shallow=False)[0] == files
+
+
+def _noted(tasks: Any, names: list[str]) -> Iterator[Any]:
+    for function, arguments in tasks:
+        names.append(function.__name__)
+        yield function, arguments
+
+
+def test_errors_of_other_machines_arrive(
+    cluster: Cluster, documents: list[Document], models: dict[str, Path], tmp_path: Path
+) -> None:
+    encoder = indexing_module._load(str(models["dense"]), "torch")
+    assert encoder is not None
+    description = indexing_module._describe(
+        CorpusOrigin(spec="c", fingerprint="c"), encoder, IndexSettings()
+    )
+    assert description.encoder is not None
+    other = description.encoder.model_copy(update={"fingerprint": "another"})
+    builder = ShardedBuilder(
+        cluster, tmp_path / "index", description.model_copy(update={"encoder": other}), SHARD
+    )
+    with pytest.raises(MismatchError, match="has another encoder") as caught:
+        builder.add(documents, partial(indexing_module._fill_shard, {}, IndexSettings()))
+    assert caught.value.where == str(models["dense"])
+    assert not list(workplace(tmp_path / "index").glob("*attempt*"))
+
+
+def test_a_portion_that_nobody_has_is_told(
+    machines: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for cpus in (1, 2):
+        greedy = Cluster(ClusterSettings(address=machines.address, cpus=cpus))
+        assert not list(greedy.map([], tmp_path))
+        told = "no machine of the cluster has 2 CPU" in " ".join(capsys.readouterr().err.split())
+        assert told == (cpus == 2)
+
+
+def test_a_machine_that_cannot_help_says_why(tmp_path: Path) -> None:
+    from isthmus import __version__
+
+    with pytest.raises(MismatchError, match=r"has isthmus .*, this one has 0\.0\.1"):
+        _run(("0.0.1", tmp_path), print)
+    with pytest.raises(Exception, match="does not see the folder") as caught:
+        _run((__version__, tmp_path / "elsewhere" / "marker"), print)
+    assert "ISTHMUS_CACHE" in caught.value.remedy  # type: ignore[attr-defined]
+
+
+def test_what_cannot_be_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="BM25 index is not built on a cluster"):
+        index("corpus", "out", settings=IndexSettings(cluster=ClusterSettings(address="local")))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", _refused)
+    with pytest.raises(InputError, match="no Ray cluster answers at 'there:1': nobody"):
+        index("c", "o", "m", IndexSettings(cluster=ClusterSettings(address="there:1")))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackageError) as caught:
+        index("c", "o", "m", IndexSettings(cluster=ClusterSettings(address="local")))
+    assert caught.value.remedy == "pip install 'isthmus[cluster]'"
+
+
+def _refused(**_: object) -> None:
+    raise ConnectionError("nobody\nlistens")
