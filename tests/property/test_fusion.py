@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.records import Ranking
-from isthmus.search.fusion import Fusion, fusions
+from isthmus.search.fusion import fuse as fuse_rankings
+from isthmus.search.fusion import fusions
 
 rankings = st.dictionaries(
     st.sampled_from("abcdefghij"), st.integers(-20, 20).map(float), max_size=10
@@ -19,12 +20,13 @@ every_fusion = pytest.mark.parametrize("name", fusions.names())
 
 
 def fuse(name: str, pairs: list[tuple[Ranking, float]]) -> Ranking:
-    fusion: Fusion = fusions.load(name)
-    return fusion([ranking for ranking, _ in pairs], [weight for _, weight in pairs])
+    return fuse_rankings(
+        [ranking for ranking, _ in pairs], [weight for _, weight in pairs], fusions.load(name)
+    )
 
 
 def test_the_shipped_fusions() -> None:
-    assert fusions.names() == ["reciprocal_rank", "weighted_sum"]
+    assert fusions.names() == ["raw_sum", "reciprocal_rank", "weighted_sum"]
 
 
 @every_fusion
@@ -66,8 +68,8 @@ def test_reciprocal_rank_by_hand(pairs: list) -> None:
     assert dict(fuse("reciprocal_rank", pairs)) == pytest.approx(expected)
 
 
-@given(pairs=systems, normalization=st.sampled_from(["min_max", "none"]))
-def test_weighted_sum_by_hand(pairs: list, normalization: str) -> None:
+@given(pairs=systems, name=st.sampled_from(["weighted_sum", "raw_sum"]))
+def test_sums_by_hand(pairs: list, name: str) -> None:
     documents = {d for ranking, _ in pairs for d in ranking.document_ids}
     expected = dict.fromkeys(documents, 0.0)
     for ranking, weight in pairs:
@@ -77,16 +79,13 @@ def test_weighted_sum_by_hand(pairs: list, normalization: str) -> None:
         low, high = min(scores.values()), max(scores.values())
         for document_id in documents:
             score = scores.get(document_id, low)
-            if normalization == "min_max":
+            if name == "weighted_sum":
                 if low == high:
                     score = 1.0 if document_id in scores else 0.0
                 else:
                     score = (score - low) / (high - low)
             expected[document_id] += weight * score
-    fused = fusions.load("weighted_sum")(
-        [ranking for ranking, _ in pairs], [weight for _, weight in pairs], normalization
-    )
-    assert dict(fused) == pytest.approx(expected, abs=1e-12)
+    assert dict(fuse(name, pairs)) == pytest.approx(expected, abs=1e-12)
 
 
 @given(pairs=systems, shift=st.integers(-5, 5), stretch=st.sampled_from([0.5, 2.0, 8.0]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.dense import Backend, DenseIndex
+from isthmus.indexes.dense import DenseIndex
 from isthmus.indexes.documents import DocumentStore, DocumentWriter
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin
 from isthmus.indexes.selection import best
@@ -38,10 +38,12 @@ def problems(
 depths = st.integers(1, 50)
 block_sizes = st.integers(1, 45)
 dtypes = st.sampled_from(["float32", "float16"])
-backends = st.sampled_from(["numpy", "faiss"])
+scans = st.sampled_from(["numpy", "faiss", "int8"])
 
 
-def build(folder: Path, vectors: np.ndarray, ids: list[str], dtype: str) -> Path:
+def build(
+    folder: Path, vectors: np.ndarray, ids: list[str], dtype: str, codes: str | None = None
+) -> Path:
     description = Description(
         kind="dense",
         corpus=CorpusOrigin(spec="c", fingerprint="c"),
@@ -49,12 +51,20 @@ def build(folder: Path, vectors: np.ndarray, ids: list[str], dtype: str) -> Path
         encoder=EncoderOrigin(name="e", fingerprint="e"),
         dimension=vectors.shape[1],
         dtype=dtype,  # type: ignore[arg-type]
+        codes=codes,  # type: ignore[arg-type]
     )
     with DenseBuilder(folder / "index", description) as builder:
         for start in range(0, len(ids), 7):
             block = [Document(i, "") for i in ids[start : start + 7]]
             builder.add(block, vectors[start : start + 7])
         return builder.finish({})
+
+
+def build_and_open(
+    folder: str, vectors: np.ndarray, ids: list[str], dtype: str, scan: str, block_rows: int
+) -> DenseIndex:
+    path = build(Path(folder), vectors, ids, dtype, "int8" if scan == "int8" else None)
+    return DenseIndex.open(path, "faiss" if scan == "faiss" else "numpy", block_rows)
 
 
 def brute_force(vectors: np.ndarray, query: np.ndarray, ids: list[str]) -> dict[str, float]:
@@ -65,19 +75,19 @@ def brute_force(vectors: np.ndarray, query: np.ndarray, ids: list[str]) -> dict[
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(ties), depths, block_sizes, dtypes, backends)
+@given(problems(ties), depths, block_sizes, dtypes, scans)
 def test_blocked_search_is_brute_force(
     problem: tuple[np.ndarray, np.ndarray, list[str]],
     depth: int,
     block_rows: int,
     dtype: str,
-    backend: Backend,
+    scan: str,
 ) -> None:
     vectors, queries, ids = problem
     names = [str(number) for number in range(len(queries))]
     with tempfile.TemporaryDirectory() as folder:
-        path = build(Path(folder), vectors, ids, dtype)
-        found = DenseIndex.open(path, backend, block_rows).search(queries, depth, names)
+        index = build_and_open(folder, vectors, ids, dtype, scan, block_rows)
+        found = index.search(queries, depth, names)
     assert found == [
         Ranking.sorted(name, brute_force(vectors, query, ids), depth)
         for name, query in zip(names, queries, strict=True)
@@ -85,20 +95,20 @@ def test_blocked_search_is_brute_force(
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(wild), depths, block_sizes, dtypes, backends)
+@given(problems(wild), depths, block_sizes, dtypes, scans)
 def test_nothing_better_is_missed_whatever_the_numbers(
     problem: tuple[np.ndarray, np.ndarray, list[str]],
     depth: int,
     block_rows: int,
     dtype: str,
-    backend: Backend,
+    scan: str,
 ) -> None:
     vectors, queries, ids = problem
     names = [str(number) for number in range(len(queries))]
     with tempfile.TemporaryDirectory() as folder:
-        path = build(Path(folder), vectors, ids, dtype)
-        found = DenseIndex.open(path, backend, block_rows).search(queries, depth, names)
-        stored = np.load(path / "vectors.npy").astype(np.float64)
+        index = build_and_open(folder, vectors, ids, dtype, scan, block_rows)
+        found = index.search(queries, depth, names)
+        stored = np.load(Path(folder) / "index" / "vectors.npy").astype(np.float64)
     for ranking, query in zip(found, queries.astype(np.float64), strict=True):
         exact = brute_force(stored, query, ids)
         # float64 sums in another order differ in their last bits, float32 ones far sooner.
@@ -108,6 +118,28 @@ def test_nothing_better_is_missed_whatever_the_numbers(
         assert ranking == Ranking.sorted(ranking.query_id, dict(ranking))
         for i in set(ids) - set(ranking.document_ids):
             assert exact[i] <= ranking.scores[-1] + tolerance
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(ties), depths, block_sizes, st.sets(st.integers(0, 60)))
+def test_among_is_brute_force_over_the_chosen(
+    problem: tuple[np.ndarray, np.ndarray, list[str]],
+    depth: int,
+    block_rows: int,
+    chosen: set[int],
+) -> None:
+    vectors, queries, ids = problem
+    # Ids that the index does not hold are nobody's.
+    among = [ids[number] if number < len(ids) else f"absent {number}" for number in sorted(chosen)]
+    names = [str(number) for number in range(len(queries))]
+    with tempfile.TemporaryDirectory() as folder:
+        index = build_and_open(folder, vectors, ids, "float32", "int8", block_rows)
+        found = index.search(queries, depth, names, among=among)
+        rows = index.store.locate(among).tolist()
+    assert rows == [number if number < len(ids) else -1 for number in sorted(chosen)]
+    for name, query, ranking in zip(names, queries, found, strict=True):
+        scores = brute_force(vectors, query, ids)
+        assert ranking == Ranking.sorted(name, {i: scores[i] for i in among if i in scores}, depth)
 
 
 @given(

@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.finetune.candidates import NOTHING, Candidates
-from isthmus.finetune.drawing import draw
-from isthmus.finetune.margins import highest_allowed
-from isthmus.finetune.mining import MiningSettings, shuffled
+from isthmus.finetune.mining.candidates import NOTHING, Candidates
+from isthmus.finetune.mining.drawing import draw
+from isthmus.finetune.mining.margins import highest_allowed
+from isthmus.finetune.mining.mine import MiningSettings, shuffled
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.records import Query
 

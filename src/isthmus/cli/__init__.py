@@ -8,17 +8,24 @@ import sys
 import typer
 
 from isthmus.cli import (
+    add,
+    delete,
     doctor,
     evaluate,
+    export,
     finetune,
     index,
     listing,
     masking,
+    merge,
     negatives,
+    parity,
     pretrain,
     quickstart,
     rerun,
     search,
+    sparsify,
+    tune,
 )
 
 app = typer.Typer(
@@ -37,8 +44,15 @@ for verb in (
     pretrain,
     finetune,
     index,
+    add,
+    delete,
+    merge,
     search,
+    tune,
+    sparsify,
     evaluate,
+    export,
+    parity,
     masking,
     negatives,
     rerun,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Output, Overrides
+from isthmus.cli.options import Cluster, Output, Overrides
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,6 +20,7 @@ def index(
     model: Annotated[
         str, typer.Option(help="The retriever: a run, a folder, a hub name; or bm25.")
     ] = "bm25",
+    cluster: Cluster = None,
     overrides: Overrides = None,
 ) -> None:
     """Encode a corpus and build an index that `search` opens at once.
@@ -30,6 +31,6 @@ def index(
     from isthmus.progress import result
     from isthmus.search import IndexSettings, index
 
-    values = resolve("index", None, None, overrides or ())
+    values = resolve("index", None, {"cluster.address": cluster}, overrides or ())
     folder = index(corpus, output, model, IndexSettings.parse(values, "--set"))
     result(f'index: {folder}\nnext: isthmus search {folder} "a query"')

@@ -36,7 +36,7 @@ def negatives(
     """
     from rich.console import Console
 
-    from isthmus.finetune.audit_report import audit_table, write_page
+    from isthmus.finetune.mining.report import audit_table, write_page
     from isthmus.inspection.negatives import negatives
 
     found = negatives(run, model, collection, recipe, overrides or ())

@@ -17,4 +17,11 @@ Overrides = Annotated[
         help="Overrides one value, e.g. --set training.learning_rate=1e-4. Repeatable.",
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Share the work among machines: HOST:PORT of a Ray cluster, auto, or local.",
+    ),
+]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides, Recipe
+from isthmus.cli.options import Cluster, Overrides, Recipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,6 +33,7 @@ def pretrain(
         str | None, typer.Option(help="Or from nothing, by size: tiny, mini, small, base.")
     ] = None,
     recipe: Recipe = "bow",
+    cluster: Cluster = None,
     overrides: Overrides = None,
     resume: Annotated[
         str | None,
@@ -58,5 +60,8 @@ def pretrain(
             remedy="leave out --recipe, or start anew without --resume in another --output",
         )
 
-    final = pretrain(corpus, output, model, init, recipe, overrides or (), resume)
+    chosen_cluster = [f"cluster.address={json.dumps(cluster)}"] if cluster is not None else []
+    final = pretrain(
+        corpus, output, model, init, recipe, [*chosen_cluster, *(overrides or ())], resume
+    )
     result(f"encoder: {final}\nnext: isthmus finetune --model {final.parent} --collection … ")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides
+from isthmus.cli.options import Cluster, Overrides
 
 
 def add_to(app: typer.Typer) -> None:
@@ -15,14 +15,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def search(
-    index: Annotated[str, typer.Argument(help="An index folder.")],
+    index: Annotated[str, typer.Argument(help="An index, or what `tune` wrote.")],
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
     queries: Annotated[
         str | None, typer.Option(help="Instead: a file of queries (jsonl or tsv).")
     ] = None,
     run: Annotated[str | None, typer.Option(help="And the TREC run file to write.")] = None,
     hybrid: Annotated[
-        str | None, typer.Option("--with", help="A second index to fuse with, BM25 say.")
+        list[str] | None,
+        typer.Option("--with", help="Another index to fuse with, BM25 say. Repeatable."),
     ] = None,
     rerank: Annotated[
         str | None, typer.Option(help="A cross-encoder that reads the best once more.")
@@ -31,6 +32,7 @@ def search(
         str | None, typer.Option(help="The encoder, where it is no longer where it was.")
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
+    cluster: Cluster = None,
     overrides: Overrides = None,
 ) -> None:
     """Search an index for one query, or write a run file for many.
@@ -43,7 +45,13 @@ def search(
     from isthmus.search import SearchSettings, search
     from isthmus.search.showing import hits_table
 
-    flags = {"depth": depth, "hybrid": hybrid, "model": model, "rerank.model": rerank}
+    flags = {
+        "depth": depth,
+        "hybrid": hybrid or None,
+        "model": model,
+        "rerank.model": rerank,
+        "cluster.address": cluster,
+    }
     settings = SearchSettings.parse(
         resolve("search", None, flags, overrides or ()), "isthmus search"
     )

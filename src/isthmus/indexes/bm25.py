@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,22 +106,32 @@ class Bm25Index:
         """Whether anything of a text is left after stop words are dropped."""
         return bool(self._analyzer.terms(text))
 
-    def search(self, texts: Sequence[str], depth: int, query_ids: Sequence[str]) -> list[Ranking]:
+    def search(
+        self,
+        texts: Sequence[str],
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Ranking]:
         """The `depth` documents of highest score per query, equal ones by document id.
 
-        Documents that share no term with the query score 0 and are not part of the answer.
+        Documents that share no term with the query score 0 and are not part of the answer. `among`
+        leaves only the documents of these ids; ids that the index does not hold are nobody's.
         """
         assert depth > 0
         assert len(texts) == len(query_ids)
-        return self.store.rankings(query_ids, [self._answer(text, depth) for text in texts])
+        rows = None if among is None else np.unique(self.store.locate(list(among)))
+        answers = [self._answer(text, depth, rows) for text in texts]
+        return self.store.rankings(query_ids, answers)
 
     def _answer(
-        self, text: str, depth: int
+        self, text: str, depth: int, among: npt.NDArray[np.int64] | None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         numbers = self._scorer.get_tokens_ids(self._analyzer.terms(text))
         if not numbers:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
         scores = self._scorer.get_scores_from_ids(numbers)
-        rows = np.flatnonzero(scores > 0)
+        rows = np.arange(len(scores)) if among is None else among[among >= 0]
+        rows = rows[scores[rows] > 0]
         chosen = rows[best(scores[rows], self.store.ranks[rows], depth)]
         return chosen, scores[chosen]

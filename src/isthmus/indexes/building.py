@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from isthmus.config.output import publish, write_json, write_snapshot, writing
 from isthmus.errors import InputError, OutputError
+from isthmus.indexes.codes import write_codes
 from isthmus.indexes.dense import VECTORS, unusable
 from isthmus.indexes.documents import DOCUMENTS, DocumentWriter, flush
 from isthmus.indexes.manifest import (
@@ -160,7 +161,10 @@ class DenseBuilder:
             self._write_header(self.rows)
             flush(self._vectors)
             self._vectors.close()
-            norm = _largest_norm(self._index / VECTORS)
+            vectors = np.load(self._index / VECTORS, mmap_mode="r")
+            norm = _largest_norm(vectors)
+            if self._description.codes is not None:
+                write_codes(vectors, self._index)
             return complete(self._folder, self._description, request, self.rows, norm)
 
     def _resume(self) -> tuple[int, int]:
@@ -205,8 +209,7 @@ def refuse_empty(rows: int, description: Description) -> None:
         )
 
 
-def _largest_norm(file: Path) -> float:
-    vectors = np.load(file, mmap_mode="r")
+def _largest_norm(vectors: npt.NDArray[np.floating[Any]]) -> float:
     blocks = range(0, len(vectors), _NORM_ROWS)
     return max(
         float(np.linalg.norm(vectors[start : start + _NORM_ROWS].astype(np.float64), axis=1).max())

@@ -1,38 +1,47 @@
 """Exact dense search: inner products with every vector, in blocks, in bounded memory.
 
-The products of a block are computed in float32, which rounds differently for another block
-size, another batch or another machine. So they only choose candidates: whatever lies within the
-rounding error of the cut is scored again in float64, and those scores decide. The answer is the
-same whatever the block size, the batch and the backend, and identical vectors tie exactly.
+Products are computed in float32, or in integers of eight bits, which rounds differently for
+another block size, another batch or another machine. So they only choose candidates: whatever may
+lie above the cut is scored again in float64, and those scores decide. The answer is the same
+whatever the block size, the batch and the scan, and identical vectors tie exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.errors import InputError, MismatchError, MissingPackageError
+from isthmus.errors import InputError, MismatchError
+from isthmus.indexes.approximate import Approximate
+from isthmus.indexes.codes import Codes
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.manifest import Manifest, read_manifest
+from isthmus.indexes.scanning import (
+    BlasScan,
+    CodeScan,
+    Doubles,
+    FaissScan,
+    Floats,
+    Rows,
+    Scan,
+    import_faiss,
+)
 from isthmus.indexes.selection import best
 from isthmus.records import Ranking
 
 VECTORS = "vectors.npy"
-Backend = Literal["numpy", "faiss"]
+Backend = Literal["numpy", "faiss", "hnsw", "ivf"]
+Answer = tuple[Rows, Doubles]
 _BLOCK_BYTES = 2**26
-_QUERIES_AT_ONCE = 128
-
-_Floats = npt.NDArray[np.float32]
-_Doubles = npt.NDArray[np.float64]
-_Rows = npt.NDArray[np.int64]
+_MANY = 32  # queries that BLAS answers sooner together than integers one by one
 
 
 class DenseIndex:
-    """One vector per document, memory-mapped."""
+    """One vector per document, memory-mapped; where there are codes, they are scanned."""
 
     def __init__(
         self,
@@ -41,15 +50,21 @@ class DenseIndex:
         vectors: npt.NDArray[np.floating[Any]],
         backend: Backend = "numpy",
         block_rows: int | None = None,
+        codes: Codes | None = None,
+        approximate: Approximate | None = None,
     ) -> None:
         assert manifest.dimension is not None
         assert manifest.largest_norm is not None
         assert vectors.shape == (len(store), manifest.dimension)
         self.manifest = manifest
         self.store = store
-        self._vectors = vectors
+        self.vectors = vectors
         self._block_rows = block_rows or max(1, _BLOCK_BYTES // (4 * manifest.dimension))
-        self._candidates = _faiss_candidates() if backend == "faiss" else _numpy_candidates
+        self._backend = backend
+        self._codes = codes
+        self._approximate = approximate
+        if backend == "faiss":
+            import_faiss("backend=faiss")
 
     @classmethod
     def open(
@@ -58,58 +73,85 @@ class DenseIndex:
         """The index in a folder; nothing but the manifest is read yet."""
         manifest = read_manifest(folder, "dense")
         vectors = np.load(folder / VECTORS, mmap_mode="r")
-        return cls(manifest, DocumentStore(folder), vectors, backend, block_rows)
+        codes = Codes.open(folder) if manifest.codes is not None else None
+        near = Approximate.open(folder, backend, manifest) if backend in ("hnsw", "ivf") else None
+        return cls(manifest, DocumentStore(folder), vectors, backend, block_rows, codes, near)
 
     def __len__(self) -> int:
         return len(self.store)
 
     def search(
-        self, vectors: npt.NDArray[np.floating[Any]], depth: int, query_ids: Sequence[str]
+        self,
+        vectors: npt.NDArray[np.floating[Any]],
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
     ) -> list[Ranking]:
-        """The `depth` documents of highest inner product per query, equal ones by document id."""
+        """The `depth` documents of highest inner product per query, equal ones by document id.
+
+        `among` leaves only the documents of these ids; ids that the index does not hold are
+        nobody's.
+        """
+        return self.store.rankings(query_ids, self.find(vectors, depth, query_ids, among))
+
+    def find(
+        self,
+        vectors: npt.NDArray[np.floating[Any]],
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Answer]:
+        """Rows and scores of what `search` answers."""
         assert depth > 0
         assert len(vectors) == len(query_ids)
         queries = np.ascontiguousarray(vectors, dtype=np.float32)
         self._check(queries, query_ids)
-        margins = self._margins(queries)
         found = [(np.empty(0, dtype=np.int64), np.empty(0)) for _ in query_ids]
-        for start, block in self._blocks():
+        for near in self._near(queries, found, depth, among):
+            for number, rows in enumerate(near):
+                scores = self._exact(rows, queries[number])
+                found[number] = self._merge(found[number], rows, scores, depth)
+        return found
+
+    def _near(
+        self, queries: Floats, found: list[Answer], depth: int, among: Collection[str] | None
+    ) -> Iterator[Iterator[Rows]]:
+        """Block by block, of each query the rows that may be among its best."""
+        if among is not None:
+            rows = self.store.locate(list(among))
+            rows = np.unique(rows[rows >= 0])
+            for start in range(0, len(rows), self._block_rows):
+                yield iter([rows[start : start + self._block_rows]] * len(queries))
+            return
+        if self._approximate is not None:
+            yield self._approximate.near(queries, depth)
+            return
+        scan = self._scan(queries)
+        for first in range(0, len(self), self._block_rows):
             floors = np.array([s[-1] if len(s) == depth else -np.inf for _, s in found])
-            near = self._candidates(queries, block, depth, floors, margins)
-            for number, places in enumerate(near):
-                scores = _exact(block[places], queries[number])
-                found[number] = self._merge(found[number], places + start, scores, depth)
-        return self.store.rankings(query_ids, found)
+            yield scan(first, min(self._block_rows, len(self) - first), depth, floors)
 
-    def _blocks(self) -> Iterator[tuple[int, _Floats]]:
-        for start in range(0, len(self), self._block_rows):
-            block = self._vectors[start : start + self._block_rows]
-            yield start, np.ascontiguousarray(block, dtype=np.float32)
+    def _scan(self, queries: Floats) -> Scan:
+        assert self.manifest.largest_norm is not None
+        if self._codes is not None and self._backend == "numpy" and len(queries) < _MANY:
+            return CodeScan(self._codes, queries)
+        scan = FaissScan if self._backend == "faiss" else BlasScan
+        return scan(self.vectors, queries, self.manifest.largest_norm)
 
-    def _merge(
-        self, kept: tuple[_Rows, _Doubles], rows: _Rows, scores: _Doubles, depth: int
-    ) -> tuple[_Rows, _Doubles]:
+    def _exact(self, rows: Rows, query: Floats) -> Doubles:
+        # einsum and not a matrix product: BLAS sums a row differently depending on where it lies.
+        stored, asked = self.vectors[rows].astype(np.float64), query.astype(np.float64)
+        products: Doubles = np.einsum("ij,j->i", stored, asked, optimize=False)
+        return products
+
+    def _merge(self, kept: Answer, rows: Rows, scores: Doubles, depth: int) -> Answer:
         if not len(rows):
             return kept
         rows, scores = np.concatenate([kept[0], rows]), np.concatenate([kept[1], scores])
         chosen = best(scores, self.store.ranks[rows], depth)
         return rows[chosen], scores[chosen]
 
-    def _margins(self, queries: _Floats) -> _Doubles:
-        """How far a float32 product can lie from the exact one, per query.
-
-        n*u*|q|*|d| bounds the rounding of a sum of n products in any order (Higham, Accuracy and
-        Stability, section 3.1); the smallest normal number covers products that underflow.
-        """
-        assert self.manifest.largest_norm is not None
-        dimension = queries.shape[1]
-        lengths = np.linalg.norm(queries.astype(np.float64), axis=1)
-        unit = float(np.finfo(np.float32).eps)
-        tiny = float(np.finfo(np.float32).tiny)
-        margins: _Doubles = dimension * (unit * lengths * self.manifest.largest_norm + tiny)
-        return margins
-
-    def _check(self, queries: _Floats, query_ids: Sequence[str]) -> None:
+    def _check(self, queries: Floats, query_ids: Sequence[str]) -> None:
         if queries.ndim != 2 or queries.shape[1] != self.manifest.dimension:
             raise MismatchError(
                 f"the query vectors have shape {queries.shape}",
@@ -127,68 +169,8 @@ class DenseIndex:
             )
 
 
-def unusable(vectors: npt.NDArray[np.floating[Any]]) -> _Rows:
+def unusable(vectors: npt.NDArray[np.floating[Any]]) -> Rows:
     """Rows with NaN, infinity, or numbers so large that an inner product would overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float32, casting="same_kind")
     return np.flatnonzero(~np.isfinite(squares))
-
-
-def _exact(vectors: _Floats, query: _Floats) -> _Doubles:
-    # einsum and not a matrix product: BLAS sums a row differently depending on where it lies.
-    products: _Doubles = np.einsum(
-        "ij,j->i", vectors.astype(np.float64), query.astype(np.float64), optimize=False
-    )
-    return products
-
-
-class _Candidates(Protocol):
-    """Rows of a block that may be among the `depth` best, query after query.
-
-    `floors` are the exact scores a document must reach to enter at all.
-    """
-
-    def __call__(
-        self, queries: _Floats, block: _Floats, depth: int, floors: _Doubles, margins: _Doubles
-    ) -> Iterator[_Rows]: ...
-
-
-def _numpy_candidates(
-    queries: _Floats, block: _Floats, depth: int, floors: _Doubles, margins: _Doubles
-) -> Iterator[_Rows]:
-    for number, (floor, margin) in enumerate(zip(floors, margins, strict=True)):
-        place = number % _QUERIES_AT_ONCE
-        if place == 0:
-            products = queries[number : number + _QUERIES_AT_ONCE] @ block.T
-        cut = floor - margin
-        if np.isinf(floor) and len(block) > depth:
-            # `depth` documents exceed this product less one error, so nothing below it less two.
-            last = np.partition(products[place], len(block) - depth)[len(block) - depth]
-            cut = last - 2 * margin
-        yield np.flatnonzero(products[place] >= cut)
-
-
-def _faiss_candidates() -> _Candidates:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingPackageError("faiss", extra="ann", needed_for="backend=faiss") from None
-
-    def candidates(
-        queries: _Floats, block: _Floats, depth: int, floors: _Doubles, margins: _Doubles
-    ) -> Iterator[_Rows]:
-        # The search of IndexFlatIP on the memory-mapped block itself, without the index's copy.
-        # It may drop any of several equal scores, so it fetches on until the cut is passed.
-        count = min(depth + 8, len(block))
-        while True:
-            scores, rows = faiss.knn(queries, block, count, metric=faiss.METRIC_INNER_PRODUCT)
-            cuts = floors - margins
-            if count >= depth:
-                cuts = np.maximum(cuts, scores[:, depth - 1] - 2 * margins)
-            if count == len(block) or np.all(scores[:, -1] < cuts):
-                break
-            count = min(2 * count, len(block))
-        for row, score, cut in zip(rows, scores, cuts, strict=True):
-            yield row[score >= cut]
-
-    return candidates

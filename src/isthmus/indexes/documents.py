@@ -48,15 +48,12 @@ class DocumentStore:
 
     def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """The ids of the documents in these rows, taken block by block: rows may be millions."""
-        found = np.empty(len(rows), dtype=object)
-        blocks = np.searchsorted(self._starts, rows, side="right") - 1
-        places = np.argsort(blocks, kind="stable")
-        for same in np.split(places, np.flatnonzero(np.diff(blocks[places])) + 1):
-            if len(same):
-                block = blocks[same[0]]
-                column = self._blocks[block].column("id")
-                found[same] = column.take(pa.array(rows[same] - self._starts[block])).to_pylist()
-        return list(found)
+        return list(self._values("id", rows))
+
+    def documents(self, rows: npt.NDArray[np.int64]) -> list[Document]:
+        """The documents in these rows, taken block by block."""
+        columns = [self._values(name, rows) for name in ("id", "text", "title")]
+        return [Document(i, text or "", title) for i, text, title in zip(*columns, strict=True)]
 
     def rankings(
         self,
@@ -83,11 +80,36 @@ class DocumentStore:
         row = int(self._by_id[place])
         return row if self.id(row) == document_id else None
 
+    def locate(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The row of each of these ids, -1 where it is not here; a binary search of all at once."""
+        wanted = np.array([*ids, None], dtype=object)[:-1]
+        low, high = np.zeros(len(wanted), dtype=np.int64), np.full(len(wanted), len(self))
+        while len(open_ := np.flatnonzero(low < high)):
+            middle = (low[open_] + high[open_]) // 2
+            found = np.array([*self.ids(self._by_id[middle]), None], dtype=object)[:-1]
+            below = (found < wanted[open_]).astype(np.bool_)
+            low[open_[below]] = middle[below] + 1
+            high[open_[~below]] = middle[~below]
+        rows = self._by_id[np.minimum(low, len(self) - 1)].astype(np.int64)
+        here = np.array([*self.ids(rows), None], dtype=object)[:-1] == wanted
+        return np.where(here, rows, -1)
+
     def rows(self, ids: Collection[str]) -> npt.NDArray[np.int64]:
         """The rows of those of these ids that are here, ascending."""
         wanted = pa.array(list(ids), pa.large_string())
         found = [pc.is_in(block.column("id"), wanted) for block in self._blocks]
         return np.flatnonzero(pa.chunked_array(found, pa.bool_()).to_numpy())
+
+    def _values(self, name: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        found = np.empty(len(rows), dtype=object)
+        blocks = np.searchsorted(self._starts, rows, side="right") - 1
+        places = np.argsort(blocks, kind="stable")
+        for same in np.split(places, np.flatnonzero(np.diff(blocks[places])) + 1):
+            if len(same):
+                block = blocks[same[0]]
+                column = self._blocks[block].column(name)
+                found[same] = column.take(pa.array(rows[same] - self._starts[block])).to_pylist()
+        return found
 
     def _value(self, column: str, row: int) -> str:
         block = int(np.searchsorted(self._starts, row, side="right")) - 1

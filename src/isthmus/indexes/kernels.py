@@ -83,11 +83,14 @@ def scan(
     open_to_all = len(documents) == 0
     count, full = 0, depth
     threshold, high = floors[share], floors[share]
-    for block in blocks:
+    for turn in range(len(blocks)):
+        block = blocks[turn]
         for other in floors:
             threshold = max(threshold, other)
         if totals[block] < threshold or not (open_to_all or has_allowed[block]):
             continue
+        if turn + 1 < len(blocks):
+            _ask_for(query, blocks[turn + 1], postings)
         _score(query, block, postings, threshold, scores, bounds)
         for cell in range(len(bounds)):
             if bounds[cell] < threshold:
@@ -110,6 +113,22 @@ def scan(
                 found = np.concatenate((found, np.empty_like(found)))
                 reached = np.concatenate((reached, np.empty_like(reached)))
     return found[:count], reached[:count]
+
+
+@compiled
+def _ask_for(query: Plan, block: int, postings: Postings) -> None:
+    """Asks for what `_score` reads of a block whatever the threshold, which lies far apart."""
+    starts, lengths, records = query.starts[block], query.lengths[block], query.records[block]
+    offsets, values, cell_bounds = postings.offsets, postings.weights, postings.cell_bounds
+    for i in range(len(starts)):
+        if records[i] >= 0:
+            for cell in range(0, cell_bounds.shape[1], 64):
+                prefetch(cell_bounds, records[i] * cell_bounds.shape[1] + cell)
+        else:
+            for place in range(starts[i], starts[i] + lengths[i], 32):
+                prefetch(offsets, place)
+            for place in range(starts[i], starts[i] + lengths[i], 64):
+                prefetch(values, place)
 
 
 @compiled

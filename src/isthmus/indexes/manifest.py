@@ -17,6 +17,7 @@ from isthmus.errors import InputError, MismatchError, SettingsError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+SEGMENTS = "segments"
 Kind = Literal["dense", "inverted", "bm25"]
 _NAMES = {"dense": "a dense", "inverted": "an inverted", "bm25": "a bm25"}
 
@@ -50,10 +51,14 @@ class CorpusOrigin(Settings):
 
 
 class EncoderOrigin(Settings):
-    """Where the encoder came from, and the fingerprint of its weights, tokenizer and settings."""
+    """Where the encoder came from, and the fingerprint of its weights, tokenizer and settings.
+
+    The backend computed the documents' vectors with it.
+    """
 
     name: str
     fingerprint: str
+    backend: Literal["torch", "onnx-int8"] = "torch"
 
 
 class Description(Settings):
@@ -66,6 +71,7 @@ class Description(Settings):
     encoder: EncoderOrigin | None = None
     dimension: int | None = None
     dtype: Literal["float32", "float16"] | None = None
+    codes: Literal["int8"] | None = None
     inverted: InvertedSettings | None = None
     bm25: Bm25Settings | None = None
 
@@ -93,14 +99,29 @@ class StoredFile(Settings):
     xxh3: str
 
 
+class Segment(Settings):
+    """A part of an index that grows: a whole index of its own in `segments/`, never changed.
+
+    `deleted` names the file of those of its rows that no longer count, where there are any.
+    """
+
+    name: str
+    documents: int
+    deleted: str | None = None
+
+
 class Manifest(Description):
-    """A finished index: its description, counts and files."""
+    """A finished index: its description, counts and files; or the segments it consists of.
+
+    `documents` are those that can be found. An index in segments is replaced by replacing this.
+    """
 
     format: int = FORMAT
     created_by: str = f"isthmus {__version__}"
     documents: int
     largest_norm: float | None = None
     layout: Layout | None = None
+    segments: list[Segment] | None = None
     files: dict[str, StoredFile]
 
 
@@ -112,11 +133,7 @@ def write_manifest(
     layout: Layout | None = None,
 ) -> None:
     """Describes every file that is searched; an index exists from this moment on."""
-    files = {
-        file.name: StoredFile(bytes=file.stat().st_size, xxh3=_checksum(file))
-        for file in sorted(folder.iterdir())
-        if file.suffix in (".npy", ".arrow") or file.name.endswith(".index.json")
-    }
+    files = {file.name: stored_file(file) for file in sorted(folder.iterdir()) if is_searched(file)}
     manifest = Manifest(
         **dict(description),
         documents=documents,
@@ -125,6 +142,16 @@ def write_manifest(
         files=files,
     )
     write_json(folder / MANIFEST, manifest.model_dump())
+
+
+def is_searched(file: Path) -> bool:
+    """Whether a file of an index folder is one that a manifest vouches for."""
+    return file.suffix in (".npy", ".arrow") or file.name.endswith(".index.json")
+
+
+def stored_file(file: Path) -> StoredFile:
+    """What a manifest says about a file."""
+    return StoredFile(bytes=file.stat().st_size, xxh3=_checksum(file))
 
 
 def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
@@ -164,6 +191,13 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
             allowed=f"{_NAMES[kind]} index",
             remedy="open it with open_searcher, which knows all kinds",
         )
+    if kind is not None and manifest.segments is not None:
+        raise MismatchError(
+            f"the index {str(folder)!r} was added to and consists of segments",
+            where=str(folder),
+            allowed="an index as `isthmus index` and `isthmus merge` write it",
+            remedy=f"isthmus merge {folder}; or open it with open_searcher, which knows both",
+        )
     return manifest
 
 
@@ -175,6 +209,8 @@ def verify(folder: Path) -> Manifest:
             raise _damaged(
                 folder / name, f"{name!r} was changed: checksum {found}, not {stored.xxh3}"
             )
+    for segment in manifest.segments or ():
+        verify(folder / SEGMENTS / segment.name)
     return manifest
 
 

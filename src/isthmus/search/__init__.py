@@ -6,38 +6,83 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isthmus.search.hybrid import HybridSearcher, TunedWeight
+    from isthmus.search.comparing import Parity, ParitySettings, parity
+    from isthmus.search.exporting import ExportSettings, export
+    from isthmus.search.hybrid import HybridSearcher
     from isthmus.search.indexing import IndexSettings, index
+    from isthmus.search.pipeline import PipelineSearcher
     from isthmus.search.reranking import RerankingSearcher, RerankSettings
     from isthmus.search.searcher import Searcher, open_searcher
     from isthmus.search.searching import Hit, SearchSettings, search
+    from isthmus.search.sparsifying import Sparsification, SparsifySettings, sparsify
+    from isthmus.search.tuning import TuneSettings, Tuning, tune
+    from isthmus.search.updating import AddSettings, Writer, add, delete, merge, open_writer
+    from isthmus.search.weighing import TunedWeights, tune_weights
 
 __all__ = [
+    "AddSettings",
+    "ExportSettings",
     "Hit",
     "HybridSearcher",
     "IndexSettings",
+    "Parity",
+    "ParitySettings",
+    "PipelineSearcher",
     "RerankSettings",
     "RerankingSearcher",
     "SearchSettings",
     "Searcher",
-    "TunedWeight",
+    "Sparsification",
+    "SparsifySettings",
+    "TuneSettings",
+    "TunedWeights",
+    "Tuning",
+    "Writer",
+    "add",
+    "delete",
+    "export",
     "index",
+    "merge",
     "open_searcher",
+    "open_writer",
+    "parity",
     "search",
+    "sparsify",
+    "tune",
+    "tune_weights",
 ]
 
 _HOMES = {
+    "AddSettings": "updating",
+    "ExportSettings": "exporting",
     "Hit": "searching",
     "HybridSearcher": "hybrid",
     "IndexSettings": "indexing",
+    "Parity": "comparing",
+    "ParitySettings": "comparing",
+    "PipelineSearcher": "pipeline",
     "RerankSettings": "reranking",
     "RerankingSearcher": "reranking",
     "SearchSettings": "searching",
     "Searcher": "searcher",
-    "TunedWeight": "hybrid",
+    "Sparsification": "sparsifying",
+    "SparsifySettings": "sparsifying",
+    "TuneSettings": "tuning",
+    "TunedWeights": "weighing",
+    "Tuning": "tuning",
+    "Writer": "updating",
+    "add": "updating",
+    "delete": "updating",
+    "export": "exporting",
     "index": "indexing",
+    "merge": "updating",
     "open_searcher": "searcher",
+    "open_writer": "updating",
+    "parity": "comparing",
     "search": "searching",
+    "sparsify": "sparsifying",
+    "tune": "tuning",
+    "tune_weights": "weighing",
 }
 
 

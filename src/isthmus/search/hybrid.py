@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from isthmus.collections import Problems
 from isthmus.errors import SettingsError
 from isthmus.records import Document, Query, Ranking
-from isthmus.search.fusion import Fusion, fusions
+from isthmus.search.fusion import Fusion, fuse, fusions
 from isthmus.search.searcher import usable
-
-GRID = tuple(step / 20 for step in range(21))
 
 
 class Component(Protocol):
@@ -48,7 +45,7 @@ class HybridSearcher:
         self.searchers = tuple(searchers)
         self.weights = tuple(weights if weights is not None else [1.0] * len(self.searchers))
         self.candidates = candidates
-        self._fuse: Fusion = (
+        self.fusion: Fusion = (
             fusions.load(fusion, where="fusion") if isinstance(fusion, str) else fusion
         )
         good = len(self.weights) == len(self.searchers) and min(self.weights, default=0) >= 0
@@ -77,7 +74,10 @@ class HybridSearcher:
         A query that only some searchers can read (stop words alone, say) is answered by those.
         """
         answers = self.components(queries, depth, problems)
-        return [fused.top(depth) for fused in fuse(answers, self._fuse, self.weights)]
+        return [
+            fuse(rankings, self.weights, self.fusion).top(depth)
+            for rankings in zip(*answers, strict=True)
+        ]
 
     def documents(self, ids: Iterable[str]) -> list[Document]:
         """The documents with these ids, from the first searcher that keeps texts."""
@@ -91,46 +91,3 @@ class HybridSearcher:
         usable(queries, self.has_tokens, depth, problems)
         depth = max(depth, self.candidates)
         return [searcher.search(queries, depth, Problems("skip")) for searcher in self.searchers]
-
-    def tune_weight(
-        self,
-        queries: Sequence[Query],
-        measure: Callable[[Sequence[Ranking]], float],
-        grid: Sequence[float] = GRID,
-        depth: int = 1000,
-    ) -> TunedWeight:
-        """The weight w of the first of two searchers, 1 - w for the second, that measures best.
-
-        Every searcher runs once; only the fusion is repeated. Among equals the weight nearest to
-        one half wins: without evidence neither system deserves more.
-        """
-        if len(self.searchers) != 2:
-            raise SettingsError(
-                f"one weight cannot be tuned for {len(self.searchers)} searchers",
-                where="tune_weight",
-                allowed="a hybrid of two searchers",
-                remedy="combine two of them first: a hybrid is a searcher too",
-            )
-        answers = self.components(queries, depth)
-        curve = []
-        for weight in grid:
-            fused = fuse(answers, self._fuse, (weight, 1 - weight))
-            curve.append((weight, measure([ranking.top(depth) for ranking in fused])))
-        best = max(curve, key=lambda point: (point[1], -abs(point[0] - 0.5)))
-        return TunedWeight(best[0], best[1], tuple(curve))
-
-
-@dataclass(frozen=True, slots=True)
-class TunedWeight:
-    """The best weight of a grid, what it measured, and every point of the grid."""
-
-    weight: float
-    value: float
-    curve: tuple[tuple[float, float], ...]
-
-
-def fuse(
-    answers: Sequence[Sequence[Ranking]], fusion: Fusion, weights: Sequence[float]
-) -> list[Ranking]:
-    """One ranking per query from the answers of several systems to the same queries."""
-    return [fusion(rankings, weights) for rankings in zip(*answers, strict=True)]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import Settings
-from isthmus.errors import MismatchError
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.indexes.approximate import ApproximateSettings
 from isthmus.indexes.building import DenseBuilder, already_built
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
@@ -21,13 +24,26 @@ from isthmus.indexes.manifest import (
     EncoderOrigin,
     InvertedSettings,
 )
+from isthmus.indexes.sharding import ShardedBuilder
 from isthmus.progress import Bar, notice, track
+from isthmus.records import Document
+from isthmus.search.approximating import add_approximation, check_approximate
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
     from isthmus.indexes.inverting import InvertedBuilder
 
 BM25 = "bm25"
+Backend = Literal["torch", "onnx-int8"]
+_SAMPLE = 128  # documents on which the change of quality by int8 is measured
+
+
+class EncodingSettings(Settings):
+    """How documents become vectors; queries are always encoded by torch."""
+
+    backend: Backend = Field(
+        "torch", description="onnx-int8: in 8-bit integers, for CPUs that are slow in bf16"
+    )
 
 
 class IndexSettings(Settings):
@@ -36,10 +52,18 @@ class IndexSettings(Settings):
     titles: bool | None = Field(None, description="titles too; null: as the encoder was trained")
     texts: bool = Field(True, description="keep titles and texts in the index, to show results")
     dtype: Literal["float32", "float16"] = "float32"
+    codes: Literal["int8"] | None = Field(
+        None, description="int8: dense vectors in eight bits too, scanned first; scores stay exact"
+    )
+    approximate: ApproximateSettings | None = Field(
+        None, description="hnsw or ivf beside a dense index, for backend=hnsw or ivf in a search"
+    )
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
+    encoding: EncodingSettings = EncodingSettings()
     problems: Literal["refuse", "skip"] = "refuse"
     inverted: InvertedSettings = InvertedSettings()
     bm25: Bm25Settings = Bm25Settings()
+    cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 
 def index(
@@ -54,19 +78,39 @@ def index(
     and settings is reused.
     """
     settings = settings or IndexSettings()
-    output = Path(output)
+    if settings.cluster is not None and model in (None, BM25):
+        raise SettingsError(
+            "a BM25 index is not built on a cluster: its weights come from all documents at once",
+            where="--cluster",
+            allowed="an index of dense or sparse vectors",
+            remedy="leave out --cluster (BM25 takes seconds where vectors take hours), or give "
+            "--model",
+        )
+    with connected(settings.cluster) as cluster:
+        folder = _index(corpus, Path(output), model, settings, cluster)
+    if settings.approximate is not None:
+        notice(add_approximation(folder, model, settings.approximate).summary())
+    return folder
+
+
+def _index(
+    corpus: str, output: Path, model: str | None, settings: IndexSettings, cluster: Cluster | None
+) -> Path:
     problems = Problems(settings.problems)
     source = open_corpus(corpus, problems)
     origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
-    encoder = _load(model)
+    encoder = _load(model, settings.encoding.backend)
     description = _describe(origin, encoder, settings)
+    if settings.approximate is not None:
+        check_approximate(settings.approximate, description.kind, sharded=cluster is not None)
     if already_built(output, description):
         notice(f"{output} already holds this index; nothing to do")
         return output
     request = {
         "corpus": corpus,
         "model": model or BM25,
-        "settings": settings.model_dump(),
+        # Not the cluster: with it and without, the same index is built.
+        "settings": settings.model_dump(exclude={"cluster"}),
         "fingerprints": {
             "corpus": origin.fingerprint,
             "encoder": encoder.fingerprint if encoder is not None else None,
@@ -74,6 +118,8 @@ def index(
     }
     if encoder is None:
         _fill_bm25(source, output, description, request)
+    elif cluster is not None:
+        _fill_shards(cluster, source, output, description, request, settings)
     else:
         _fill(source, encoder, output, description, request, settings.block_size)
     if problems.counts:
@@ -81,12 +127,13 @@ def index(
     return output
 
 
-def _load(model: str | None) -> DenseEncoder | SparseEncoder | None:
+def _load(model: str | None, backend: Backend) -> DenseEncoder | SparseEncoder | None:
     if model in (None, BM25):
         return None
-    from isthmus.encoders import load_encoder  # brings torch, which BM25 does without
+    # Brings torch, which BM25 does without.
+    from isthmus.encoders import load_encoder, load_int8_encoder
 
-    return load_encoder(model)
+    return load_int8_encoder(model) if backend == "onnx-int8" else load_encoder(model)
 
 
 def _describe(
@@ -113,9 +160,12 @@ def _describe(
         corpus=corpus,
         titles=encoder.settings.titles,
         texts=settings.texts,
-        encoder=EncoderOrigin(name=name, fingerprint=encoder.fingerprint),
+        encoder=EncoderOrigin(
+            name=name, fingerprint=encoder.fingerprint, backend=settings.encoding.backend
+        ),
         dimension=encoder.dimension,
         dtype=None if sparse else settings.dtype,
+        codes=None if sparse else settings.codes,
         inverted=settings.inverted if sparse else None,
     )
 
@@ -147,6 +197,7 @@ def _fill(
     request: Mapping[str, Any],
     block_size: int,
 ) -> None:
+    assert description.encoder is not None
     with _builder(output, description) as builder:
         done, total = builder.rows, source.count()
         if done:
@@ -154,8 +205,57 @@ def _fill(
         remaining = islice(source.documents(), done, None)
         left = None if total is None else total - done
         with Bar(f"indexing {description.corpus.spec}", left, "documents") as bar:
-            for block in blocks(remaining, block_size):
-                vectors: Any = encoder.encode_documents(block)
+            for block, vectors in encoder.encode_blocks(blocks(remaining, block_size)):
+                if description.encoder.backend == "onnx-int8" and not bar.done:
+                    notice(encoder.difference_of_int8(block[:_SAMPLE]))
                 builder.add(block, vectors)
                 bar.advance(len(block))
         builder.finish(request)
+
+
+def _fill_shards(
+    cluster: Cluster,
+    source: Corpus,
+    output: Path,
+    description: Description,
+    request: Mapping[str, Any],
+    settings: IndexSettings,
+) -> None:
+    # Whole blocks, so that texts are encoded in the company they have on one machine: how a
+    # product of matrices is rounded can depend on it.
+    size = -(-cluster.settings.shard_documents // settings.block_size) * settings.block_size
+    builder = ShardedBuilder(cluster, output, description, size)
+    builder.add(source.documents(), partial(_fill_shard, request, settings))
+    builder.finish(request)
+
+
+def _fill_shard(
+    request: Mapping[str, Any],
+    settings: IndexSettings,
+    documents: Sequence[Document],
+    folder: Path,
+    description: Description,
+) -> None:
+    """What `_fill` does, of a part of the corpus, on a machine of a cluster."""
+    assert description.encoder is not None
+    encoder = _load_once(description.encoder.name, description.encoder.backend)
+    if encoder.fingerprint != description.encoder.fingerprint:
+        raise MismatchError(
+            f"a machine of the cluster has another encoder ({encoder.fingerprint}, not "
+            f"{description.encoder.fingerprint})",
+            where=description.encoder.name,
+            allowed="the same files under this path on every machine",
+            remedy="put the encoder on storage that all machines share",
+        )
+    with _builder(folder, description) as builder:
+        for block, vectors in encoder.encode_blocks(blocks(documents, settings.block_size)):
+            builder.add(block, vectors)
+        builder.finish(request)
+
+
+@lru_cache(maxsize=1)
+def _load_once(model: str, backend: Backend) -> DenseEncoder | SparseEncoder:
+    """The encoder, kept by the process for its next shard."""
+    encoder = _load(model, backend)
+    assert encoder is not None
+    return encoder

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from isthmus.collections import Problems
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.segments import open_index
+from isthmus.indexes.serving import spread
 from isthmus.records import Document, Query, Ranking
 
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.dense import Backend, DenseIndex
     from isthmus.indexes.inverted import InvertedIndex
+    from isthmus.indexes.segments import SegmentedIndex
+    from isthmus.indexes.serving import ServedIndex
 
 
 class Encoder(Protocol):
@@ -35,7 +38,9 @@ class Searcher:
     """Answers queries from one index, with the encoder that filled it (none for BM25)."""
 
     def __init__(
-        self, encoder: Encoder | None, index: DenseIndex | InvertedIndex | Bm25Index
+        self,
+        encoder: Encoder | None,
+        index: DenseIndex | InvertedIndex | SegmentedIndex | ServedIndex | Bm25Index,
     ) -> None:
         self.encoder = encoder
         self.index = index
@@ -73,6 +78,26 @@ class Searcher:
         found = {ranking.query_id: ranking for ranking in self._answer(texts, depth, ids)}
         return [found.get(query.id, Ranking(query.id)) for query in queries]
 
+    def score(self, queries: Sequence[Query], candidates: Sequence[Ranking]) -> list[Ranking]:
+        """The candidates of each query by the scores they have here, which `search` gives them too.
+
+        A document that shares no term with the query scores 0. A query that cannot be read here
+        gets an empty ranking.
+        """
+        readable = [number for number, q in enumerate(queries) if self.has_tokens(q.text)]
+        found = [Ranking(query.id) for query in queries]
+        if not readable:
+            return found
+        vectors = self._questions([queries[number].text for number in readable])
+        for place, number in enumerate(readable):
+            ids, query_id = candidates[number].document_ids, queries[number].id
+            if ids:
+                (scored,) = self.index.search(
+                    vectors[place : place + 1], len(ids), [query_id], among=ids
+                )
+                found[number] = Ranking.sorted(query_id, dict.fromkeys(ids, 0.0) | dict(scored))
+        return found
+
     @property
     def keeps_texts(self) -> bool:
         """Whether documents come with their texts."""
@@ -92,28 +117,27 @@ class Searcher:
         return [self.index.store.document(row) for row in rows.values() if row is not None]
 
     def _answer(self, texts: Sequence[str], depth: int, ids: Sequence[str]) -> list[Ranking]:
-        if not texts:
-            return []
-        if self.encoder is None:
-            return cast("Bm25Index", self.index).search(texts, depth, ids)
-        vectors = self.encoder.encode_queries(texts)
-        return cast("DenseIndex | InvertedIndex", self.index).search(vectors, depth, ids)
+        return self.index.search(self._questions(texts), depth, ids) if texts else []
+
+    def _questions(self, texts: Sequence[str]) -> Any:
+        """What the index is asked with: texts for BM25, vectors otherwise."""
+        return texts if self.encoder is None else self.encoder.encode_queries(texts)
 
 
 def open_searcher(
     folder: str | Path, model: str | None = None, backend: Backend = "numpy"
 ) -> Searcher:
-    """A searcher over an index folder, with the encoder recorded there or found at `model`."""
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    if manifest.kind == "bm25":
-        from isthmus.indexes.bm25 import Bm25Index
+    """A searcher over an index folder, with the encoder recorded there or found at `model`.
 
-        return Searcher(None, Bm25Index.open(folder))
+    Inside `with connected(…)`, the segments of an index lie open on the machines of the cluster.
+    """
+    folder = Path(folder)
+    index = open_index(folder, backend)
+    if (origin := index.manifest.encoder) is None:
+        return Searcher(None, index)
     from isthmus.encoders import load_encoder  # brings torch, which BM25 does without
 
-    assert manifest.encoder is not None
-    name = model or manifest.encoder.name
+    name = model or origin.name
     # Paths are recorded in full, hub names are not paths: an absolute one must still be there.
     if Path(name).is_absolute() and not Path(name).is_dir():
         raise InputError(
@@ -122,13 +146,7 @@ def open_searcher(
             allowed="the folder of the encoder that filled the index",
             remedy="give its new place: --model FOLDER",
         )
-    if manifest.kind == "inverted":
-        from isthmus.indexes.inverted import InvertedIndex
-
-        return Searcher(load_encoder(name), InvertedIndex.open(folder))
-    from isthmus.indexes.dense import DenseIndex
-
-    return Searcher(load_encoder(name), DenseIndex.open(folder, backend))
+    return Searcher(load_encoder(name), spread(index, folder, backend))
 
 
 def usable(

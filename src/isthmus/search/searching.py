@@ -9,14 +9,14 @@ from typing import Literal
 
 from pydantic import Field
 
+from isthmus.cluster import ClusterSettings, connected
 from isthmus.collections import Problems, read_queries, write_run
-from isthmus.config import Settings
-from isthmus.errors import MismatchError, SettingsError
+from isthmus.errors import SettingsError
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking, Run
-from isthmus.search.hybrid import Component, HybridSearcher
+from isthmus.search.combining import Combination, is_hybrid, open_hybrid, open_together
+from isthmus.search.hybrid import Component
 from isthmus.search.reranking import RerankingSearcher, RerankSettings, check_texts
-from isthmus.search.searcher import open_searcher
 
 _QUERIES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 4096
@@ -24,22 +24,23 @@ _SNIPPET = 200
 _WORD = re.compile(r"\w+")
 
 
-class SearchSettings(Settings):
+class SearchSettings(Combination):
     """How deep to search, with what, and what to do with queries that cannot be asked."""
 
     depth: int | None = Field(
         None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
     )
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
-    backend: Literal["numpy", "faiss"] = "numpy"
-    hybrid: str | None = Field(None, description="a second index, whose answers are fused in")
-    fusion: str = Field("weighted_sum", description="how: weighted_sum or reciprocal_rank")
-    weights: list[float] | None = Field(None, description="of the first and the second index")
+    backend: Literal["numpy", "faiss", "hnsw", "ivf"] = Field(
+        "numpy", description="of dense indexes; hnsw and ivf may miss documents"
+    )
+    hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
     rerank: RerankSettings | None = Field(None, description="who reads the best once more")
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
     )
     problems: Literal["refuse", "skip"] = "refuse"
+    cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,17 @@ def search(
             allowed='INDEX "a query", or INDEX --queries FILE --run FILE',
             remedy="give one of the two",
         )
+    with connected(settings.cluster):
+        return _search(index, query, queries, run, settings)
+
+
+def _search(
+    index: str | Path,
+    query: str | None,
+    queries: str | Path | None,
+    run: str | Path | None,
+    settings: SearchSettings,
+) -> list[Hit] | Path:
     problems = Problems(settings.problems)
     asked = None if queries is None else list(read_queries(queries, problems))
     searcher = _searcher(index, settings)
@@ -104,18 +116,22 @@ def _searcher(index: str | Path, settings: SearchSettings) -> Component:
 
 
 def _retriever(index: str | Path, settings: SearchSettings) -> Component:
-    first = open_searcher(index, settings.model, settings.backend)
-    if settings.hybrid is None:
-        return first
-    second = open_searcher(settings.hybrid, backend=settings.backend)
-    if not first.has_same_documents(second):
-        raise MismatchError(
-            f"{str(index)!r} and {settings.hybrid!r} hold different documents",
-            where="--with",
-            allowed="two indexes of one corpus",
-            remedy="index the same corpus twice",
+    if is_hybrid(index):
+        _refuse_second_opinion(index, settings)
+        return open_hybrid(index, settings.backend)
+    searchers = open_together([index, *settings.hybrid], settings.model, settings.backend)
+    return settings.searcher(searchers) if settings.hybrid else searchers[0]
+
+
+def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> None:
+    decided = {"hybrid", "model", *Combination.model_fields} & settings.model_fields_set
+    if decided:
+        raise SettingsError(
+            f"{str(index)!r} is a tuned hybrid, which says itself what {min(decided)!r} is",
+            where=min(decided),
+            allowed="depth, rerank, backend, tag, problems and cluster",
+            remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
         )
-    return HybridSearcher([first, second], settings.fusion, settings.weights)
 
 
 def hits(searcher: Component, ranking: Ranking, query: str) -> list[Hit]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from isthmus.records import Document
 
@@ -44,6 +46,9 @@ class WordEncoder:
         self.encoded += len(documents)
         return self.encode_queries([document.contents(True) for document in documents])
 
+    def encode_blocks(self, blocks: Iterable[Sequence[Document]]) -> Any:
+        return ((block, self.encode_documents(block)) for block in blocks)
+
 
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch) -> WordEncoder:
@@ -55,6 +60,21 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> WordEncoder:
         return found
 
     monkeypatch.setattr("isthmus.encoders.load_encoder", load_encoder, raising=False)
+    return found
+
+
+class SparseWordEncoder(WordEncoder):
+    """The same counts as weights of terms."""
+
+    def encode_queries(self, texts: Sequence[str]) -> csr_matrix:  # type: ignore[override]
+        return csr_matrix(super().encode_queries(texts))
+
+
+@pytest.fixture
+def sparse_encoder(monkeypatch: pytest.MonkeyPatch) -> SparseWordEncoder:
+    """What every model name loads in these tests."""
+    found = SparseWordEncoder(kind="sparse")
+    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda path: found, raising=False)
     return found
 
 

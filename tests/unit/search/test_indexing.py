@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from isthmus.config.output import read_snapshot
-from isthmus.errors import InputError, MismatchError, OutputError
+from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.manifest import read_manifest, workplace
-from isthmus.search import IndexSettings, index
+from isthmus.search import IndexSettings, SearchSettings, index, search
 
 
 def test_bm25_without_a_model(corpus: str, tmp_path: Path) -> None:
@@ -105,3 +106,32 @@ def test_skipped_documents_are_counted(
     index(corpus, tmp_path / "index", settings=IndexSettings(problems="skip"))
     assert "skipped 1 x duplicate id" in " ".join(capsys.readouterr().err.split())
     assert read_manifest(tmp_path / "index").documents == 5
+
+
+def test_approximation_beside_the_index(
+    corpus: str, tmp_path: Path, encoder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index(corpus, tmp_path / "index", "model")
+    settings = IndexSettings.parse({"approximate": {"name": "hnsw"}}, "--set")
+    index(corpus, tmp_path / "index", "model", settings)
+    assert encoder.encoded == 5  # no document again
+    assert "hnsw: finds 100.0% of the 5 nearest documents" in capsys.readouterr().err
+    found = search(tmp_path / "index", "snow", settings=SearchSettings(backend="hnsw"))
+    assert found == search(tmp_path / "index", "snow")
+    bare = IndexSettings.parse({"approximate": {"name": "ivf"}, "texts": False}, "--set")
+    index(corpus, tmp_path / "bare", "model", bare)
+    assert "ivf: finds" in capsys.readouterr().err
+
+
+def test_approximation_is_refused_before_anything_is_encoded(corpus: str, tmp_path: Path) -> None:
+    settings = IndexSettings.parse({"approximate": {"name": "hnsw"}}, "--set")
+    with pytest.raises(SettingsError, match="hnsw is not for bm25"):
+        index(corpus, tmp_path / "index", settings=settings)
+    assert not (tmp_path / "index").exists()
+
+
+def test_codes_reach_the_index(corpus: str, tmp_path: Path, encoder: Any) -> None:
+    settings = IndexSettings.parse({"codes": "int8"}, "--set")
+    folder = index(corpus, tmp_path / "index", "model", settings)
+    assert (folder / "codes.npy").is_file()
+    assert search(folder, "snow") == search(index(corpus, tmp_path / "plain", "model"), "snow")

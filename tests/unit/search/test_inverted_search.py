@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +57,9 @@ class TermEncoder:
     def encode_documents(self, documents: Sequence[Document]) -> scipy.sparse.csr_matrix:
         self.encoded += len(documents)
         return self.encode_queries([document.contents(True) for document in documents])
+
+    def encode_blocks(self, blocks: Iterable[Sequence[Document]]) -> Any:
+        return ((block, self.encode_documents(block)) for block in blocks)
 
 
 def encoder_of(corpus: str) -> TermEncoder:
@@ -130,7 +134,7 @@ def test_run_file_fused_with_bm25(corpus: str, tmp_path: Path, sparse: TermEncod
     index(corpus, tmp_path / "sparse", "model")
     index(corpus, tmp_path / "bm25")
     (tmp_path / "queries.tsv").write_text("q1\triver bank\nq2\tsnow\n")
-    settings = SearchSettings(hybrid=str(tmp_path / "bm25"))
+    settings = SearchSettings(hybrid=[str(tmp_path / "bm25")])
     run = tmp_path / "out.trec"
     search(tmp_path / "sparse", queries=tmp_path / "queries.tsv", run=run, settings=settings)
     found = read_run(run)

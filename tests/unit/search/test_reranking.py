@@ -138,7 +138,7 @@ def test_the_verb(dense: Path, corpus: str, scorer: LengthScorer, tmp_path: Path
     lines = [f'{{"_id": "{query.id}", "text": "{query.text}"}}' for query in QUERIES]
     queries.write_text("\n".join(lines))
     bm25 = index(corpus, tmp_path / "bm25")
-    fused = settings.model_copy(update={"hybrid": str(bm25)})
+    fused = settings.model_copy(update={"hybrid": [str(bm25)]})
     run = search(dense, queries=queries, run=tmp_path / "out.trec", settings=fused)
     assert isinstance(run, Path)
     rankings = read_run(run).rankings

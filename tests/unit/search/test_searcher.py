@@ -190,26 +190,6 @@ def test_misspelt_fusion(bm25: Searcher) -> None:
     assert caught.value.allowed.startswith("weighted_sum")
 
 
-def test_tuning_finds_the_weight_that_measures_best(bm25: Searcher, dense: Searcher) -> None:
-    queries = [Query("q1", "river"), Query("q2", "snow")]
-    hybrid = HybridSearcher([bm25, dense])
-    seen = []
-
-    def measure(rankings: list[Ranking]) -> float:
-        seen.append(rankings)
-        return -abs(len(seen) - 3)
-
-    tuned = hybrid.tune_weight(queries, measure, grid=(0, 0.25, 0.5, 0.75, 1))
-    assert tuned.weight == 0.5
-    assert tuned.curve == ((0, -2), (0.25, -1), (0.5, 0), (0.75, -1), (1, -2))
-    for weight, rankings in zip((0, 0.25, 0.5, 0.75, 1), seen, strict=True):
-        expected = HybridSearcher([bm25, dense], weights=[weight, 1 - weight])
-        assert rankings == expected.search(queries, depth=1000)
-    assert hybrid.tune_weight(queries, lambda _: 1.0).weight == 0.5
-    with pytest.raises(SettingsError, match="cannot be tuned for 3 searchers"):
-        HybridSearcher([bm25, dense, hybrid]).tune_weight(queries, lambda _: 1.0)
-
-
 def test_unwritable_run_file(bm25: Searcher, tmp_path: Path) -> None:
     (tmp_path / "queries.tsv").write_text("q1\triver\n")
     (tmp_path / "file").write_text("")

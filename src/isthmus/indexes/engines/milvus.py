@@ -1,0 +1,227 @@
+"""Milvus, embedded (a path that ends in .db) or at any address: dense, sparse and hybrid search."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from isthmus.errors import InputError, MissingPackageError, OutputError
+from isthmus.indexes.contents import Contents
+from isthmus.indexes.engines import ENCODERS, TOKEN, read_encoders
+from isthmus.indexes.json_lines import term_weights
+from isthmus.records import Document, Ranking
+
+_LONGEST = 65_535  # bytes of a string
+_DEEPEST = 16_384  # results of a search
+_SPARE = 16
+_ROWS_AT_ONCE = 512
+_QUERIES_AT_ONCE = 64
+
+
+class Milvus:
+    """One collection of documents with dense vectors, sparse ones or both.
+
+    Vectors are given by field: `dense` an array, `sparse` a sparse matrix of scipy.
+    """
+
+    fields = ("dense", "sparse")
+    files = False
+
+    def __init__(self, place: str, name: str) -> None:
+        self.place = place
+        self.name = name
+
+    def fill(self, contents: Contents, approximate: bool) -> None:
+        """Makes the collection, which gets its name once it is whole."""
+        building = Milvus(self.place, f"{self.name}_building")
+        with self._talking():
+            if self._client.has_collection(self.name):
+                raise OutputError(
+                    f"there is a collection {self.name!r} already",
+                    where=self.place,
+                    allowed="a name that is not taken",
+                    remedy="choose another name (--set name=…), or drop the collection",
+                )
+            self._client.drop_collection(building.name)
+        building.create(contents.dimensions, contents.encoders, approximate)
+        for batch in contents.batches():
+            building.add(batch.documents, batch.vectors)
+        with self._talking():
+            self._client.rename_collection(building.name, self.name)
+            self._client.load_collection(self.name)
+
+    def following(self) -> str:
+        """Nothing: it can be searched."""
+        return ""
+
+    def create(
+        self, dimensions: Mapping[str, int], encoders: Mapping[str, str], approximate: bool = False
+    ) -> None:
+        """Makes an empty collection, for vectors of these lengths by these encoders."""
+        from pymilvus import DataType, MilvusClient
+
+        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=_LONGEST)
+        for name in ("title", "text"):
+            schema.add_field(name, DataType.VARCHAR, max_length=_LONGEST)
+        with self._talking():
+            indexes = self._client.prepare_index_params()
+            if "dense" in dimensions:
+                schema.add_field("dense", DataType.FLOAT_VECTOR, dim=dimensions["dense"])
+                kind = "HNSW" if approximate else "FLAT"
+                indexes.add_index("dense", index_type=kind, metric_type="IP")
+            if "sparse" in dimensions:
+                schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)
+                indexes.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
+            self._client.create_collection(
+                self.name,
+                schema=schema,
+                index_params=indexes,
+                consistency_level="Strong",  # what was added is found
+                properties={ENCODERS: json.dumps(dict(encoders))},
+            )
+
+    def add(self, documents: Sequence[Document], vectors: Mapping[str, Any]) -> None:
+        """Adds documents; those whose ids are there already are replaced.
+
+        Titles and texts, which are only shown, are cut where Milvus takes no more (65,535 bytes).
+        """
+        columns = {field: _rows(field, rows) for field, rows in vectors.items()}
+        rows = [
+            {
+                "id": document.id,
+                "title": _cut(document.title),
+                "text": _cut(document.text),
+                **{field: next(column) for field, column in columns.items()},
+            }
+            for document in documents
+        ]
+        with self._talking():
+            for first in range(0, len(rows), _ROWS_AT_ONCE):
+                self._client.upsert(self.name, rows[first : first + _ROWS_AT_ONCE])
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Removes the documents of these ids, as far as they are there."""
+        with self._talking():
+            self._client.delete(self.name, ids=list(ids))
+
+    def encoders(self) -> Mapping[str, str]:
+        """The fingerprint of the encoder of each field, from the collection's properties."""
+        with self._talking():
+            kept = self._client.describe_collection(self.name).get("properties", {})
+        found = json.loads(kept[ENCODERS]) if ENCODERS in kept else None
+        return read_encoders(found, f"{self.place}: {self.name}")
+
+    def search(
+        self, field: str, vectors: Any, depth: int, query_ids: Sequence[str]
+    ) -> list[Ranking]:
+        """The `depth` documents of highest inner product per query, equal ones by document id."""
+        found: list[Ranking] = []
+        asked = list(_queries(field, vectors))
+        for first in range(0, len(asked), _QUERIES_AT_ONCE):
+            part = slice(first, first + _QUERIES_AT_ONCE)
+            found += self._search(field, asked[part], depth, query_ids[part])
+        return found
+
+    def search_both(
+        self,
+        vectors: Mapping[str, Any],
+        depth: int,
+        query_ids: Sequence[str],
+        candidates: int = 1000,
+    ) -> list[Ranking]:
+        """Dense and sparse answers fused by Milvus itself, by reciprocal rank (k = 60)."""
+        from pymilvus import AnnSearchRequest, RRFRanker
+
+        candidates = min(max(depth, candidates), _DEEPEST)
+        requests = [
+            AnnSearchRequest(list(_queries(field, rows)), field, {"metric_type": "IP"}, candidates)
+            for field, rows in vectors.items()
+        ]
+        with self._talking():
+            answers = self._client.hybrid_search(
+                self.name, requests, RRFRanker(60), limit=depth, output_fields=["id"]
+            )
+        return [_ranking(q, hits, depth) for q, hits in zip(query_ids, answers, strict=True)]
+
+    def _search(
+        self, field: str, asked: Sequence[Any], depth: int, query_ids: Sequence[str]
+    ) -> list[Ranking]:
+        # Which of several equal scores it leaves out is chance, so more are fetched until the
+        # last score lies below the one at the cut.
+        limit = min(depth + _SPARE, _DEEPEST)
+        while True:
+            with self._talking():
+                answers = self._client.search(
+                    self.name,
+                    data=list(asked),
+                    anns_field=field,
+                    limit=limit,
+                    output_fields=["id"],
+                    search_params={"metric_type": "IP"},
+                )
+            cut_in_a_tie = any(
+                len(hits) == limit and hits[-1]["distance"] == hits[depth - 1]["distance"]
+                for hits in answers
+            )
+            if limit == _DEEPEST or not cut_in_a_tie:
+                break
+            limit = min(4 * limit, _DEEPEST)
+        return [_ranking(q, hits, depth) for q, hits in zip(query_ids, answers, strict=True)]
+
+    @cached_property
+    def _client(self) -> Any:
+        try:
+            from pymilvus import MilvusClient
+        except ImportError:
+            raise MissingPackageError("pymilvus", extra="engines", needed_for="milvus") from None
+        # What it logs, with tracebacks, is what it raises too.
+        for name in ("pymilvus", "milvus_lite"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        return MilvusClient(self.place, token=os.environ.get(TOKEN, ""))
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        """Turns what Milvus refuses into our own error."""
+        try:
+            from pymilvus.exceptions import MilvusException
+        except ImportError:
+            raise MissingPackageError("pymilvus", extra="engines", needed_for="milvus") from None
+        try:
+            yield
+        except MilvusException as error:
+            raise InputError(
+                f"Milvus refuses: {error.message}",
+                where=f"{self.place}: {self.name}",
+                allowed="a path that ends in .db in a folder that exists, or the address of a "
+                "Milvus that answers, http://localhost:19530 say",
+                remedy=f"check place and name; a guarded Milvus is opened by the token in {TOKEN}",
+            ) from None
+
+
+def _rows(field: str, vectors: Any, beyond: int = 0) -> Iterator[Any]:
+    if field == "dense":
+        return iter(vectors)
+    # Milvus takes no empty vector: it gets a term beyond the vocabulary, which meets no other. And
+    # no whole numbers.
+    nothing = {vectors.shape[1] + beyond: 1.0}
+    return (weights or nothing for weights in term_weights(vectors.astype(np.float32)))
+
+
+def _queries(field: str, vectors: Any) -> Iterator[Any]:
+    return _rows(field, vectors, beyond=1)
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:_LONGEST].decode(errors="ignore")
+
+
+def _ranking(query_id: str, hits: Any, depth: int) -> Ranking:
+    return Ranking.sorted(query_id, {hit["id"]: hit["distance"] for hit in hits}, depth)

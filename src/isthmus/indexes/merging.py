@@ -1,0 +1,101 @@
+"""Which segments become one, and how: their living documents in order, in a segment built anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.dense import VECTORS
+from isthmus.indexes.manifest import Description, Manifest
+from isthmus.indexes.segments import Part
+
+if TYPE_CHECKING:
+    from isthmus.indexes.inverting import InvertedBuilder
+
+_TOGETHER = 8  # segments, of like size if possible
+_BLOCK = 8192
+
+
+class Source(NamedTuple):
+    """A segment to merge: its folder, and which of its documents live."""
+
+    folder: Path
+    part: Part
+
+
+def to_merge(living: Sequence[int], rows: Sequence[int]) -> range | None:
+    """The neighbours that should become one: many, none above all others; or one mostly deleted.
+
+    Segments stay in the order in which documents came. A document that is copied ends in a segment
+    at least twice as large, so that it is copied seldom.
+    """
+    sizes = [_size(count) for count in living]
+    for size in sorted(set(sizes)):
+        first = 0
+        for small, run in groupby(sizes, key=size.__ge__):
+            last = first + len(list(run))
+            counts = living[first:last]
+            if small and len(counts) >= _TOGETHER and 2 * max(counts) <= sum(counts):
+                return range(first, last)
+            first = last
+    wasted = (place for place, count in enumerate(living) if 2 * count < rows[place])
+    place = next(wasted, None)
+    return None if place is None else range(place, place + 1)
+
+
+def _size(documents: int) -> int:
+    """Which power of eight it is near to."""
+    return documents.bit_length() // 3
+
+
+def builder_for(folder: Path, description: Description) -> DenseBuilder | InvertedBuilder:
+    """What builds a segment."""
+    if description.kind == "dense":
+        return DenseBuilder(folder, description)
+    from isthmus.indexes.inverting import InvertedBuilder  # brings numba
+
+    return InvertedBuilder(folder, description)
+
+
+def merge(
+    folder: Path,
+    description: Description,
+    sources: Sequence[Source],
+    stopped: Callable[[], bool],
+) -> bool:
+    """Builds the segment of all living documents of others; False when it was stopped before."""
+    with builder_for(folder, description) as builder:
+        for source in sources:
+            first = 0
+            for vectors in _vectors(source.folder, description):
+                last = first + vectors.shape[0]
+                rows = source.part.rows
+                rows = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
+                for start in range(0, len(rows), _BLOCK):
+                    if stopped():
+                        return False
+                    block = rows[start : start + _BLOCK]
+                    builder.add(source.part.store.documents(block), vectors[block - first])
+                first = last
+        builder.finish({})
+        return True
+
+
+def _vectors(folder: Path, description: Description) -> Iterator[Any]:
+    """All vectors of a segment as they are stored, some rows at a time."""
+    if description.kind == "dense":
+        yield np.load(folder / VECTORS, mmap_mode="r")
+        return
+    from isthmus.indexes.forward import weighed_rows
+
+    yield from weighed_rows(folder)
+
+
+def describe(manifest: Manifest) -> Description:
+    """What a segment of this index is to become."""
+    return Description(**{name: getattr(manifest, name) for name in Description.model_fields})

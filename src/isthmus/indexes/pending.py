@@ -1,0 +1,127 @@
+"""What was added and deleted, and not committed yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from isthmus.indexes.merging import builder_for
+from isthmus.records import Document
+
+if TYPE_CHECKING:
+    from isthmus.indexes.building import DenseBuilder
+    from isthmus.indexes.inverting import InvertedBuilder
+    from isthmus.indexes.manifest import Description
+    from isthmus.indexes.segments import Rows
+
+
+class NewSegment(NamedTuple):
+    """A finished segment that no manifest names yet, and its rows that do not count."""
+
+    folder: Path
+    deleted: Rows
+
+
+class Pending:
+    """Segments under construction, and the ids that are to go."""
+
+    def __init__(
+        self, description: Description, fingerprint: str, new_folder: Callable[[], Path]
+    ) -> None:
+        """Starts from a corpus of this fingerprint; `description` is that of new segments."""
+        self.removed: set[str] = set()
+        self.folders: list[Path] = []
+        self._description = description
+        self._new_folder = new_folder
+        self._deleted: list[list[int]] = []
+        self._places: dict[str, tuple[int, int]] = {}
+        self._written: set[str] = set()  # into the segment under construction, deleted or not
+        self._builder: DenseBuilder | InvertedBuilder | None = None
+        self._open_builder = ExitStack()
+        self._digest = xxhash.xxh3_128(fingerprint.encode())
+
+    @property
+    def added(self) -> set[str]:
+        """The ids of the documents that will be there."""
+        return set(self._places)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the corpus with these changes; equal changes of equal corpora are equal."""
+        return self._digest.hexdigest()
+
+    def add(self, documents: Sequence[Document], vectors: Any) -> None:
+        """Writes documents with their vectors; of those with one id the last counts."""
+        latest = {document.id: place for place, document in enumerate(documents)}
+        if not latest:
+            return
+        if len(latest) < len(documents):
+            chosen = sorted(latest.values())
+            documents, vectors = [documents[place] for place in chosen], vectors[chosen]
+        if not latest.keys().isdisjoint(self._written):
+            self._finish()  # a segment has an id once
+        builder = self._builder or self._begin()
+        first = builder.rows
+        builder.add(documents, vectors)
+        for row, document in enumerate(documents, first):
+            self._note(document, row)
+
+    def resume(self, documents: Iterator[Document]) -> int:
+        """How many documents an interrupted writer had added, taken from these once more."""
+        rows = (self._builder or self._begin()).rows
+        for row, document in enumerate(islice(documents, rows)):
+            self._note(document, row)
+        return rows
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Notes ids that are to go, whether they were committed or not."""
+        for document_id in ids:
+            self._forget(document_id)
+            self.removed.add(document_id)
+            self._digest.update(repr(document_id).encode())
+
+    def finish(self) -> list[NewSegment]:
+        """The new segments that have documents left."""
+        self._finish()
+        segments = [
+            NewSegment(folder, np.array(sorted(rows), dtype=np.int64))
+            for folder, rows in zip(self.folders, self._deleted, strict=True)
+        ]
+        used = {number for number, _ in self._places.values()}
+        return [segment for number, segment in enumerate(segments) if number in used]
+
+    def close(self) -> None:
+        """Gives up what was not finished."""
+        with suppress(OSError):  # of a full disk, which cannot take what nobody wants any more
+            self._open_builder.close()
+
+    def _begin(self) -> DenseBuilder | InvertedBuilder:
+        self.folders.append(self._new_folder())
+        self._deleted.append([])
+        self._builder = builder_for(self.folders[-1], self._description)
+        self._open_builder.enter_context(self._builder)
+        return self._builder
+
+    def _note(self, document: Document, row: int) -> None:
+        self._forget(document.id)
+        self._written.add(document.id)
+        self._places[document.id] = len(self.folders) - 1, row
+        self._digest.update(repr((document.id, document.title, document.text)).encode())
+
+    def _finish(self) -> None:
+        if self._builder is not None:
+            self._builder.finish({})
+            self._open_builder.close()
+            self._builder = None
+            self._written.clear()
+
+    def _forget(self, document_id: str) -> None:
+        if (place := self._places.pop(document_id, None)) is not None:
+            number, row = place
+            self._deleted[number].append(row)

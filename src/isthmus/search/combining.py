@@ -1,0 +1,111 @@
+"""Which indexes answer together and how: given with a search, or kept in a folder by `tune`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from isthmus.config import Settings
+from isthmus.errors import InputError, MismatchError
+from isthmus.search.hybrid import HybridSearcher
+from isthmus.search.pipeline import PipelineSearcher
+from isthmus.search.searcher import Searcher, open_searcher
+
+if TYPE_CHECKING:
+    from isthmus.indexes.dense import Backend
+
+HYBRID = "hybrid.json"
+
+
+class Fusing(Settings):
+    """What is fused, and how scores are made comparable."""
+
+    fusion: str = Field("weighted_sum", description="weighted_sum, reciprocal_rank or raw_sum")
+    pipeline: bool = Field(
+        False, description="only the first index searches, the others score what it found"
+    )
+    candidates: int = Field(1000, ge=1, description="documents per query that are fused")
+
+
+class Combination(Fusing):
+    """How the answers of several indexes become one."""
+
+    weights: list[float] | None = Field(None, description="one per index; null: all alike")
+
+    def searcher(self, searchers: Sequence[Searcher]) -> HybridSearcher:
+        """The searchers as one."""
+        kind = PipelineSearcher if self.pipeline else HybridSearcher
+        return kind(searchers, self.fusion, self.weights, self.candidates)
+
+
+class Member(Settings):
+    """An index of a hybrid, and the encoder it had when the weights were tuned."""
+
+    index: str
+    encoder: str | None
+
+
+class Hybrid(Settings):
+    """What `isthmus tune` found: hybrid.json."""
+
+    members: list[Member]
+    combination: Combination
+
+
+def is_hybrid(folder: str | Path) -> bool:
+    """Whether a folder is what `isthmus tune` wrote."""
+    return (Path(folder) / HYBRID).is_file()
+
+
+def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearcher:
+    """The tuned hybrid in a folder; an index that has another encoder since is refused."""
+    file = Path(folder) / HYBRID
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"{HYBRID} is damaged: {error}",
+            where=str(file),
+            allowed="the file as `isthmus tune` wrote it",
+            remedy="run `isthmus tune` again",
+        ) from None
+    hybrid = Hybrid.parse(values, where=str(file))
+    searchers = open_together([member.index for member in hybrid.members], backend=backend)
+    for member, searcher in zip(hybrid.members, searchers, strict=True):
+        if (found := fingerprint(searcher)) != member.encoder:
+            raise MismatchError(
+                f"the weights were tuned when {member.index!r} was filled by the encoder "
+                f"{member.encoder}; now it is {found}",
+                where=str(file),
+                allowed="the indexes that the weights were tuned for",
+                remedy="run `isthmus tune` again: weights of another encoder mean nothing",
+            )
+    return hybrid.combination.searcher(searchers)
+
+
+def open_together(
+    folders: Sequence[str | Path], model: str | None = None, backend: Backend = "numpy"
+) -> list[Searcher]:
+    """A searcher per index, the first one with the encoder at `model`; all of one corpus."""
+    first, *others = folders
+    searchers = [open_searcher(first, model, backend)]
+    for folder in others:
+        searchers.append(open_searcher(folder, backend=backend))
+        if not searchers[0].has_same_documents(searchers[-1]):
+            raise MismatchError(
+                f"{str(first)!r} and {str(folder)!r} hold different documents",
+                where=str(folder),
+                allowed="indexes of one corpus",
+                remedy="index the same corpus for each of them",
+            )
+    return searchers
+
+
+def fingerprint(searcher: Searcher) -> str | None:
+    """Of the encoder that filled its index; None for BM25."""
+    origin = searcher.index.manifest.encoder
+    return origin.fingerprint if origin is not None else None

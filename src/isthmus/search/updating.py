@@ -1,0 +1,157 @@
+"""The verbs `isthmus add`, `isthmus delete` and `isthmus merge`: an index that lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field
+
+from isthmus.collections import Problems, open_corpus
+from isthmus.collections.files import lines
+from isthmus.config import Settings
+from isthmus.errors import InputError, MismatchError
+from isthmus.indexes.documents import blocks
+from isthmus.indexes.manifest import Manifest
+from isthmus.indexes.writer import IndexWriter, Update
+from isthmus.progress import Bar, notice
+from isthmus.records import Document
+
+if TYPE_CHECKING:
+    from isthmus.encoders import DenseEncoder, SparseEncoder
+
+_BLOCK = 1024
+
+
+class AddSettings(Settings):
+    """How documents are added."""
+
+    model: str | None = Field(None, description="the encoder, where it is no longer where it was")
+    block_size: int = Field(_BLOCK, ge=1, description="documents between two recorded steps")
+    problems: Literal["refuse", "skip"] = "refuse"
+
+
+def add(index: str | Path, corpus: str, settings: AddSettings | None = None) -> Update:
+    """What adding a corpus changed; documents whose ids were there already are replaced.
+
+    All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
+    """
+    settings = settings or AddSettings()
+    problems = Problems(settings.problems)
+    source = open_corpus(corpus, problems)
+    with IndexWriter(Path(index), job=source.fingerprint()) as writer:
+        encoder = _encoder(writer.manifest, settings.model)
+        documents, total = source.documents(), source.count()
+        done = writer.resume(documents)
+        if done:
+            notice(f"resuming after {done:,} documents")
+        with Bar(f"adding {corpus}", None if total is None else total - done, "documents") as bar:
+            for block in blocks(documents, settings.block_size):
+                vectors: Any = encoder.encode_documents(block)
+                writer.add(block, vectors)
+                bar.advance(len(block))
+        update = writer.commit()
+    if problems.counts:
+        notice(problems.summary())
+    return update
+
+
+def delete(index: str | Path, ids: Iterable[str] = (), file: str | Path | None = None) -> Update:
+    """What deleting the documents of these ids, and of those in a file, a line each, changed."""
+    unwanted = set(ids)
+    if file is not None:
+        unwanted |= {line.strip() for _, line in lines(Path(file), Problems())} - {""}
+    if not unwanted:
+        raise InputError(
+            "there is no id of a document to delete",
+            where=str(file or "isthmus delete"),
+            allowed="ids of documents, or --ids FILE with one in each line",
+            remedy="say which documents should go",
+        )
+    with IndexWriter(Path(index)) as writer:
+        writer.delete(unwanted)
+        update = writer.commit()
+    if update.deleted < len(unwanted):
+        notice(f"{len(unwanted) - update.deleted:,} of the ids were not in the index")
+    return update
+
+
+def merge(index: str | Path) -> Update:
+    """The index made whole, as if it had been built anew from the documents that are in it."""
+    with IndexWriter(Path(index)) as writer:
+        return writer.merge()
+
+
+def open_writer(index: str | Path, model: str | None = None) -> Writer:
+    """The writer of an index, to be closed or used in a `with` block; a second one is refused."""
+    return Writer(IndexWriter(Path(index)), model)
+
+
+class Writer:
+    """The one writer of an index, together with the encoder that filled it.
+
+    Nothing counts before `commit`; leaving the `with` block without it changes nothing.
+    """
+
+    def __init__(self, index: IndexWriter, model: str | None = None) -> None:
+        self.index = index
+        self._model = model
+
+    @cached_property
+    def encoder(self) -> DenseEncoder | SparseEncoder:
+        """The encoder of the index, loaded when the first document is added."""
+        return _encoder(self.index.manifest, self._model)
+
+    def add(self, documents: Iterable[Document]) -> None:
+        """Adds documents; those whose ids are there already are replaced."""
+        for block in blocks(documents, _BLOCK):
+            vectors: Any = self.encoder.encode_documents(block)
+            self.index.add(block, vectors)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Takes documents away; ids that are not there are nobody's."""
+        self.index.delete(ids)
+
+    def commit(self) -> Update:
+        """Makes all that was done since the last commit count, at once and for good."""
+        return self.index.commit()
+
+    def merge(self) -> Update:
+        """Commits, and makes the index whole: as if built anew from its living documents."""
+        return self.index.merge()
+
+    def close(self, wait: bool = True) -> None:
+        """Lets others write; merging under way comes to its end first, or is given up."""
+        self.index.close(wait)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(wait=kind is None)
+
+
+def _encoder(manifest: Manifest, model: str | None) -> DenseEncoder | SparseEncoder:
+    # They bring torch, which deleting does without.
+    from isthmus.encoders import load_encoder, load_int8_encoder
+
+    assert manifest.encoder is not None
+    in_int8 = manifest.encoder.backend == "onnx-int8"
+    encoder = (load_int8_encoder if in_int8 else load_encoder)(model or manifest.encoder.name)
+    if encoder.fingerprint != manifest.encoder.fingerprint:
+        raise MismatchError(
+            f"the index was filled by the encoder {manifest.encoder.fingerprint}, "
+            f"{encoder.name!r} is {encoder.fingerprint}",
+            where="--model",
+            allowed=f"the encoder {manifest.encoder.name!r} as it was then",
+            remedy="give that encoder with --model, or build the index again with this one",
+        )
+    return encoder

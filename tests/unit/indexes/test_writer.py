@@ -1,0 +1,490 @@
+"""What a writer promises: all or nothing at any crash, one at a time, readers undisturbed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isthmus.config.output import read_snapshot
+from isthmus.errors import InputError, MismatchError, OutputError
+from isthmus.indexes import merging, writer
+from isthmus.indexes.bm25 import Bm25Index
+from isthmus.indexes.dense import DenseIndex
+from isthmus.indexes.documents import DocumentWriter
+from isthmus.indexes.manifest import SEGMENTS, read_manifest, verify
+from isthmus.indexes.segments import SegmentedIndex, open_index
+from isthmus.indexes.writer import IndexWriter, Update
+from isthmus.records import Document
+
+QUERY = np.ones((1, 4), dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def quick_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.config.output.environment", dict)
+
+
+def new(*names: str) -> tuple[list[Document], np.ndarray]:
+    generator = np.random.default_rng(sum(names[0].encode()))
+    vectors = generator.standard_normal((len(names), 4)).astype(np.float32)
+    return [Document(name, f"new {name}") for name in names], vectors
+
+
+def contents(folder: Path) -> dict[str, str]:
+    store = open_index(folder).store
+    documents = [store.document(row) for row in range(len(store))]
+    found = {document.id: document.text for document in documents}
+    assert len(found) == len(documents), "a document is there twice"
+    return found
+
+
+class Crash(BaseException):
+    """Stands for the end of the process: from there on nothing reaches the disk."""
+
+
+def instrument(patch: pytest.MonkeyPatch, fail_at: int) -> Callable[[], int]:
+    """Counts every step that leaves a trace on the disk; none is taken from one of them on."""
+    steps = 0
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **options: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if 0 < fail_at <= steps:
+                raise Crash
+            return function(*arguments, **options)
+
+        return step
+
+    for owner, name in [
+        (os, "fsync"), (Path, "replace"), (Path, "rename"), (Path, "mkdir"), (Path, "unlink"),
+        (Path, "rmdir"), (Path, "hardlink_to"), (np, "save"), (DocumentWriter, "add"),
+        (shutil, "rmtree"),
+    ]:  # fmt: skip
+        patch.setattr(owner, name, watched(getattr(owner, name)))
+    return lambda: steps
+
+
+def add_first(opened: IndexWriter) -> None:
+    opened.add(*new("x"))
+    opened.delete(["d0"])
+    opened.commit()
+
+
+def change(opened: IndexWriter) -> None:
+    opened.add(*new("y", "d7"))
+    opened.delete(["x", "d14"])
+    opened.commit()
+
+
+def merge(opened: IndexWriter) -> None:
+    opened.merge()
+
+
+@pytest.mark.parametrize("changes", [[add_first], [add_first, change], [add_first, change, merge]])
+def test_crash_at_every_step(
+    tmp_path: Path,
+    dense_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: list[Callable[[IndexWriter], None]],
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    *earlier, last = changes
+    with IndexWriter(dense_folder) as opened:
+        for one in earlier:
+            one(opened)
+    before = contents(dense_folder)
+
+    def run(folder: Path, fail_at: int) -> tuple[int, bool]:
+        """The number of steps, and whether the change was acknowledged."""
+        opened = IndexWriter(folder)
+        acknowledged = False
+        with pytest.MonkeyPatch.context() as patch:
+            count = instrument(patch, fail_at)
+            try:
+                last(opened)
+                acknowledged = True
+            except Crash:
+                pass
+            steps = count()
+        opened._lock.release()  # as the system does when a process ends
+        return steps, acknowledged
+
+    whole = Path(shutil.copytree(dense_folder, tmp_path / "whole"))
+    total, _ = run(whole, -1)
+    wanted = contents(whole)
+    assert total > 15
+    assert (before != wanted) == (last is not merge)
+    found = []
+    for step in range(1, total + 1):
+        folder = Path(shutil.copytree(dense_folder, tmp_path / str(step)))
+        _, acknowledged = run(folder, step)
+        verify(folder)
+        found.append(contents(folder))
+        assert found[-1] in (before, wanted)
+        assert found[-1] == wanted or not acknowledged
+        with IndexWriter(folder) as opened:  # goes on, and clears up
+            opened.merge()
+        assert contents(folder) == found[-1]
+        assert not (folder / SEGMENTS).exists()
+        assert {entry.name for entry in folder.iterdir() if entry.name.startswith(".")} == {".lock"}
+        shutil.rmtree(folder)
+    assert found[0] == before
+    assert found[-1] == wanted
+
+
+def test_nothing_counts_before_a_commit(dense_folder: Path) -> None:
+    before = contents(dense_folder)
+    with IndexWriter(dense_folder) as opened:
+        opened.add(*new("x"))
+        opened.delete(["d0"])
+        assert contents(dense_folder) == before
+    assert contents(dense_folder) == before
+    assert not (dense_folder / SEGMENTS).exists()
+    assert isinstance(open_index(dense_folder), DenseIndex)
+
+
+def test_an_update_says_what_it_changed(dense_folder: Path) -> None:
+    with IndexWriter(dense_folder) as opened:
+        opened.add(*new("x", "d0", "y"))
+        opened.delete(["d7", "y", "nobody"])
+        assert opened.commit() == Update(added=1, replaced=1, deleted=1, documents=50)
+        assert opened.commit() == Update(added=0, replaced=0, deleted=0, documents=50)
+    assert contents(dense_folder)["d0"] == "new d0"
+
+
+def test_of_equal_ids_in_one_call_the_last_counts(dense_folder: Path) -> None:
+    documents = [Document("x", "one"), Document("y", "two"), Document("x", "three")]
+    with IndexWriter(dense_folder) as opened:
+        opened.add(documents, np.diag([1.0, 2.0, 3.0, 4.0])[:3].astype(np.float32))
+        opened.commit()
+    index = open_index(dense_folder)
+    query = np.array([[0, 0, 100.0, 0]], dtype=np.float32)
+    assert index.search(query, 1, ["q"], ["x"])[0].scores == (300.0,)
+    assert contents(dense_folder)["x"] == "three"
+
+
+def test_a_second_writer_is_refused(dense_folder: Path) -> None:
+    with IndexWriter(dense_folder):
+        with pytest.raises(OutputError, match="another writer is at work"):
+            IndexWriter(dense_folder)
+        program = (
+            "import sys; from pathlib import Path; from isthmus.indexes.writer import IndexWriter\n"
+            "IndexWriter(Path(sys.argv[1]))"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", program, str(dense_folder)], capture_output=True, text=True
+        )
+        assert "another writer is at work" in other.stderr
+    IndexWriter(dense_folder).close()
+
+
+def test_bm25_cannot_be_added_to(build_bm25: Callable[..., Bm25Index], tmp_path: Path) -> None:
+    build_bm25([Document("a", "river")])
+    with pytest.raises(MismatchError, match="bm25") as refused:
+        IndexWriter(tmp_path / "bm25")
+    assert "isthmus index" in refused.value.remedy
+    assert not (tmp_path / "bm25" / ".lock").exists()
+
+
+def test_there_must_be_an_index(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no index"):
+        IndexWriter(tmp_path / "nothing")
+
+
+def test_bad_vectors_are_refused_and_the_rest_goes_on(dense_folder: Path) -> None:
+    with IndexWriter(dense_folder) as opened:
+        opened.add(*new("x"))
+        with pytest.raises(InputError, match="'y' is not finite"):
+            opened.add([Document("y", "")], np.full((1, 4), np.nan, dtype=np.float32))
+        assert opened.commit().added == 1
+    assert "x" in contents(dense_folder)
+
+
+def test_a_reader_keeps_what_it_opened(dense_folder: Path) -> None:
+    first = open_index(dense_folder)
+    with IndexWriter(dense_folder) as opened:
+        add_first(opened)
+        second = open_index(dense_folder)
+        expected = [index.search(QUERY, 60, ["q"]) for index in (first, second)]
+        change(opened)
+        opened.merge()
+        opened.delete([f"d{number}" for number in range(50)])
+        opened.commit()
+    assert [index.search(QUERY, 60, ["q"]) for index in (first, second)] == expected
+    assert first.store.row("d0") is not None
+    assert second.store.row("d0") is None
+    assert second.store.document(second.store.row("x")).text == "new x"
+    assert len(open_index(dense_folder)) == 1
+
+
+def test_everything_deleted_is_an_empty_index(dense_folder: Path) -> None:
+    with IndexWriter(dense_folder) as opened:
+        opened.delete(contents(dense_folder))
+        assert opened.commit().documents == 0
+        opened.merge()
+    (found,) = open_index(dense_folder).search(QUERY, 10, ["q"])
+    assert len(found) == 0
+    with IndexWriter(dense_folder) as opened:
+        opened.add(*new("x"))
+        opened.commit()
+    assert list(contents(dense_folder)) == ["x"]
+
+
+def test_rankings_reach_below_many_deleted_documents(dense_folder: Path) -> None:
+    everything = open_index(dense_folder).search(QUERY, 50, ["q"])[0]
+    with IndexWriter(dense_folder) as opened:
+        opened.delete(everything.document_ids[:20])
+        opened.commit()
+        (found,) = open_index(dense_folder).search(QUERY, 3, ["q"])
+    assert found.document_ids == everything.document_ids[20:23]
+
+
+def test_whoever_needs_it_whole_is_told(dense_folder: Path) -> None:
+    with IndexWriter(dense_folder) as opened:
+        add_first(opened)
+    with pytest.raises(MismatchError, match="consists of segments") as refused:
+        DenseIndex.open(dense_folder)
+    assert "isthmus merge" in refused.value.remedy
+    assert isinstance(open_index(dense_folder), SegmentedIndex)
+
+
+def test_a_damaged_segment_is_named(dense_folder: Path) -> None:
+    with IndexWriter(dense_folder) as opened:
+        add_first(opened)
+    (deleted,) = (dense_folder / SEGMENTS).glob("*.deleted-*.npy")
+    whole = deleted.read_bytes()
+    deleted.write_bytes(whole[:-1])
+    with pytest.raises(InputError, match=r"half-written.*deleted"):
+        open_index(dense_folder)
+    deleted.write_bytes(whole)
+    victim = next((dense_folder / SEGMENTS).glob("*/vectors.npy"))
+    stored = victim.read_bytes()
+    victim.write_bytes(stored[:-1] + bytes([stored[-1] ^ 1]))
+    with pytest.raises(InputError, match=r"vectors\.npy' was changed"):
+        verify(dense_folder)
+
+
+def test_a_snapshot_tells_what_the_folder_was(dense_folder: Path) -> None:
+    with IndexWriter(dense_folder) as opened:
+        add_first(opened)
+        change(opened)
+    snapshot = read_snapshot(dense_folder)
+    assert snapshot["verb"] == "update"
+    assert snapshot["identity"] == {"began_as": {"corpus": "corpus.jsonl"}}
+
+
+def test_equal_changes_give_equal_fingerprints(dense_folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(dense_folder, tmp_path / "other"))
+    for folder in (dense_folder, other):
+        with IndexWriter(folder) as opened:
+            add_first(opened)
+    one, two = (read_manifest(folder).corpus.fingerprint for folder in (dense_folder, other))
+    assert one == two != "c0"
+
+
+def test_a_job_goes_on_where_it_was_killed(
+    dense_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, vectors = new("x", "d0", "y", "z")
+    killed = IndexWriter(dense_folder, job="more")
+    assert killed.resume(iter(documents)) == 0
+    killed.add(documents[:2], vectors[:2])
+    killed._lock.release()
+    with IndexWriter(dense_folder, job="other") as opened:
+        assert opened.resume(iter(documents)) == 0
+    killed = IndexWriter(dense_folder, job="more")
+    assert killed.resume(iter(documents)) == 0
+    killed.add(documents[:2], vectors[:2])
+    killed._lock.release()
+    with IndexWriter(dense_folder, job="more") as opened:
+        rest = iter(documents)
+        assert opened.resume(rest) == 2
+        assert next(rest) == documents[2]
+        opened.add(documents[2:], vectors[2:])
+        assert opened.commit() == Update(added=3, replaced=1, deleted=0, documents=53)
+    assert contents(dense_folder)["d0"] == "new d0"
+    (found,) = open_index(dense_folder).search(vectors[:1], 1, ["q"], ["x"])
+    np.testing.assert_allclose(found.scores[0], vectors[0].astype(float) @ vectors[0])
+
+
+@pytest.fixture
+def few_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "_TOGETHER", 2)
+
+
+@pytest.mark.usefixtures("few_together")
+@pytest.mark.parametrize("moment", ["before it reads", "when it has read"])
+def test_changes_during_a_merge_are_kept(
+    dense_folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    plain = merging.merge
+
+    def slowly(*arguments: Any) -> bool:
+        done = moment == "when it has read" and plain(*arguments)
+        reached.set()
+        go_on.wait()
+        return done or plain(*arguments)
+
+    monkeypatch.setattr(writer, "merge", slowly)
+    with IndexWriter(dense_folder) as opened:
+        for names in (["x", "v"], ["y", "w"]):
+            opened.add(*new(*names))
+            opened.commit()
+        reached.wait()
+        # Of the documents that are being copied, one is replaced and two are deleted; nothing is
+        # left of one of the segments.
+        opened.add([Document("x", "newest")], QUERY)
+        opened.delete(["y", "w"])
+        opened.commit()
+        opened.add(*new("z"))
+        opened.commit()
+        monkeypatch.setattr(writer, "merge", plain)
+        go_on.set()
+    found = contents(dense_folder)
+    assert {name: found.get(name) for name in "vwxyz"} == {
+        "v": "new v", "w": None, "x": "newest", "y": None, "z": "new z"
+    }  # fmt: skip
+    assert len(found) == 53
+    segments = read_manifest(dense_folder).segments
+    assert segments is not None
+    assert len(segments) <= 3
+
+
+READER = """
+import sys
+from pathlib import Path
+import numpy as np
+from isthmus.indexes.segments import open_index
+
+seen = set()
+print("ready", flush=True)
+while not Path(sys.argv[2]).exists():
+    index = open_index(Path(sys.argv[1]))
+    texts = {index.store.document(index.store.row(i)).text for i in ("d0", "d7", "d14")}
+    (ranking,) = index.search(np.ones((1, 4), dtype=np.float32), 60, ["q"])
+    assert len(set(ranking.document_ids)) == len(ranking) == len(index) == 50
+    assert len(texts) == 1, texts
+    seen |= texts
+print(len(seen), flush=True)
+"""
+
+
+@pytest.mark.usefixtures("few_together")
+def test_readers_see_whole_commits_while_a_writer_works(dense_folder: Path, tmp_path: Path) -> None:
+    """Every commit replaces the same three documents together: a reader sees all or none."""
+
+    def replace_all(opened: IndexWriter, turn: int) -> None:
+        documents = [Document(i, f"turn {turn}") for i in ("d0", "d7", "d14")]
+        opened.add(documents, new("a", "b", "c")[1])
+        opened.commit()
+
+    with IndexWriter(dense_folder) as opened:
+        replace_all(opened, 0)
+        command = [sys.executable, "-c", READER, str(dense_folder), str(tmp_path / "end")]
+        readers = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        for reader in readers:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "ready\n"
+        for turn in range(1, 21):
+            replace_all(opened, turn)
+            if turn % 7 == 0:
+                opened.merge()
+    (tmp_path / "end").touch()
+    for reader in readers:
+        output, errors = reader.communicate()
+        assert reader.returncode == 0, errors
+        assert int(output) > 1
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[int], None]]:
+    """Lets files grow to a number of bytes and no more, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def limit(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("size", [0, 100, 700, 1500])
+def test_a_full_disk_during_a_merge_loses_nothing(
+    dense_folder: Path, small_disk: Callable[[int], None], size: int
+) -> None:
+    with IndexWriter(dense_folder) as opened:
+        add_first(opened)
+        change(opened)
+        before = contents(dense_folder)
+        small_disk(size)
+        with pytest.raises(OutputError, match="no space"):
+            opened.merge()
+        assert contents(dense_folder) == before
+        small_disk(2**20)
+        opened.add(*new("z"))
+        opened.merge()
+    verify(dense_folder)
+    assert contents(dense_folder) == {**before, "z": "new z"}
+
+
+def test_a_full_disk_during_a_commit_changes_nothing(
+    dense_folder: Path, small_disk: Callable[[int], None]
+) -> None:
+    before = contents(dense_folder)
+    with IndexWriter(dense_folder) as opened:
+        opened.add(*new("x"))
+        small_disk(64)
+        with pytest.raises(OutputError, match="no space"):
+            opened.commit()
+        small_disk(2**20)
+        assert contents(dense_folder) == before
+        assert opened.commit().documents == 50  # what was not committed is given up
+        opened.add(*new("y"))
+        assert opened.commit().documents == 51
+    assert "x" not in contents(dense_folder)
+
+
+@pytest.mark.usefixtures("few_together")
+def test_a_full_disk_in_the_background_is_said_and_tried_again(
+    dense_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = merging.merge
+
+    def full(*arguments: Any) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writer, "merge", full)
+    with IndexWriter(dense_folder) as opened:
+        for name in "xyz":
+            opened.add(*new(name))
+            opened.commit()
+    assert "no space left" in " ".join(capsys.readouterr().err.split())
+    segments = read_manifest(dense_folder).segments
+    assert segments is not None
+    assert len(segments) == 4
+    monkeypatch.setattr(writer, "merge", plain)
+    with IndexWriter(dense_folder) as opened:
+        opened.delete(["d0"])
+        opened.commit()
+    segments = read_manifest(dense_folder).segments
+    assert segments is not None
+    assert len(segments) < 4
+    assert len(contents(dense_folder)) == 52
