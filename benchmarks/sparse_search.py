@@ -1,15 +1,21 @@
-"""Exact sparse search against a plain inverted index and scipy, on vectors like SPLADE's.
+"""Exact sparse search against its peers: a plain index, scipy, Seismic, qdrant-edge, Lucene.
 
-The peer is written in the style of the SPLADE authors: one loop per posting list, 32-bit document
+`plain` is written in the style of the SPLADE authors: one loop per posting list, 32-bit document
 numbers and float32 weights, into an array of scores as long as the collection, then argpartition.
-All three get the same whole numbers (floor(100 w)), so that all three have one right answer.
+All get the same whole numbers (floor(100 w)), so that all have one right answer. Seismic is
+approximate: it is asked with less and with more effort, and the recall says what that found.
 
     python benchmarks/sparse_search.py [--documents 100000] [--queries 200] [--topics 250]
+        [--vectors FOLDER] [--peers seismic qdrant] [--anserini JAR]
 
-The vectors are made up: terms as frequent as Zipf's law has it, 100 to 250 a document, over a
-vocabulary of 30,000; six in ten from the topic of the document, which it shares with `--topics`
-others on average; weights favour rare terms. A query is 20 to 60 of a document's terms, with
-noise. `--topics 0` leaves topics out, which is the worst case: nothing to order documents by.
+`--vectors` takes documents.npz and queries.npz, sparse matrices of scipy with whole numbers, of a
+trained model say. `--anserini` is the jar inside the wheel of pyserini 0.25.0 (for Java 17).
+
+Without them the vectors are made up: terms as frequent as Zipf's law has it, 100 to 250 a
+document, over a vocabulary of 30,000; six in ten from the topic of the document, which it shares
+with `--topics` others on average; weights favour rare terms. A query is 20 to 60 of a document's
+terms, with noise. `--topics 0` leaves topics out, which is the worst case: nothing to order
+documents by.
 """
 
 from __future__ import annotations
@@ -20,6 +26,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from os import getloadavg
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +35,7 @@ import numba
 import numpy as np
 import scipy
 import scipy.sparse
+import sparse_peers
 
 from isthmus.indexes.inverted import InvertedIndex, usable_cores
 from isthmus.indexes.inverting import InvertedBuilder
@@ -42,6 +51,7 @@ from isthmus.records import Document
 _VOCABULARY = 30_000
 _TOPIC_TERMS = 400
 _ROWS = 20_000
+_EFFORTS = ((5, 0.9), (10, 0.8), (30, 0.7))  # Seismic's query_cut and heap_factor
 Answer = tuple[np.ndarray, np.ndarray]
 System = Callable[[int, int], Answer]
 
@@ -53,24 +63,78 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--topics", type=int, default=250, help="documents per topic; 0: none")
     parser.add_argument("--rounds", type=int, default=3, help="the fastest of so many per query")
+    parser.add_argument("--vectors", type=Path, help="a folder with documents.npz and queries.npz")
+    parser.add_argument("--peers", nargs="*", choices=["seismic", "qdrant"], default=[])
+    parser.add_argument("--anserini", metavar="JAR", help="asks Lucene too")
     options = parser.parse_args()
-    documents, queries = _vectors(options.documents, options.queries, options.topics)
-    frequencies = np.bincount(documents.indices, minlength=_VOCABULARY)
-    met = frequencies[queries.indices].sum() / options.queries
+    if options.vectors:
+        names = ("documents.npz", "queries.npz")
+        documents, queries = (scipy.sparse.load_npz(options.vectors / name) for name in names)
+        documents, queries = documents[: options.documents], queries[: options.queries]
+    else:
+        documents, queries = _vectors(options.documents, options.queries, options.topics)
+    count, asked = documents.shape[0], queries.shape[0]
+    frequencies = np.bincount(documents.indices, minlength=documents.shape[1])
+    met = frequencies[queries.indices].sum() / asked
     print(
-        f"{options.documents:,} documents of {documents.nnz / options.documents:.0f} terms, "
-        f"{options.queries} queries of {queries.nnz / options.queries:.0f} that meet {met:,.0f} "
-        f"postings each; {usable_cores()} cores, numba {numba.__version__}, "
-        f"numpy {np.__version__}, scipy {scipy.__version__}"
+        f"{count:,} documents of {documents.nnz / count:.0f} terms, "
+        f"{asked} queries of {queries.nnz / asked:.0f} that meet {met:,.0f} "
+        f"postings each; {usable_cores()} cores under a load of {getloadavg()[0]:.1f}, "
+        f"numba {numba.__version__}, numpy {np.__version__}, scipy {scipy.__version__}"
     )
     folder = Path(tempfile.mkdtemp(prefix="sparse_search-"))
     try:
-        _compare(documents, queries, folder, options.rounds)
+        peers = _peers(documents, queries, folder, options.peers)
+        _compare(documents, queries, folder, options.rounds, peers)
+        if options.anserini:
+            _ask_lucene(options.anserini, documents, queries, folder)
+        else:
+            print("    lucene: left out, no --anserini")
     finally:
         shutil.rmtree(folder)
 
 
-def _compare(documents: Any, queries: Any, folder: Path, rounds: int) -> None:
+def _peers(documents: Any, queries: Any, folder: Path, chosen: Sequence[str]) -> dict[str, System]:
+    found: dict[str, System] = {}
+    for name, package in (("seismic", "seismic"), ("qdrant", "qdrant_edge")):
+        if name not in chosen or find_spec(package) is None:
+            why = "is not installed" if name in chosen else "was not asked for"
+            print(f"{name:>10}: left out, {why}")
+            continue
+        start = time.perf_counter()
+        if name == "qdrant":
+            found[name] = sparse_peers.qdrant(documents, queries, folder / name)
+        else:
+            for effort in _EFFORTS:
+                label = f"{name} {effort[0]}/{effort[1]}"
+                found[label] = sparse_peers.seismic(documents, queries, folder / name, effort)
+        built, size = time.perf_counter() - start, _bytes(folder / name) / documents.nnz
+        print(f"{name:>10}: built in {built:6.1f} s, {size:.2f} bytes per posting")
+    return found
+
+
+def _ask_lucene(jar: str, documents: Any, queries: Any, folder: Path) -> None:
+    start = time.perf_counter()
+    lucene = sparse_peers.Lucene(jar, documents, queries, folder / "lucene")
+    built, size = time.perf_counter() - start, _bytes(folder / "lucene" / "index")
+    print(f"    lucene: built in {built:6.1f} s, {size / documents.nnz:.2f} bytes per posting")
+    products = documents @ queries.T.tocsr()
+    for depth in (10, 1000):
+        rate, scores = lucene.search(depth)
+        cuts = [np.sort(products[:, [n]].toarray().ravel())[-depth] for n in range(len(scores))]
+        right = [np.mean(found >= cut) for found, cut in zip(scores, cuts, strict=True)]
+        print(
+            f"k={depth:<5} threads=1   lucene: {rate:8.1f} queries/s, recall {np.mean(right):.4f}"
+        )
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _compare(
+    documents: Any, queries: Any, folder: Path, rounds: int, peers: dict[str, System]
+) -> None:
     start = time.perf_counter()
     index = _build(documents, folder / "index")
     built = time.perf_counter() - start
@@ -107,16 +171,17 @@ def _compare(documents: Any, queries: Any, folder: Path, rounds: int) -> None:
                 return ours.find(original[number], depth, ["q"])[0]
 
             systems: dict[str, System] = {"isthmus": isthmus, "plain": plain, "scipy": by_scipy}
+            systems |= peers
             seconds = _latencies(systems, len(asked), depth, rounds if threads == 1 else 1)
             rates = _rates(systems, ours, queries / 100, depth, threads)
             for name, system in systems.items():
                 right = [
-                    np.mean(np.sort(system(n, depth)[1])[::-1][:depth] >= cut)
+                    np.sum(np.sort(system(n, depth)[1])[::-1][:depth] >= cut) / depth
                     for n, cut in enumerate(cuts)
                 ]
                 p50, p99 = np.percentile(seconds[name], [50, 99]) * 1000
                 print(
-                    f"k={depth:<5} threads={threads} {name:>8}: p50 {p50:8.3f} ms, p99 {p99:8.3f} "
+                    f"k={depth:<5} threads={threads} {name:>14}: p50 {p50:8.3f} ms, p99 {p99:8.3f} "
                     f"ms, {rates[name]:8.1f} queries/s, recall {np.mean(right):.4f}; plain takes "
                     f"{np.median(seconds['plain']) / np.median(seconds[name]):5.2f} times as long, "
                     f"in a batch {rates[name] / rates['plain']:5.2f}"
@@ -189,7 +254,7 @@ def _build(documents: Any, folder: Path) -> Path:
         titles=False,
         texts=False,
         encoder=EncoderOrigin(name="made up", fingerprint=""),
-        dimension=_VOCABULARY,
+        dimension=documents.shape[1],
         inverted=InvertedSettings(rounding="round"),
     )
     with InvertedBuilder(folder, description) as builder:

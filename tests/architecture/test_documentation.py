@@ -20,7 +20,15 @@ from isthmus.evaluation import EvaluationSettings
 from isthmus.finetune import pipeline
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.pretrain.recipe import PretrainSettings, assemble
-from isthmus.search import IndexSettings, SearchSettings
+from isthmus.search import (
+    AddSettings,
+    ExportSettings,
+    IndexSettings,
+    ParitySettings,
+    SearchSettings,
+    SparsifySettings,
+    TuneSettings,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -34,10 +42,18 @@ SETTINGS: dict[str, type[Settings]] = {
     "pretrain": PretrainSettings,
     "finetune": FinetuneSettings,
     "index": IndexSettings,
+    "add": AddSettings,
     "search": SearchSettings,
+    "tune": TuneSettings,
+    "sparsify": SparsifySettings,
     "evaluate": EvaluationSettings,
+    "export": ExportSettings,
+    "parity": ParitySettings,
 }
-FLAGS = {"rerank": "rerank.model"}  # a flag that stands for one value of several
+FLAGS = {
+    "rerank": "rerank.model",
+    "cluster": "cluster.address",
+}  # a flag that stands for one value of several
 TARGET = re.compile(r"^([a-z][a-z-]*):(?!=)(.*)$", re.MULTILINE)
 EXAMPLES = re.compile(r"isthmus [a-z]+ (?:(?!Example|;).)*", re.DOTALL)
 
@@ -87,7 +103,7 @@ def check_settings(verb: str, values: dict[str, Any]) -> None:
         flags = {
             FLAGS.get(key, key): value
             for key, value in values.items()
-            if key in SETTINGS[verb].model_fields
+            if key in SETTINGS[verb].model_fields and value != ()  # repeatable, not given
         }
         flags.pop("measures", None)  # one string on the command line, a list in the settings
         chosen = resolve(verb, recipe, flags, overrides)

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from isthmus.collections import open_collection
+from isthmus.encoders import load_cross_encoder, load_encoder
 from isthmus.records import Document
 
 _STAGES = ["bm25", "mined", "reranker", "distilled"]
@@ -198,21 +199,59 @@ def test_a_change_in_the_last_stage_repeats_it_alone(
     assert "ask the teacher" not in said
 
 
-def test_a_stage_can_be_repeated_and_a_sparse_pipeline_run(
-    commands: Any, command: Callable[..., list[str]], whole: Path, tmp_path: Path
-) -> None:
+def test_a_stage_can_be_repeated(commands: Any, whole: Path, tmp_path: Path) -> None:
     mined = folders(whole)["mined"]
     commands.succeed("rerun", mined, "--output", tmp_path / "mined-again")
     assert_same(tmp_path / "mined-again", mined)
-    small = ("training.max_steps=1", "development={documents: 40}")
-    output = tmp_path / "sparse"
+
+
+@pytest.fixture(scope="module")
+def sparse(commands: Any, command: Callable[..., list[str]], tmp_path_factory: Any) -> Path:
+    """The sparse stages, with some of the queries, and measured."""
+    output: Path = tmp_path_factory.mktemp("sparse") / "out"
+    small = ("training.max_steps=1", "development={documents: 40}", "queries=20")
     ended = commands.succeed(*command("three-stage-sparse", output, *small))
     assert "RR@10" in ended.stdout
-    kinds = [
-        json.loads((folder / "isthmus.json").read_text())["identity"]["settings"]["encoder"]
-        for folder in folders(output).values()
+    return output
+
+
+def test_the_sparse_stages_with_some_of_the_queries(sparse: Path) -> None:
+    made = [
+        json.loads((folder / "isthmus.json").read_text()) for folder in folders(sparse).values()
     ]
+    kinds = [snapshot["identity"]["settings"]["encoder"] for snapshot in made]
     assert kinds == ["sparse", "sparse", "cross", "sparse"]
+    assert [snapshot["results"]["queries"] for snapshot in made] == [20] * 4
+    drawn = [np.load(folder / "negatives.npy") for folder in folders(sparse).values()]
+    # A step of 8 queries is no epoch of 20: one epoch's negatives are enough.
+    assert [negatives.shape for negatives in drawn] == [(20, 2)] * 4
+
+
+def test_what_was_trained_is_the_same_in_sentence_transformers(
+    whole: Path, sparse: Path, answers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
+
+    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: False)  # nor is it there
+    source = open_collection(str(answers))
+    documents = [document for document, _ in zip(source.documents(), range(20), strict=False)]
+    texts = [document.text for document in documents]
+    ours = load_encoder(str(whole)).encode_documents(documents)
+    theirs = SentenceTransformer(str(whole / "final"), device="cpu").encode(texts)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    weighed = load_encoder(str(sparse)).encode_documents(documents)
+    there = SparseEncoder(str(sparse / "final"), device="cpu")
+    expected = there.encode(texts, convert_to_sparse_tensor=False).numpy()
+    assert (expected > 0).any(axis=1).all()
+    np.testing.assert_allclose(weighed.toarray(), expected, atol=1e-5)
+    reranker = folders(whole)["reranker"]
+    queries = [query.text for query, _ in zip(source.queries(), documents, strict=False)]
+    scores = load_cross_encoder(str(reranker)).score(list(zip(queries, documents, strict=True)))
+    judge = CrossEncoder(str(reranker / "final"), device="cpu", activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(
+        scores, judge.predict(list(zip(queries, texts, strict=True))), atol=1e-5
+    )
 
 
 def test_two_processes(commands: Any, command: Callable[..., list[str]], tmp_path: Path) -> None:

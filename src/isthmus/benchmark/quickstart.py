@@ -27,7 +27,7 @@ from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.scratch import start_from_nothing
 from isthmus.progress import notice, track
 from isthmus.records import Query, Ranking, Run
-from isthmus.search import HybridSearcher, Searcher, index, open_searcher
+from isthmus.search import HybridSearcher, Searcher, index, open_searcher, tune_weights
 from isthmus.search.searching import hits
 from isthmus.search.showing import hits_table
 from isthmus.text.tokenizer import Tokenizer
@@ -193,10 +193,9 @@ def _hybrid(
     }
     best = max(on_dev, key=lambda name: on_dev[name])
     hybrid = HybridSearcher([searchers[best], searchers["BM25"]], candidates=_DEPTH)
-    tuned = hybrid.tune_weight(chosen, measure, depth=_DEPTH)
-    weights = (tuned.weight, 1 - tuned.weight)
+    weights = tune_weights(hybrid, chosen, judged, _MEASURE).weights
     shown = ", ".join(f"{name} {value:.3f}" for name, value in on_dev.items())
-    notice(f"dev {_MEASURE}: {shown}; weight of {best!r} in the hybrid: {tuned.weight:g}")
+    notice(f"dev {_MEASURE}: {shown}; weight of {best!r} in the hybrid: {weights[0]:g}")
     return best, HybridSearcher(hybrid.searchers, weights=weights, candidates=_DEPTH)
 
 

@@ -13,6 +13,7 @@ from isthmus.collections import Collection, Problems
 from isthmus.encoders.encoder import EncoderSettings, pad
 from isthmus.errors import InputError
 from isthmus.finetune.mining.candidates import Rows, Scores
+from isthmus.progress import notice
 from isthmus.records import Query
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
@@ -65,6 +66,24 @@ def labelled_queries(
             remedy="check that judgements, queries and corpus belong together",
         )
     return LabelledQueries(queries, positives)
+
+
+def drawn_queries(labelled: LabelledQueries, wanted: float | None, seed: int) -> LabelledQueries:
+    """As many of the queries as are wanted, or that share of them; None: all.
+
+    Of one seed, fewer queries are some of those that more queries are.
+    """
+    total = len(labelled.queries)
+    if wanted is None:
+        return labelled
+    count = max(1, round(wanted * total)) if wanted < 1 else int(wanted)
+    if count > total:
+        notice(f"queries = {count:,}, but the split has {total:,}: all are trained on")
+    drawn = np.sort(np.random.default_rng([seed, 3]).permutation(total)[:count])
+    return LabelledQueries(
+        [labelled.queries[number] for number in drawn],
+        [labelled.positives[number] for number in drawn],
+    )
 
 
 @dataclass(frozen=True)

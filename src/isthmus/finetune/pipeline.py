@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isthmus.collections import Problems, open_collection
+from isthmus.collections.files import fingerprint
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
-from isthmus.finetune.references import references
+from isthmus.finetune.references import outside, references
 from isthmus.finetune.settings import FOREIGN, FinetuneSettings
-from isthmus.finetune.stage import check
+from isthmus.finetune.stage import check, check_split
+from isthmus.nn.classifier import check_labels
 from isthmus.nn.loading import model_folder
+from isthmus.nn.pretrained import read_config
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -61,6 +65,25 @@ def assemble(values: Mapping[str, Any], where: str) -> Pipeline:
             check(settings)
         stages[name] = settings
     return Pipeline({**common, "stages": chosen}, stages)
+
+
+def check_outside(pipeline: Pipeline) -> None:
+    """Refuses splits, files and models that are not there, hours before a stage asks for them.
+
+    Of models no more than the configuration is read; of the first stage's own, not even that: it
+    is loaded at once.
+    """
+    start = next(iter(pipeline.stages.values())).model
+    for name, settings in pipeline.stages.items():
+        with within(name):
+            check_split(open_collection(settings.collection, Problems(settings.problems)), settings)
+            for path, named in outside(settings).items():
+                if path.endswith("file"):
+                    fingerprint([Path(named)])
+                elif path == "teacher.model":
+                    check_labels(model_folder(named, path))
+                elif named != start:
+                    read_config(model_folder(named, path))
 
 
 def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:
@@ -111,23 +134,28 @@ def _check_references(
     name: str, settings: FinetuneSettings, earlier: Mapping[str, FinetuneSettings], names: list[str]
 ) -> None:
     for path, stage in references(settings).items():
+        # Where a stage starts from (its model), any kind will do.
+        wanted = {"negatives": False, "teacher": True}.get(path.partition(".")[0])
+        fit = [
+            f"stage:{other}"
+            for other in earlier
+            if wanted in (None, earlier[other].encoder == "cross")
+        ]
+        allowed = choices(f"stage:{stage}", fit)
         if stage not in earlier:
             reason = "is the stage itself" if stage == name else "comes later"
             raise SettingsError(
                 f"{path} = 'stage:{stage}' {reason if stage in names else 'is no stage'}",
                 where=path,
-                allowed=choices(f"stage:{stage}", (f"stage:{other}" for other in earlier)),
+                allowed=allowed,
                 remedy="refer to a stage that stands before this one, or name a model",
             )
-        # Where a stage starts from (its model), any kind will do.
-        wanted = {"negatives": False, "teacher": True}.get(path.partition(".")[0])
-        if wanted is not None and wanted != (earlier[stage].encoder == "cross"):
-            fit = [other for other in earlier if wanted == (earlier[other].encoder == "cross")]
+        if f"stage:{stage}" not in fit:
             what = "a re-ranker" if wanted else "a retriever"
             raise SettingsError(
                 f"{path} = 'stage:{stage}' is a {earlier[stage].encoder} encoder, not {what}",
                 where=path,
-                allowed=choices(f"stage:{stage}", (f"stage:{other}" for other in fit)),
+                allowed=allowed,
                 remedy=f"refer to a stage that trains {what}, or name a model",
             )
 
@@ -139,4 +167,6 @@ def within(name: str) -> Iterator[None]:
         yield
     except IsthmusError as error:
         error.where = f"stage {name}: {error.where}"
+        if isinstance(error, SettingsError):  # else the remedy would be one for all stages
+            error.remedy = error.remedy.replace("--set ", f"--set stages.{name}.")
         raise

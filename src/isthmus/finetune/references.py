@@ -14,7 +14,20 @@ _PREFIX = "stage:"
 
 def references(settings: FinetuneSettings) -> dict[str, str]:
     """The stages that settings refer to, by the path at which each is named."""
-    return dict(_walk(settings.model_dump()))
+    return {
+        path: text.removeprefix(_PREFIX)
+        for path, text in _walk(settings.model_dump())
+        if text.startswith(_PREFIX)
+    }
+
+
+def outside(settings: FinetuneSettings) -> dict[str, str]:
+    """The models and files that settings name and no stage makes, by path."""
+    return {
+        path: text
+        for path, text in _walk(settings.model_dump())
+        if path.rpartition(".")[2] in ("model", "file") and not text.startswith(_PREFIX)
+    }
 
 
 def with_folders(settings: FinetuneSettings, folders: Mapping[str, Path]) -> FinetuneSettings:
@@ -31,8 +44,9 @@ def with_folders(settings: FinetuneSettings, folders: Mapping[str, Path]) -> Fin
 
 
 def _walk(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, str) and value.startswith(_PREFIX):
-        yield path, value.removeprefix(_PREFIX)
+    """Every text in settings, and its path."""
+    if isinstance(value, str):
+        yield path, value
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield from _walk(inner, f"{path}.{key}" if path else str(key))

@@ -26,6 +26,9 @@ class FinetuneSettings(Settings):
     collection: str = Field(description="a judged collection: a BEIR folder, irds:ID, …")
     output: str = Field(description="the folder to write")
     split: str = Field("train", description="whose judgements to learn from")
+    queries: int | float | None = Field(
+        None, gt=0, description="drawn from the split by training.seed; below 1: a share; null: all"
+    )
     titles: bool = Field(True, description="whether titles are part of the text")
     problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     encoder: Literal["dense", "sparse", "cross"] = Field(
@@ -67,6 +70,13 @@ class FinetuneSettings(Settings):
             usual = "listwise" if values.get("encoder") == "cross" else "contrastive"
             return {**values, "losses": {usual: {}}}
         return values
+
+    @field_validator("queries")
+    @classmethod
+    def _whole_queries(cls, value: float | None) -> float | None:
+        if value is not None and value > 1 and value != int(value):
+            raise ValueError("a whole number of queries, or a share below 1")
+        return value
 
     @field_validator("negatives", "teacher", mode="before")
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate import PartialState
 
 from isthmus.collections import Collection, Problems, open_collection
 from isthmus.config.output import claim, finish, is_complete, writing
@@ -29,9 +29,14 @@ from isthmus.finetune.loss import Loss, losses
 from isthmus.finetune.measuring import Development
 from isthmus.finetune.mining.audit import audit
 from isthmus.finetune.mining.candidates import Rows, Source, TrainingCorpus
-from isthmus.finetune.mining.mine import group_size, mine, negative_sources
+from isthmus.finetune.mining.mine import epochs_of, group_size, mine, negative_sources
 from isthmus.finetune.mining.report import write_page
-from isthmus.finetune.pairs import LabelledQueries, PairExamples, labelled_queries
+from isthmus.finetune.pairs import (
+    LabelledQueries,
+    PairExamples,
+    drawn_queries,
+    labelled_queries,
+)
 from isthmus.finetune.references import references, with_folders
 from isthmus.finetune.regularization import regularizers
 from isthmus.finetune.reranker import CrossEncoderTask, CrossExamples
@@ -68,7 +73,7 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
     check_development(settings.development, settings.encoder)
     problems = Problems(settings.problems)
     collection = open_collection(settings.collection, problems)
-    _check_split(collection, settings)
+    check_split(collection, settings)
     measured_on = development_split(settings.development, collection, settings.split)
     name = model_folder(settings.model)
     output = Path(settings.output)
@@ -86,6 +91,7 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         corpus = tokenise(collection.documents(), source, serialised, settings.titles)
         remembered = corpus.remember(problems.summary())
         labelled = labelled_queries(collection, settings.split, corpus, problems)
+        labelled = drawn_queries(labelled, settings.queries, settings.training.seed)
         searched = TrainingCorpus(
             settings.collection, collection, source, corpus, settings.titles, settings.problems
         )
@@ -184,7 +190,11 @@ def _say_what_changes(settings: FinetuneSettings) -> None:
     for key in ("pooling", "similarity", "form", "query"):
         now, then = getattr(chosen, key, None), getattr(known, key, None)
         if None not in (now, then) and now != then:
-            notice(f"{settings.model} was made with {key}={then}; it is trained with {now} here")
+            kept = f"sparse.{key}" if settings.encoder == "sparse" else key
+            notice(
+                f"{settings.model} was made with {key}={then}; it is trained with {now} here "
+                f"(--set {kept}={then} keeps it)"
+            )
 
 
 def _encoder(name: str, settings: FinetuneSettings) -> DenseEncoder | SparseEncoder | CrossEncoder:
@@ -253,7 +263,8 @@ def _check_teacher(
         )
 
 
-def _check_split(collection: Collection, settings: FinetuneSettings) -> None:
+def check_split(collection: Collection, settings: FinetuneSettings) -> None:
+    """Refuses a split that the collection does not have."""
     if settings.split not in collection.splits():
         raise InputError(
             f"the collection has no split {settings.split!r}",
@@ -272,7 +283,7 @@ def _mine(
 ) -> Rows:
     file = Path(settings.output) / _NEGATIVES_FILE
     if not file.is_file():
-        epochs = math.ceil(settings.training.num_train_epochs)
+        epochs = epochs_of(settings.training, len(labelled.queries), PartialState().num_processes)
         mined = mine(sources, corpus, labelled, epochs, settings.training.seed, teacher)
         if settings.audit:
             found = audit(mined, sources, corpus, labelled, settings.split, teacher)

@@ -22,7 +22,7 @@ from isthmus.config.output import (
     write_snapshot,
     writing,
 )
-from isthmus.finetune.pipeline import Pipeline, within
+from isthmus.finetune.pipeline import Pipeline, check_outside, within
 from isthmus.finetune.references import references
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.stage import identity
@@ -41,6 +41,7 @@ def run(pipeline: Pipeline) -> Path:
     output = pipeline.output
     described: dict[str, Any] = {"settings": {**pipeline.written}}
     del described["settings"]["output"]
+    check_outside(pipeline)
     with main_process_first():
         _claim(output, described)
     folders: dict[str, Path] = {}

@@ -16,7 +16,8 @@ SUMMARY = "stages.md"
 def summary(output: Path) -> Table | None:
     """Each stage with its negatives, teacher, development measure and time; None of a lone stage.
 
-    The measure is that of the model that was kept, the best; times are of the process that finished
+    The measure is that of the model that was kept, the best, which may be the one that the stage
+    started from; times are of the process that finished
     the stage, without those that were interrupted before.
     """
     stages = read_snapshot(output).get("results", {}).get("stages")
@@ -47,19 +48,27 @@ def summary(output: Path) -> Table | None:
 
 def next_step(output: Path) -> str:
     """What was made, and the command that follows."""
-    snapshot = read_snapshot(output)
-    stages = snapshot["results"].get("stages")
-    if stages is not None:
-        snapshot = read_snapshot(output / stages[snapshot["results"]["final"]])
-    if snapshot["identity"]["settings"]["encoder"] == "cross":
+    results = read_snapshot(output)["results"]
+    stages = {name: output / folder for name, folder in results.get("stages", {}).items()}
+    if _kind(stages[results["final"]] if stages else output) == "cross":
         return f"re-ranker: {output / 'final'}\nnext: isthmus search INDEX … --rerank {output}"
-    return (
-        f"retriever: {output / 'final'}\nnext: isthmus index --model {output} --corpus … --output …"
-    )
+    step = f"isthmus index --model {output} --corpus … --output INDEX"
+    rerankers = [folder for folder in stages.values() if _kind(folder) == "cross"]
+    made = [f"retriever: {output / 'final'}", *(f"re-ranker: {folder}" for folder in rerankers)]
+    if rerankers:
+        step += f", then isthmus search INDEX … --rerank {rerankers[-1]}"
+    return "\n".join([*made, f"next: {step}"])
+
+
+def _kind(folder: Path) -> str:
+    return str(read_snapshot(folder)["identity"]["settings"]["encoder"])
 
 
 def _score(look: dict[str, Any]) -> str:
-    return format_score(look["value"]) if "value" in look else "none"
+    if "value" not in look:
+        return "none"
+    kept = format_score(look["value"])
+    return f"{kept}, not trained" if look.get("step") == 0 else kept
 
 
 def _negatives(settings: dict[str, Any]) -> str:

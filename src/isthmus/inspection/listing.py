@@ -28,6 +28,7 @@ _PARTS = {
     "regularizer": "isthmus.finetune.regularizers",
     "fusion": "isthmus.search.fusion",
     "collection": "isthmus.collections.formats",
+    "engine": "isthmus.indexes.engines",
 }
 
 

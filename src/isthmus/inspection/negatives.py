@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from isthmus.collections import Problems, open_collection
 from isthmus.config import resolve
-from isthmus.config.output import read_snapshot
+from isthmus.config.output import SNAPSHOT, read_snapshot
 from isthmus.errors import InputError, SettingsError, choices
 from isthmus.finetune.mining.audit import Audit, audit
 from isthmus.finetune.mining.candidates import TrainingCorpus
-from isthmus.finetune.mining.mine import mine, negative_sources
-from isthmus.finetune.pairs import labelled_queries
+from isthmus.finetune.mining.mine import epochs_of, mine, negative_sources
+from isthmus.finetune.pairs import drawn_queries, labelled_queries
 from isthmus.finetune.references import with_folders
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.teaching import teacher_source
@@ -55,15 +54,16 @@ def negatives(
     source = f"{opened.fingerprint()} {settings.problems}"
     tokenizer = Tokenizer.load(model_folder(settings.model))
     tokenised = tokenise(opened.documents(), source, tokenizer.serialised, settings.titles)
+    training = settings.training
     labelled = labelled_queries(opened, settings.split, tokenised, problems)
+    labelled = drawn_queries(labelled, settings.queries, training.seed)
     if problems.counts:
         notice(problems.summary())
     corpus = TrainingCorpus(
         settings.collection, opened, source, tokenised, settings.titles, settings.problems
     )
     teacher = None if teaching is None else teaching.open(corpus)
-    training = settings.training
-    epochs = math.ceil(training.num_train_epochs)
+    epochs = epochs_of(training, len(labelled.queries))
     mined = mine(sources, corpus, labelled, epochs, training.seed, teacher)
     return audit(mined, sources, corpus, labelled, settings.split, teacher)
 
@@ -92,7 +92,8 @@ def _of_run(
     snapshot = read_snapshot(folder)
     identity = snapshot["identity"]
     if snapshot["verb"] != "finetune" or "stages" in identity["settings"]:
-        stages = snapshot.get("results", {}).get("stages", {}).values()
+        stages = list(snapshot.get("results", {}).get("stages", {}).values())
+        stages = stages or sorted(file.parent.name for file in folder.glob(f"*-*/{SNAPSHOT}"))
         raise InputError(
             f"{str(folder)!r} holds no fine-tuning of one stage",
             where=str(folder),

@@ -24,6 +24,7 @@ from isthmus.finetune.mining.candidates import (
 from isthmus.finetune.mining.margins import highest_allowed
 from isthmus.finetune.mining.mine import (
     MiningSettings,
+    epochs_of,
     group_size,
     mine,
     negative_sources,
@@ -34,6 +35,7 @@ from isthmus.finetune.teaching import Teacher
 from isthmus.records import Document, Query, Ranking
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.training.settings import TrainingSettings
 
 TOKENIZER = new_tokenizer([f"fox{n} dog{n}" for n in range(60)], 300)
 DOCUMENTS = [Document(f"d{n}", f"fox{n} dog{n}") for n in range(59)] + [
@@ -65,6 +67,26 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingCorpus:
 def labelled(*positives: list[int]) -> LabelledQueries:
     queries = [Query(str(n), f"fox{rows[0]}") for n, rows in enumerate(positives)]
     return LabelledQueries(queries, list(positives))
+
+
+@pytest.mark.parametrize(
+    ("values", "queries", "epochs"),
+    [
+        ({"num_train_epochs": 2.5}, 100, 3),
+        # 100 queries are 12 whole steps of 8
+        ({"num_train_epochs": 9, "max_steps": 12}, 100, 1),
+        ({"num_train_epochs": 1, "max_steps": 13}, 100, 2),
+        ({"max_steps": 13, "gradient_accumulation_steps": 2}, 100, 3),
+        ({"max_steps": 5}, 3, 5),
+    ],
+)
+def test_as_many_epochs_as_training_begins(
+    values: dict[str, Any], queries: int, epochs: int
+) -> None:
+    training = TrainingSettings.parse({"per_device_train_batch_size": 8, **values}, "test")
+    assert epochs_of(training, queries) == epochs
+    halved = training.model_copy(update={"per_device_train_batch_size": 4})
+    assert epochs_of(halved, queries, processes=2) == epochs
 
 
 def test_negatives_come_from_their_ranks_and_are_never_positives(corpus: TrainingCorpus) -> None:

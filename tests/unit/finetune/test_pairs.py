@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from isthmus.encoders.dense import DenseSettings
-from isthmus.finetune.pairs import LabelledQueries, PairExamples
+from isthmus.errors import SettingsError
+from isthmus.finetune.pairs import LabelledQueries, PairExamples, drawn_queries
+from isthmus.finetune.settings import FinetuneSettings
 from isthmus.records import Document, Query
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -43,6 +45,36 @@ def test_positives_and_negatives_rotate_by_epoch(examples: PairExamples) -> None
         [[3, 10, 11], [7, 20, 21]],
         [[9, 12, 13], [7, 22, 23]],
     ]
+
+
+def test_fewer_queries_are_drawn_by_the_seed() -> None:
+    everything = LabelledQueries(
+        [Query(str(n), f"fox{n}") for n in range(200)], [[n] for n in range(200)]
+    )
+
+    def drawn(wanted: float | None, seed: int = 1) -> list[int]:
+        found = drawn_queries(everything, wanted, seed)
+        numbers = [int(query.id) for query in found.queries]
+        assert found.positives == [[number] for number in numbers]
+        assert numbers == sorted(set(numbers))
+        return numbers
+
+    assert drawn(None) == drawn(200) == drawn(1000) == list(range(200))
+    assert len(drawn(50)) == 50
+    assert drawn(0.25) == drawn(50) == drawn(50)
+    assert set(drawn(50)) < set(drawn(100)), "a larger share has the smaller one in it"
+    assert drawn(50, seed=2) != drawn(50) != list(range(50))
+    assert len(drawn(1)) == len(drawn(0.001)) == 1
+
+
+@pytest.mark.parametrize("wanted", [0, -3, 2.5, "many"])
+def test_numbers_of_queries_that_are_none(wanted: object) -> None:
+    flags = {"model": "m", "collection": "c", "output": "o"}
+    with pytest.raises(SettingsError) as caught:
+        FinetuneSettings.parse({**flags, "queries": wanted}, "test")
+    assert caught.value.what.startswith(f"queries = {wanted!r}")
+    for good in (1, 50_000, 0.1, None):
+        assert FinetuneSettings.parse({**flags, "queries": good}, "test").queries == good
 
 
 def test_a_batch_is_queries_and_flattened_groups(

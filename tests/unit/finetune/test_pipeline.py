@@ -211,7 +211,7 @@ class Stages:
             (output / "final").mkdir()
             weights = output / "final" / "model.safetensors"
             weights.write_text(json.dumps([described, self.rounding]), encoding="utf-8")
-            looked = {"measure": "RR@10", "value": 0.25}
+            looked = {"measure": "RR@10", "value": 0.25, "step": int("bm25" in output.name)}
             finish(output, {"queries": 1, "seconds": 61.0, "development": looked})
         return output / "final"
 
@@ -333,6 +333,56 @@ def test_a_stage_that_is_refused_says_which_it_was(go: Any) -> None:
     assert caught.value.where.startswith("stage mined: ")
 
 
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    """All that is read of a model before the first stage: one of three labels."""
+    folder = tmp_path / "three-labels"
+    folder.mkdir()
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    config["id2label"] = {0: "no", 1: "maybe", 2: "yes"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_what_later_stages_name_is_looked_for_before_the_first(
+    go: Any, stages: Stages, classifier: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    teacher = "stages.distilled.teacher.model"
+    outside = {
+        "stages.mined.split=tran": ("mined", "no split 'tran'"),
+        f"stages.mined.negatives.model={empty}": ("mined", "without a model"),
+        "stages.reranker.negatives={name: run, file: no.trec}": ("reranker", "no file 'no.trec'"),
+        f"stages.distilled.model={empty}": ("distilled", "without a model"),
+        f"{teacher}={tmp_path / 'none'}": ("distilled", "no model folder"),
+        f"{teacher}={classifier}": ("distilled", "tells 3 labels apart"),
+        "stages.distilled.teacher={name: scores, file: no.tsv}": ("distilled", "no file 'no.tsv'"),
+    }
+    for override, (name, what) in outside.items():
+        with pytest.raises(IsthmusError) as caught:
+            go(override)
+        assert what in caught.value.what
+        assert caught.value.where.startswith(f"stage {name}: ")
+    assert not stages.ran
+    assert not (tmp_path / "out").exists()
+    ran, _ = go(f"stages.mined.negatives.model={classifier}")
+    assert ran == ALL, "labels matter to a teacher only"
+
+
+def test_a_remedy_is_for_the_stage_it_is_about() -> None:
+    error = refused({"a": {}, "b": {"negatives": "bm25", "losses": {"kl": 1}}})
+    assert error.remedy == "--set stages.b.losses.kl.weight=1"
+
+
+def test_a_stage_of_another_kind_is_not_suggested() -> None:
+    teacher = {"name": "cross_encoder", "model": "stage:judge"}
+    taught = {"negatives": "bm25", "losses": {"kl": {}}, "teacher": teacher}
+    retrievers, judged = {"a": {}, "b": {}}, {"encoder": "cross", "negatives": "bm25"}
+    assert "none" in refused({**retrievers, "c": taught}).allowed
+    assert refused({**retrievers, "juge": judged, "c": taught}).allowed == "stage:juge"
+
+
 def test_a_pipeline_is_repeated_with_all_its_stages(
     go: Any, stages: Stages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,11 +403,12 @@ def test_the_table(go: Any, tmp_path: Path) -> None:
     assert table is not None
     assert table.columns == ("stage", "encoder", "negatives", "teacher", "RR@10", "time")
     rows = [[cell.text for cell in row] for row in table.rows]
+    worse = "0.250, not trained"  # every step was, so the model is the one it started from
     assert rows == [
         ["bm25", "dense", "15 of bm25", "", "0.250", "0:01:01"],
-        ["mined", "dense", "15 of stage:bm25", "", "0.250", "0:01:01"],
-        ["reranker", "cross", "15 of stage:mined", "", "0.250", "0:01:01"],
-        ["distilled", "dense", "15 of stage:mined", "stage:reranker", "0.250", "0:01:01"],
+        ["mined", "dense", "15 of stage:bm25", "", worse, "0:01:01"],
+        ["reranker", "cross", "15 of stage:mined", "", worse, "0:01:01"],
+        ["distilled", "dense", "15 of stage:mined", "stage:reranker", worse, "0:01:01"],
     ]
     assert (tmp_path / "out" / "stages.md").read_text() == table.markdown()
     assert "re-ranker" in table.caption
@@ -373,5 +424,12 @@ def test_a_lone_stage_has_no_table(tmp_path: Path) -> None:
 
 
 def test_the_next_step_after_a_pipeline(go: Any, tmp_path: Path) -> None:
-    go()
-    assert next_step(tmp_path / "out").startswith(f"retriever: {tmp_path / 'out' / 'final'}")
+    out = tmp_path / "out"
+    _, folders = go()
+    reranker = out / folders["reranker"]
+    told = next_step(out).splitlines()
+    assert told[:2] == [f"retriever: {out / 'final'}", f"re-ranker: {reranker}"]
+    assert f"--model {out} " in told[2]
+    assert told[2].endswith(f"--rerank {reranker}")
+    go("stages.reranker=null", "stages.distilled=null")
+    assert "rank" not in next_step(out)

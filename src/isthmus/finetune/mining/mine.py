@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -27,6 +28,7 @@ from isthmus.finetune.teaching import Teacher
 from isthmus.progress import notice
 from isthmus.registry import Registry
 from isthmus.text.corpus import TokenisedCorpus
+from isthmus.training.settings import TrainingSettings
 
 NEGATIVES = Registry("isthmus.finetune.negatives", "source of negatives")
 
@@ -86,6 +88,14 @@ def group_size(sources: Iterable[Source]) -> int:
     """The passages of a query: one positive and the negatives of every source."""
     settings: list[MiningSettings] = [source.settings for source in sources]
     return 1 + sum(chosen.num_negatives for chosen in settings)
+
+
+def epochs_of(training: TrainingSettings, queries: int, processes: int = 1) -> int:
+    """How many epochs a training begins, so that each can have negatives of its own."""
+    if training.max_steps is None:
+        return math.ceil(training.num_train_epochs)
+    step = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    return math.ceil(training.max_steps / max(1, queries // step))
 
 
 @dataclass(frozen=True)
