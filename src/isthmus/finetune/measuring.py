@@ -51,7 +51,9 @@ class Development:
 
     def watch(self, trainer: Trainer) -> None:
         """Lets a trainer measure, keep the best model, and stop when it gets no better."""
-        best = Best(self.name, self.better, self.settings.patience)
+        # A classifier that knows nothing yet may be lucky on few queries, and then teach others.
+        fresh = isinstance(self.model, CrossEncoder) and self.model.backbone.fresh_head
+        best = Best(self.name, self.better, self.settings.patience, from_step=int(fresh))
         trainer.add_callback(Looking(trainer, TOPIC, self, self.settings.every, best))
 
     def take_best(self, trainer: Trainer) -> dict[str, Any]:

@@ -283,7 +283,8 @@ def _mine(
 ) -> Rows:
     file = Path(settings.output) / _NEGATIVES_FILE
     if not file.is_file():
-        epochs = epochs_of(settings.training, len(labelled.queries), PartialState().num_processes)
+        processes = PartialState().num_processes
+        epochs = epochs_of(settings.training, len(labelled.queries), sources, processes)
         mined = mine(sources, corpus, labelled, epochs, settings.training.seed, teacher)
         if settings.audit:
             found = audit(mined, sources, corpus, labelled, settings.split, teacher)

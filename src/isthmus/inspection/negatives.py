@@ -63,7 +63,7 @@ def negatives(
         settings.collection, opened, source, tokenised, settings.titles, settings.problems
     )
     teacher = None if teaching is None else teaching.open(corpus)
-    epochs = epochs_of(training, len(labelled.queries))
+    epochs = epochs_of(training, len(labelled.queries), sources)
     mined = mine(sources, corpus, labelled, epochs, training.seed, teacher)
     return audit(mined, sources, corpus, labelled, settings.split, teacher)
 

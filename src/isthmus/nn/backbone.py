@@ -49,6 +49,7 @@ class Backbone(nn.Module):
         if self.head_modules is not None:
             model.get_output_embeddings().__class__ = _VocabularyLayer
         self.own_dropout: dict[str, float] = {}
+        self.fresh_head = False  # made here, and not trained yet
 
     @classmethod
     def load(

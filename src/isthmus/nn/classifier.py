@@ -60,6 +60,7 @@ def load_classifier(
     _score_in_float32(model)
     backbone = Backbone(model)
     backbone.own_dropout = own_dropout
+    backbone.fresh_head = bool(missing)
     return backbone
 
 

@@ -28,6 +28,7 @@ class Best:
     name: str
     better: Better = "higher"
     patience: int | None = None
+    from_step: int = 0  # no earlier model is kept
 
 
 class Looking(transformers.TrainerCallback):  # type: ignore[misc]
@@ -75,7 +76,12 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
             self._log(values, control)
             return
         watched = f"{self.topic}/{self.best.name}"
-        seen = [look[watched] for look in (*looks(state.log_history, self.topic), values)]
+        if state.global_step < self.best.from_step:
+            self._log(values, control)
+            return
+        earlier = looks(state.log_history, self.topic)
+        counted = [look for look in earlier if look["step"] >= self.best.from_step]
+        seen = [look[watched] for look in (*counted, values)]
         waited = len(seen) - 1 - self._best_place(seen)
         if waited == 0 and not math.isnan(seen[-1]):
             self._keep(self.best, state.global_step, seen[-1])

@@ -276,6 +276,22 @@ def test_the_best_model_becomes_final(
     assert "final: the best by RR@10, step 4" in capsys.readouterr().err
 
 
+def test_a_classifier_that_knows_nothing_is_never_the_best(
+    settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be lucky, and would teach others; a re-ranker that goes on may well be best."""
+    change: dict[str, Any] = {
+        "encoder": "cross", "negatives": {"name": "bm25", "num_negatives": 2},
+        "development": {"bm25": 5, "patience": 2},
+    }  # fmt: skip
+    script(monkeypatch, [0.9, 0.3, 0.5, 0.4])
+    run(settings("fresh", **change))
+    assert results(tmp_path / "fresh")["development"]["step"] == 4
+    script(monkeypatch, [0.9, 0.3, 0.5, 0.4])
+    run(settings("again", model=str(tmp_path / "fresh"), **change))
+    assert results(tmp_path / "again")["development"]["step"] == 0
+
+
 def test_training_stops_when_it_gets_no_better(
     settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,15 +78,19 @@ def labelled(*positives: list[int]) -> LabelledQueries:
         ({"num_train_epochs": 1, "max_steps": 13}, 100, 2),
         ({"max_steps": 13, "gradient_accumulation_steps": 2}, 100, 3),
         ({"max_steps": 5}, 3, 5),
+        # 30 candidates, 4 at a time, have all been drawn after 8
+        ({"max_steps": 100_000}, 100, 8),
+        ({"num_train_epochs": 20}, 100, 20),
     ],
 )
 def test_as_many_epochs_as_training_begins(
     values: dict[str, Any], queries: int, epochs: int
 ) -> None:
     training = TrainingSettings.parse({"per_device_train_batch_size": 8, **values}, "test")
-    assert epochs_of(training, queries) == epochs
+    sources = [Ranked([], num_negatives=4, range_max=30), Ranked([], range_max=20)]
+    assert epochs_of(training, queries, sources) == epochs
     halved = training.model_copy(update={"per_device_train_batch_size": 4})
-    assert epochs_of(halved, queries, processes=2) == epochs
+    assert epochs_of(halved, queries, sources, processes=2) == epochs
 
 
 def test_negatives_come_from_their_ranks_and_are_never_positives(corpus: TrainingCorpus) -> None:

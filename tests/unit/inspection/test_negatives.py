@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.config.output import write_snapshot
+from isthmus.config.output import claim, write_snapshot
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.negatives import negatives
 
@@ -18,6 +18,15 @@ def test_a_pipeline_is_looked_at_stage_by_stage(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         negatives(str(tmp_path))
     assert caught.value.allowed == "first-12ab, second-34cd"
+    assert caught.value.remedy == f"isthmus negatives {tmp_path / 'first-12ab'}"
+
+
+def test_a_pipeline_that_has_not_ended_names_the_stages_it_has(tmp_path: Path) -> None:
+    claim(tmp_path, "finetune", {"settings": {"stages": {"first": {}, "second": {}}}})
+    claim(tmp_path / "first-12ab", "finetune", {"settings": {}})
+    with pytest.raises(InputError) as caught:
+        negatives(str(tmp_path))
+    assert caught.value.allowed == "first-12ab"
     assert caught.value.remedy == f"isthmus negatives {tmp_path / 'first-12ab'}"
 
 

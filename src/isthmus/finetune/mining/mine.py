@@ -90,12 +90,20 @@ def group_size(sources: Iterable[Source]) -> int:
     return 1 + sum(chosen.num_negatives for chosen in settings)
 
 
-def epochs_of(training: TrainingSettings, queries: int, processes: int = 1) -> int:
-    """How many epochs a training begins, so that each can have negatives of its own."""
+def epochs_of(
+    training: TrainingSettings, queries: int, sources: Iterable[Source], processes: int = 1
+) -> int:
+    """How many epochs have negatives of their own: those that training begins.
+
+    Where steps are counted these may be thousands: no more than it takes to draw all candidates.
+    """
     if training.max_steps is None:
         return math.ceil(training.num_train_epochs)
     step = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
-    return math.ceil(training.max_steps / max(1, queries // step))
+    begun = math.ceil(training.max_steps / max(1, queries // step))
+    settings: list[MiningSettings] = [source.settings for source in sources]
+    turns = max(math.ceil(chosen.range_max / chosen.num_negatives) for chosen in settings)
+    return min(begun, turns)
 
 
 @dataclass(frozen=True)
