@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.indexes.quantising import Rows
-from isthmus.indexes.seismic import write_rows
+from isthmus.indexes.inverted.quantising import Rows
+from isthmus.indexes.inverted.seismic import write_rows
 
 Answer = tuple[np.ndarray, np.ndarray]
 Search = Callable[[int, int], Answer]

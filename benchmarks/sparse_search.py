@@ -37,8 +37,8 @@ import scipy
 import scipy.sparse
 import sparse_peers
 
-from isthmus.indexes.inverted import InvertedIndex, usable_cores
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.index import InvertedIndex, usable_cores
 from isthmus.indexes.manifest import (
     CorpusOrigin,
     Description,

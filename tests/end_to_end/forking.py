@@ -16,7 +16,7 @@ from typing import Any
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretrain.pretrain", "isthmus.finetune.finetune",
     "isthmus.search.indexing", "isthmus.search.searching", "isthmus.indexes.bm25",
-    "isthmus.indexes.dense", "isthmus.evaluation", "isthmus.encoders",
+    "isthmus.indexes.dense.index", "isthmus.evaluation", "isthmus.encoders",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
 )  # fmt: skip
 

@@ -24,8 +24,8 @@ from isthmus.collections import Problems, open_collection, read_queries
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
 from isthmus.errors import InputError, MismatchError, MissingPackageError, SettingsError
 from isthmus.indexes.manifest import CorpusOrigin, Description, read_manifest, verify, workplace
-from isthmus.indexes.serving import ServedIndex
-from isthmus.indexes.sharding import ShardedBuilder
+from isthmus.indexes.segments.serving import ServedIndex
+from isthmus.indexes.segments.sharding import ShardedBuilder
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
 from isthmus.search import IndexSettings, SearchSettings, index, merge, open_searcher, search

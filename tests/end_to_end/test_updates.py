@@ -17,7 +17,7 @@ import pytest
 import scipy.sparse
 
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted.building import InvertedBuilder
 from isthmus.indexes.manifest import (
     CorpusOrigin,
     Description,
@@ -25,7 +25,7 @@ from isthmus.indexes.manifest import (
     InvertedSettings,
     verify,
 )
-from isthmus.indexes.segments import open_index
+from isthmus.indexes.segments.index import open_index
 from isthmus.records import Document, Query
 from isthmus.search import Searcher, open_searcher
 
@@ -36,8 +36,8 @@ import json, random, sys
 from pathlib import Path
 import numpy as np, scipy.sparse
 from isthmus.config import output
-from isthmus.indexes import merging
-from isthmus.indexes.writer import IndexWriter
+from isthmus.indexes.segments import merging
+from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document
 
 output.environment = dict  # quicker

@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError, MissingPackageError, OutputError
-from isthmus.indexes.dense import DenseIndex
-from isthmus.indexes.inverted import InvertedIndex
+from isthmus.indexes.dense.index import DenseIndex
+from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.records import Document, Ranking
 from isthmus.search import ExportSettings, ParitySettings, export, parity
 

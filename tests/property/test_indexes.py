@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.dense import DenseIndex
+from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore, DocumentWriter
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin
 from isthmus.indexes.selection import best

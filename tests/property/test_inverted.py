@@ -13,9 +13,10 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.indexes import inverted, inverting
-from isthmus.indexes.inverted import InvertedIndex
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted import building as inverting
+from isthmus.indexes.inverted import index as inverted
+from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.records import Document, Ranking
 

@@ -15,10 +15,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from isthmus.indexes import forward, merging
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.forward import weighed_rows
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted import forward
+from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.forward import weighed_rows
+from isthmus.indexes.inverted.quantising import quantised
 from isthmus.indexes.manifest import (
     CorpusOrigin,
     Description,
@@ -27,10 +28,10 @@ from isthmus.indexes.manifest import (
     read_manifest,
     verify,
 )
-from isthmus.indexes.merging import to_merge
-from isthmus.indexes.quantising import quantised
-from isthmus.indexes.segments import open_index
-from isthmus.indexes.writer import IndexWriter
+from isthmus.indexes.segments import merging
+from isthmus.indexes.segments.index import open_index
+from isthmus.indexes.segments.merging import to_merge
+from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Ranking
 
 SIZE = 2

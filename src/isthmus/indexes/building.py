@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from isthmus.config.output import publish, write_json, write_snapshot, writing
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes.codes import write_codes
-from isthmus.indexes.dense import VECTORS, unusable
+from isthmus.indexes.dense.codes import write_codes
+from isthmus.indexes.dense.index import VECTORS, unusable
 from isthmus.indexes.documents import DOCUMENTS, DocumentWriter, flush
 from isthmus.indexes.manifest import (
     MANIFEST,

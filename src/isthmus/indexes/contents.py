@@ -11,12 +11,12 @@ import numpy.typing as npt
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.dense import VECTORS
+from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.forward import weighed_rows
+from isthmus.indexes.inverted.forward import weighed_rows
+from isthmus.indexes.inverted.quantising import quantised
 from isthmus.indexes.manifest import SEGMENTS, InvertedSettings, Manifest, read_manifest
-from isthmus.indexes.quantising import quantised
-from isthmus.indexes.segments import Part, read_deleted
+from isthmus.indexes.segments.index import Part, read_deleted
 from isthmus.progress import Bar
 from isthmus.records import Document
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from isthmus.errors import SettingsError
-from isthmus.indexes.approximate import About, ApproximateSettings, approximate
-from isthmus.indexes.dense import VECTORS
-from isthmus.indexes.scanning import import_faiss
+from isthmus.indexes.dense.approximate import About, ApproximateSettings, approximate
+from isthmus.indexes.dense.index import VECTORS
+from isthmus.indexes.dense.scanning import import_faiss
 from isthmus.search.searcher import open_searcher
 
 _QUERIES = 200

@@ -16,7 +16,7 @@ from isthmus.search.pipeline import PipelineSearcher
 from isthmus.search.searcher import Searcher, open_searcher
 
 if TYPE_CHECKING:
-    from isthmus.indexes.dense import Backend
+    from isthmus.indexes.dense.index import Backend
 
 HYBRID = "hybrid.json"
 

@@ -18,14 +18,14 @@ from isthmus.config.output import writing
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.contents import FIELDS
 from isthmus.indexes.engines import Engine, engines
-from isthmus.indexes.quantising import quantised
+from isthmus.indexes.inverted.quantising import quantised
 from isthmus.progress import Bar
 from isthmus.records import Query, Ranking
 from isthmus.search.searcher import Searcher, open_searcher, usable
 
 if TYPE_CHECKING:
-    from isthmus.indexes.dense import DenseIndex
-    from isthmus.indexes.inverted import InvertedIndex
+    from isthmus.indexes.dense.index import DenseIndex
+    from isthmus.indexes.inverted.index import InvertedIndex
 
 _QUERIES_AT_ONCE = 256
 _ROUNDING = 1e-5  # of a query's highest score: engines add in float32

@@ -14,8 +14,8 @@ from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import Settings
 from isthmus.errors import MismatchError, SettingsError
-from isthmus.indexes.approximate import ApproximateSettings
 from isthmus.indexes.building import DenseBuilder, already_built
+from isthmus.indexes.dense.approximate import ApproximateSettings
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
     Bm25Settings,
@@ -24,14 +24,14 @@ from isthmus.indexes.manifest import (
     EncoderOrigin,
     InvertedSettings,
 )
-from isthmus.indexes.sharding import ShardedBuilder
+from isthmus.indexes.segments.sharding import ShardedBuilder
 from isthmus.progress import Bar, notice, track
 from isthmus.records import Document
 from isthmus.search.approximating import add_approximation, check_approximate
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
-    from isthmus.indexes.inverting import InvertedBuilder
+    from isthmus.indexes.inverted.building import InvertedBuilder
 
 BM25 = "bm25"
 Backend = Literal["torch", "onnx-int8"]
@@ -173,7 +173,7 @@ def _describe(
 def _builder(output: Path, description: Description) -> DenseBuilder | InvertedBuilder:
     if description.kind == "dense":
         return DenseBuilder(output, description)
-    from isthmus.indexes.inverting import InvertedBuilder  # brings numba
+    from isthmus.indexes.inverted.building import InvertedBuilder  # brings numba
 
     return InvertedBuilder(output, description)
 

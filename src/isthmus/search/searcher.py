@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from isthmus.collections import Problems
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.segments import open_index
-from isthmus.indexes.serving import spread
+from isthmus.indexes.segments.index import open_index
+from isthmus.indexes.segments.serving import spread
 from isthmus.records import Document, Query, Ranking
 
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.dense import Backend, DenseIndex
-    from isthmus.indexes.inverted import InvertedIndex
-    from isthmus.indexes.segments import SegmentedIndex
-    from isthmus.indexes.serving import ServedIndex
+    from isthmus.indexes.dense.index import Backend, DenseIndex
+    from isthmus.indexes.inverted.index import InvertedIndex
+    from isthmus.indexes.segments.index import SegmentedIndex
+    from isthmus.indexes.segments.serving import ServedIndex
 
 
 class Encoder(Protocol):

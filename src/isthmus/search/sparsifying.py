@@ -180,7 +180,7 @@ def _fill(
     settings: SparsifySettings,
 ) -> dict[int | None, Path]:
     """The folder of a finished index for every number of terms, and for all terms."""
-    from isthmus.indexes.inverting import InvertedBuilder  # brings numba
+    from isthmus.indexes.inverted.building import InvertedBuilder  # brings numba
 
     folders: dict[int | None, Path] = {n: output / str(n) for n in sorted(set(settings.terms))}
     folders[None] = output / "all"
@@ -224,7 +224,7 @@ def _size(
     judgements: Judgements,
     settings: SparsifySettings,
 ) -> Size:
-    from isthmus.indexes.inverted import InvertedIndex
+    from isthmus.indexes.inverted.index import InvertedIndex
 
     index = InvertedIndex.open(folder, threads=1)
     names = [query.id for query in asked]

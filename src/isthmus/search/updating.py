@@ -16,7 +16,7 @@ from isthmus.config import Settings
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import Manifest
-from isthmus.indexes.writer import IndexWriter, Update
+from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from isthmus.errors import InputError, MismatchError, MissingPackageError
-from isthmus.indexes.approximate import ApproximateSettings, approximate
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.dense import DenseIndex
+from isthmus.indexes.dense.approximate import ApproximateSettings, approximate
+from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.manifest import Description, verify
 from isthmus.records import Document, Ranking
 

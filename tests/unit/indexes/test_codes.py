@@ -9,10 +9,10 @@ import pytest
 
 from isthmus.collections import open_corpus
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.codes import Codes, products, rounded, write_codes
-from isthmus.indexes.dense import DenseIndex
+from isthmus.indexes.dense.codes import Codes, products, rounded, write_codes
+from isthmus.indexes.dense.index import DenseIndex
+from isthmus.indexes.dense.scanning import CodeScan
 from isthmus.indexes.manifest import Description
-from isthmus.indexes.scanning import CodeScan
 from isthmus.records import Document
 
 

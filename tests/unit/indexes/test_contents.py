@@ -17,7 +17,7 @@ from isthmus.errors import InputError, MismatchError
 from isthmus.indexes import contents
 from isthmus.indexes.building import DenseBuilder
 from isthmus.indexes.contents import Contents
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted.building import InvertedBuilder
 from isthmus.indexes.json_lines import numbers, term_weights, write_lines
 from isthmus.indexes.manifest import (
     CorpusOrigin,
@@ -26,7 +26,7 @@ from isthmus.indexes.manifest import (
     InvertedSettings,
     read_manifest,
 )
-from isthmus.indexes.writer import IndexWriter
+from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document
 
 SIZE, DIMENSION = 40, 4
@@ -132,7 +132,7 @@ def test_segments_without_what_was_deleted(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "_ROWS", 8)
-    monkeypatch.setattr("isthmus.indexes.writer.to_merge", lambda *_: None)
+    monkeypatch.setattr("isthmus.indexes.segments.writer.to_merge", lambda *_: None)
     vectors: Any = some_weights(60, seed=3)
     if kind == "dense":
         vectors = np.random.default_rng(1).standard_normal((60, DIMENSION)).astype(np.float32)

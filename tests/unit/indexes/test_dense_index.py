@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.errors import InputError, MismatchError, MissingPackageError
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.dense import Backend, DenseIndex
+from isthmus.indexes.dense.index import Backend, DenseIndex
 from isthmus.indexes.manifest import Description
 from isthmus.records import Document
 

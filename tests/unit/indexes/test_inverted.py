@@ -13,9 +13,9 @@ import pytest
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.dense import DenseIndex
-from isthmus.indexes.inverted import InvertedIndex
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.dense.index import DenseIndex
+from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import Description, InvertedSettings, read_manifest, verify
 from isthmus.records import Document, Ranking
 
@@ -206,7 +206,7 @@ def test_newer_format_is_refused(folder: Path) -> None:
 def test_opening_brings_neither_numba_nor_torch(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from isthmus.indexes.inverted import InvertedIndex\n"
+        "from isthmus.indexes.inverted.index import InvertedIndex\n"
         f"print(len(InvertedIndex.open(Path({str(folder)!r}))))\n"
         "assert not {'numba', 'torch', 'transformers'} & set(sys.modules), 'heavy imports'"
     )
@@ -218,10 +218,10 @@ def test_kernels_are_compiled_once(folder: Path, tmp_path: Path) -> None:
     """The second process finds what the first one compiled."""
     code = (
         "import sys; from pathlib import Path; import scipy.sparse\n"
-        "from isthmus.indexes.inverted import InvertedIndex\n"
+        "from isthmus.indexes.inverted.index import InvertedIndex\n"
         f"index = InvertedIndex.open(Path({str(folder)!r}), 1)\n"
         "index.search(scipy.sparse.csr_matrix([[1.0] * 6]), 3, ['q'])\n"
-        "from isthmus.indexes import kernels\n"
+        "from isthmus.indexes.inverted import kernels\n"
         "counts = kernels.scan.stats\n"
         "print(sum(counts.cache_hits.values()), sum(counts.cache_misses.values()))"
     )

@@ -18,10 +18,11 @@ import pytest
 import scipy.sparse
 
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes import building, inverting
+from isthmus.indexes import building
 from isthmus.indexes.building import already_built
 from isthmus.indexes.documents import DocumentWriter, blocks
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted import building as inverting
+from isthmus.indexes.inverted.building import InvertedBuilder
 from isthmus.indexes.manifest import Description, InvertedSettings, verify, workplace
 from isthmus.records import Document
 
@@ -212,7 +213,7 @@ import numpy as np
 import scipy.sparse
 from isthmus.indexes.building import already_built
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted.building import InvertedBuilder
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.records import Document
 

@@ -10,10 +10,10 @@ import pytest
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError, MissingPackageError
-from isthmus.indexes.inverted import InvertedIndex
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.index import InvertedIndex
+from isthmus.indexes.inverted.seismic import SeismicIndex, SeismicSettings, build_seismic
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
-from isthmus.indexes.seismic import SeismicIndex, SeismicSettings, build_seismic
 from isthmus.records import Document
 
 pytest.importorskip("seismic", reason="the extra [ann] is not installed")

@@ -11,7 +11,7 @@ import pytest
 from isthmus.collections import read_judgements, read_queries
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.evaluation import per_query
-from isthmus.indexes.inverting import InvertedBuilder
+from isthmus.indexes.inverted.building import InvertedBuilder
 from isthmus.indexes.manifest import read_manifest
 from isthmus.records import Run
 from isthmus.search import IndexSettings, SparsifySettings, index, open_searcher, sparsify

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.lists import Allowed, Array, Lists, Plan, Postings, Shape
+from isthmus.indexes.inverted.lists import Allowed, Array, Lists, Plan, Postings, Shape
+from isthmus.indexes.inverted.quantising import quantised
 from isthmus.indexes.manifest import Manifest, read_manifest
-from isthmus.indexes.quantising import quantised
 from isthmus.indexes.selection import best
 from isthmus.records import Ranking
 
@@ -103,7 +103,7 @@ class InvertedIndex:
     def _answer(
         self, terms: Array, weights: Array, depth: int, allowed: Allowed, shares: int
     ) -> Answer:
-        from isthmus.indexes import kernels  # brings numba, which opening does without
+        from isthmus.indexes.inverted import kernels  # brings numba, which opening does without
 
         exact, least = self._arithmetic(terms, weights)
         query: Plan = kernels.plan(

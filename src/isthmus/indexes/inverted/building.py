@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from isthmus.config.output import writing
-from isthmus.indexes import kernels
 from isthmus.indexes.arrays import GrowingArray
 from isthmus.indexes.building import (
     complete,
@@ -26,11 +25,12 @@ from isthmus.indexes.building import (
     start_anew,
 )
 from isthmus.indexes.documents import DocumentWriter, flush
-from isthmus.indexes.inverted import usable_cores
-from isthmus.indexes.lists import GROUP, Block, Shape
+from isthmus.indexes.inverted import kernels
+from isthmus.indexes.inverted.index import usable_cores
+from isthmus.indexes.inverted.lists import GROUP, Block, Shape
+from isthmus.indexes.inverted.ordering import similar_first
+from isthmus.indexes.inverted.quantising import quantised
 from isthmus.indexes.manifest import Description, Layout, workplace
-from isthmus.indexes.ordering import similar_first
-from isthmus.indexes.quantising import quantised
 from isthmus.records import Document
 
 BLOCK = 2**13

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from isthmus.indexes.lists import CELL, CELLS, GROUP, Array
+from isthmus.indexes.inverted.lists import CELL, CELLS, GROUP, Array
 from isthmus.indexes.manifest import InvertedSettings, read_manifest
 
 _POSTINGS = 2**22  # read at a time

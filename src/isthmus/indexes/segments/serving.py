@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from isthmus.cluster import Cluster, current
-from isthmus.indexes.dense import Backend, DenseIndex
+from isthmus.indexes.dense.index import Backend, DenseIndex
 from isthmus.indexes.manifest import SEGMENTS, Manifest
-from isthmus.indexes.segments import SegmentedIndex, merged, open_index, read_deleted
+from isthmus.indexes.segments.index import SegmentedIndex, merged, open_index, read_deleted
 from isthmus.progress import notice
 from isthmus.records import Ranking
 
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.inverted import InvertedIndex
+    from isthmus.indexes.inverted.index import InvertedIndex
 
 Index: TypeAlias = "DenseIndex | InvertedIndex | SegmentedIndex | Bm25Index"
 

@@ -19,7 +19,7 @@ from isthmus.config.output import SNAPSHOT, read_snapshot, write_json, write_sna
 from isthmus.errors import IsthmusError
 from isthmus.indexes.documents import flush
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, is_searched
-from isthmus.indexes.segments import Rows
+from isthmus.indexes.segments.index import Rows
 
 UPDATE = "update"
 

@@ -18,15 +18,6 @@ from filelock import FileLock, Timeout
 
 from isthmus.config.output import writing
 from isthmus.errors import InputError, IsthmusError, MismatchError, OutputError
-from isthmus.indexes.committing import (
-    become_segment,
-    become_whole,
-    clean,
-    commit,
-    say_updated,
-    settle,
-    write_deleted,
-)
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.manifest import (
     SEGMENTS,
@@ -36,9 +27,18 @@ from isthmus.indexes.manifest import (
     read_manifest,
     stored_file,
 )
-from isthmus.indexes.merging import Source, describe, merge, to_merge
-from isthmus.indexes.pending import Pending
-from isthmus.indexes.segments import NO_ROWS, Part, Rows, read_deleted
+from isthmus.indexes.segments.committing import (
+    become_segment,
+    become_whole,
+    clean,
+    commit,
+    say_updated,
+    settle,
+    write_deleted,
+)
+from isthmus.indexes.segments.index import NO_ROWS, Part, Rows, read_deleted
+from isthmus.indexes.segments.merging import Source, describe, merge, to_merge
+from isthmus.indexes.segments.pending import Pending
 from isthmus.progress import notice
 from isthmus.records import Document
 

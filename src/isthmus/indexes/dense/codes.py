@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.indexes.arrays import GrowingArray
-from isthmus.indexes.inverted import usable_cores
+from isthmus.indexes.inverted.index import usable_cores
 
 CODES, SIZES = "codes.npy", "code_sizes.npy"
 _LARGEST = 127
@@ -64,7 +64,7 @@ def rounded(
 
 def products(codes: npt.NDArray[np.int8], queries: npt.NDArray[np.int16]) -> npt.NDArray[np.int32]:
     """The inner product of every query with every code, exactly, a row per query, on all cores."""
-    from isthmus.indexes.code_kernels import inner_products  # brings numba
+    from isthmus.indexes.dense.kernels import inner_products  # brings numba
 
     found = np.empty((len(queries), len(codes)), dtype=np.int32)
     cores = min(usable_cores(), max(1, len(codes) // _ROWS))

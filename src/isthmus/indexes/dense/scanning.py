@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.errors import MissingPackageError
-from isthmus.indexes.codes import Codes, products, rounded
+from isthmus.indexes.dense.codes import Codes, products, rounded
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

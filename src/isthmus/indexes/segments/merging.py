@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.dense import VECTORS
+from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.manifest import Description, Manifest
-from isthmus.indexes.segments import Part
+from isthmus.indexes.segments.index import Part
 
 if TYPE_CHECKING:
-    from isthmus.indexes.inverting import InvertedBuilder
+    from isthmus.indexes.inverted.building import InvertedBuilder
 
 _TOGETHER = 8  # segments, of like size if possible
 _BLOCK = 8192
@@ -57,7 +57,7 @@ def builder_for(folder: Path, description: Description) -> DenseBuilder | Invert
     """What builds a segment."""
     if description.kind == "dense":
         return DenseBuilder(folder, description)
-    from isthmus.indexes.inverting import InvertedBuilder  # brings numba
+    from isthmus.indexes.inverted.building import InvertedBuilder  # brings numba
 
     return InvertedBuilder(folder, description)
 
@@ -91,7 +91,7 @@ def _vectors(folder: Path, description: Description) -> Iterator[Any]:
     if description.kind == "dense":
         yield np.load(folder / VECTORS, mmap_mode="r")
         return
-    from isthmus.indexes.forward import weighed_rows
+    from isthmus.indexes.inverted.forward import weighed_rows
 
     yield from weighed_rows(folder)
 

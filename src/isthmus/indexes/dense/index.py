@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.approximate import Approximate
-from isthmus.indexes.codes import Codes
-from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.manifest import Manifest, read_manifest
-from isthmus.indexes.scanning import (
+from isthmus.indexes.dense.approximate import Approximate
+from isthmus.indexes.dense.codes import Codes
+from isthmus.indexes.dense.scanning import (
     BlasScan,
     CodeScan,
     Doubles,
@@ -30,6 +28,8 @@ from isthmus.indexes.scanning import (
     Scan,
     import_faiss,
 )
+from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.manifest import Manifest, read_manifest
 from isthmus.indexes.selection import best
 from isthmus.records import Ranking
 

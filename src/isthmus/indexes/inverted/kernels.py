@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from isthmus.indexes.compiling import compiled, prefetch
-from isthmus.indexes.lists import (
+from isthmus.indexes.inverted.lists import (
     CELL,
     CELLS,
     GROUP,

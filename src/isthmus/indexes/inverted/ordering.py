@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes import kernels
-from isthmus.indexes.lists import CELL, Array
+from isthmus.indexes.inverted import kernels
+from isthmus.indexes.inverted.lists import CELL, Array
 
 _TERMS = 16  # of a document; more change the order little
 _ROUNDS = 12

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes.dense import Backend, DenseIndex
+from isthmus.indexes.dense.index import Backend, DenseIndex
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, read_manifest
 from isthmus.records import Document, Ranking
 
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.inverted import InvertedIndex
+    from isthmus.indexes.inverted.index import InvertedIndex
 
 Rows = npt.NDArray[np.int64]
 Answer = tuple[Rows, npt.NDArray[np.float64]]
@@ -228,7 +228,7 @@ def _open_whole(folder: Path, backend: Backend) -> Any:
         from isthmus.indexes.bm25 import Bm25Index
 
         return Bm25Index.open(folder)
-    from isthmus.indexes.inverted import InvertedIndex  # brings numba with its first search
+    from isthmus.indexes.inverted.index import InvertedIndex  # brings numba with its first search
 
     return InvertedIndex.open(folder)
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.lists import Array
+from isthmus.indexes.inverted.lists import Array
 from isthmus.indexes.manifest import InvertedSettings
 
 LARGEST = 2**16 - 1

@@ -18,8 +18,8 @@ from pydantic import Field
 from isthmus.config import Settings
 from isthmus.config.output import whole_folder, write_json
 from isthmus.errors import InputError, MismatchError
+from isthmus.indexes.dense.scanning import Floats, Rows, import_faiss
 from isthmus.indexes.manifest import Manifest
-from isthmus.indexes.scanning import Floats, Rows, import_faiss
 from isthmus.progress import Bar
 
 Approximation = Literal["hnsw", "ivf"]
@@ -112,7 +112,7 @@ def approximate(
     folder: Path, queries: npt.NDArray[np.floating[Any]], settings: ApproximateSettings
 ) -> About:
     """Builds the approximation of a dense index and measures it on queries; reuses the same one."""
-    from isthmus.indexes.dense import DenseIndex
+    from isthmus.indexes.dense.index import DenseIndex
 
     exact = DenseIndex.open(folder)
     about = read_about(folder, settings.name)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xxhash
 
-from isthmus.indexes.merging import builder_for
+from isthmus.indexes.segments.merging import builder_for
 from isthmus.records import Document
 
 if TYPE_CHECKING:
     from isthmus.indexes.building import DenseBuilder
-    from isthmus.indexes.inverting import InvertedBuilder
+    from isthmus.indexes.inverted.building import InvertedBuilder
     from isthmus.indexes.manifest import Description
-    from isthmus.indexes.segments import Rows
+    from isthmus.indexes.segments.index import Rows
 
 
 class NewSegment(NamedTuple):

@@ -23,10 +23,10 @@ from pydantic import Field
 from isthmus.config import Settings
 from isthmus.config.output import whole_folder, write_json
 from isthmus.errors import InputError, MismatchError, MissingPackageError
-from isthmus.indexes.forward import weighed_rows
-from isthmus.indexes.inverted import Answer, InvertedIndex
+from isthmus.indexes.inverted.forward import weighed_rows
+from isthmus.indexes.inverted.index import Answer, InvertedIndex
+from isthmus.indexes.inverted.quantising import Rows, quantised
 from isthmus.indexes.manifest import Manifest
-from isthmus.indexes.quantising import Rows, quantised
 from isthmus.indexes.selection import best
 from isthmus.records import Ranking
 
@@ -88,7 +88,7 @@ class SeismicIndex:
                 f"the index {str(folder)!r} has no seismic beside it",
                 where=str(folder),
                 allowed="an inverted index with a folder 'seismic' in it",
-                remedy="build it with isthmus.indexes.seismic.build_seismic",
+                remedy="build it with isthmus.indexes.inverted.seismic.build_seismic",
             )
         if about.postings != _fingerprint(exact.manifest):
             raise MismatchError(

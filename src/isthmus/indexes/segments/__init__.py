@@ -1,0 +1,1 @@
+"""Indexes that change: whole indexes searched as one, added to, deleted from, merged, spread."""
