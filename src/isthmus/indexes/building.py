@@ -11,7 +11,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from isthmus.indexes.manifest import (
     write_manifest,
 )
 from isthmus.records import Document
+
+if TYPE_CHECKING:
+    from isthmus.indexes.inverted.building import InvertedBuilder
 
 PROGRESS = "progress.json"
 _NORM_ROWS = 2**16
@@ -215,3 +218,12 @@ def _largest_norm(vectors: npt.NDArray[np.floating[Any]]) -> float:
         float(np.linalg.norm(vectors[start : start + _NORM_ROWS].astype(np.float64), axis=1).max())
         for start in blocks
     )
+
+
+def builder_for(folder: Path, description: Description) -> DenseBuilder | InvertedBuilder:
+    """What builds an index of vectors."""
+    if description.kind == "dense":
+        return DenseBuilder(folder, description)
+    from isthmus.indexes.inverted.building import InvertedBuilder  # brings numba
+
+    return InvertedBuilder(folder, description)

@@ -14,7 +14,7 @@ from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import Settings
 from isthmus.errors import MismatchError, SettingsError
-from isthmus.indexes.building import DenseBuilder, already_built
+from isthmus.indexes.building import already_built, builder_for
 from isthmus.indexes.dense.approximate import ApproximateSettings
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
@@ -31,7 +31,6 @@ from isthmus.search.approximating import add_approximation, check_approximate
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
-    from isthmus.indexes.inverted.building import InvertedBuilder
 
 BM25 = "bm25"
 Backend = Literal["torch", "onnx-int8"]
@@ -170,14 +169,6 @@ def _describe(
     )
 
 
-def _builder(output: Path, description: Description) -> DenseBuilder | InvertedBuilder:
-    if description.kind == "dense":
-        return DenseBuilder(output, description)
-    from isthmus.indexes.inverted.building import InvertedBuilder  # brings numba
-
-    return InvertedBuilder(output, description)
-
-
 def _fill_bm25(
     source: Corpus, output: Path, description: Description, request: Mapping[str, Any]
 ) -> None:
@@ -198,7 +189,7 @@ def _fill(
     block_size: int,
 ) -> None:
     assert description.encoder is not None
-    with _builder(output, description) as builder:
+    with builder_for(output, description) as builder:
         done, total = builder.rows, source.count()
         if done:
             notice(f"resuming after {done:,} documents")
@@ -247,7 +238,7 @@ def _fill_shard(
             allowed="the same files under this path on every machine",
             remedy="put the encoder on storage that all machines share",
         )
-    with _builder(folder, description) as builder:
+    with builder_for(folder, description) as builder:
         for block, vectors in encoder.encode_blocks(blocks(documents, settings.block_size)):
             builder.add(block, vectors)
         builder.finish(request)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.building import builder_for
 from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.manifest import Description, Manifest
 from isthmus.indexes.segments.index import Part
 
 if TYPE_CHECKING:
-    from isthmus.indexes.inverted.building import InvertedBuilder
+    pass
 
 _TOGETHER = 8  # segments, of like size if possible
 _BLOCK = 8192
@@ -51,15 +51,6 @@ def to_merge(living: Sequence[int], rows: Sequence[int]) -> range | None:
 def _size(documents: int) -> int:
     """Which power of eight it is near to."""
     return documents.bit_length() // 3
-
-
-def builder_for(folder: Path, description: Description) -> DenseBuilder | InvertedBuilder:
-    """What builds a segment."""
-    if description.kind == "dense":
-        return DenseBuilder(folder, description)
-    from isthmus.indexes.inverted.building import InvertedBuilder  # brings numba
-
-    return InvertedBuilder(folder, description)
 
 
 def merge(

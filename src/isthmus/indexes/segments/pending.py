@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xxhash
 
-from isthmus.indexes.segments.merging import builder_for
+from isthmus.indexes.building import builder_for
 from isthmus.records import Document
 
 if TYPE_CHECKING:
