@@ -115,8 +115,9 @@ def settings() -> Callable[..., list[str]]:
 def killed(commands: Commands) -> Callable[..., Counter[str]]:
     """Kills a command again and again, then lets it run to its end; counts the hits by stage.
 
-    Each life lasts until it has left something new on the disk and a random while longer, so every
-    kill hits work in progress, at any point of it, and the end is always reached.
+    Each life lasts until it has left something new on the disk and, every second one, a random
+    while longer, so every kill hits work in progress, at any point of it, and the end is always
+    reached.
     """
 
     def run(
@@ -128,14 +129,14 @@ def killed(commands: Commands) -> Callable[..., Counter[str]]:
     ) -> Counter[str]:
         generator = random.Random(0)
         hits: Counter[str] = Counter()
-        for _ in range(kills):
+        for life in range(kills):
             before = progress()
             commands.start(*arguments)
             result = commands.wait(0)
             while result is None and progress() == before:
                 result = commands.wait(0.01)
             if result is None:
-                time.sleep(generator.uniform(0, longest))
+                time.sleep(generator.uniform(0, longest) * (life % 2))
                 result = commands.kill()
             assert result.returncode in (0, -signal.SIGKILL), result.stderr
             if result.returncode == 0:

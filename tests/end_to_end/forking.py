@@ -24,6 +24,7 @@ _PRELOADED = (
 def _become(command: dict[str, Any]) -> None:
     """Turns this child into what the shell would have started."""
     os.setpgid(0, 0)
+    os.nice(10)  # who kills it at a chosen moment must not come late
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         file = os.open(command[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, descriptor)

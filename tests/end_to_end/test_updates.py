@@ -198,7 +198,7 @@ def test_adding_is_killed_and_goes_on(
             return [file.read_text(encoding="utf-8") for file in files if file.is_file()]
         return "done"
 
-    arguments = ["add", index, "--corpus", corpora["more"], "--set", "block_size=8"]
+    arguments = ["add", index, "--corpus", corpora["more"], "--set", "block_size=2"]
     hits = killed(arguments, progress, kills=5, longest=0.3)
     assert hits.total() > 1
     assert len(contents(index)) == 300
