@@ -25,7 +25,11 @@ def index(
 ) -> None:
     """Encode a corpus and build an index that `search` opens at once.
 
-    Example: isthmus index --model runs/dense --corpus docs.jsonl --output idx
+    Approximate search beside it, hnsw or ivf for dense models and seismic for sparse ones, can be
+    asked for now or later; nothing is encoded again.
+
+    Examples: isthmus index --model runs/dense --corpus docs.jsonl --output idx; isthmus index
+    --model runs/sparse --corpus docs.jsonl --output idx --set approximate.name=seismic
     """
     from isthmus.config import resolve
     from isthmus.progress import result

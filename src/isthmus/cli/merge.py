@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from isthmus.cli.options import Overrides
+
 
 def add_to(app: typer.Typer) -> None:
     """Registers the verb."""
@@ -14,14 +16,22 @@ def add_to(app: typer.Typer) -> None:
 
 def merge(
     index: Annotated[str, typer.Argument(help="An index folder that was added to.")],
+    model: Annotated[
+        str | None, typer.Option(help="The encoder, where it is no longer where it was.")
+    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Make an index one whole again: no segments, no traces of deleted documents.
 
-    `add` and `delete` merge by themselves as far as searching needs it; this goes to the end.
+    `add` and `delete` merge by themselves as far as searching needs it; this goes to the end, and
+    builds an approximation beside the whole where one is named.
 
-    Example: isthmus merge idx
+    Examples: isthmus merge idx; isthmus merge idx --set approximate.name=hnsw
     """
+    from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import merge
+    from isthmus.search import MergeSettings, merge
 
-    result(f"the index is one whole of {merge(index).documents:,} documents")
+    values = resolve("merge", None, {"model": model}, overrides or ())
+    update = merge(index, MergeSettings.parse(values, "isthmus merge"))
+    result(f"the index is one whole of {update.documents:,} documents")

@@ -38,7 +38,8 @@ def search(
     """Search an index for one query, or write a run file for many.
 
     Examples: isthmus search idx "what is a bottleneck"; isthmus search idx --queries q.jsonl
-    --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set rerank.candidates=50
+    --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set rerank.candidates=50;
+    isthmus search idx "a query" --set backend=hnsw
     """
     from isthmus.config import resolve
     from isthmus.progress import result

@@ -26,6 +26,7 @@ ORDER = "order.npy"
 _SCHEMA = pa.schema(
     [("id", pa.large_string()), ("title", pa.large_string()), ("text", pa.large_string())]
 )
+_FEW = 20  # rows of a block that are sooner read one by one than taken
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -34,9 +35,9 @@ class DocumentStore:
 
     def __init__(self, folder: Path) -> None:
         with pa.ipc.open_stream(pa.memory_map(str(folder / DOCUMENTS))) as reader:
-            self._blocks = list(reader)
-        sizes = [len(block) for block in self._blocks]
-        self._starts = np.cumsum([0, *sizes])
+            table = reader.read_all()
+        self._columns = {name: table.column(name) for name in _SCHEMA.names}
+        self._starts = np.cumsum([0, *map(len, self._columns["id"].chunks)])
         self._by_id, self.ranks = _load_order(folder, len(self))
 
     def __len__(self) -> int:
@@ -48,7 +49,7 @@ class DocumentStore:
 
     def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """The ids of the documents in these rows, taken block by block: rows may be millions."""
-        return list(self._values("id", rows))
+        return self._values("id", rows)
 
     def documents(self, rows: npt.NDArray[np.int64]) -> list[Document]:
         """The documents in these rows, taken block by block."""
@@ -97,24 +98,25 @@ class DocumentStore:
     def rows(self, ids: Collection[str]) -> npt.NDArray[np.int64]:
         """The rows of those of these ids that are here, ascending."""
         wanted = pa.array(list(ids), pa.large_string())
-        found = [pc.is_in(block.column("id"), wanted) for block in self._blocks]
-        return np.flatnonzero(pa.chunked_array(found, pa.bool_()).to_numpy())
+        return np.flatnonzero(pc.is_in(self._columns["id"], wanted).to_numpy())
 
-    def _values(self, name: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+    def _values(self, name: str, rows: npt.NDArray[np.int64]) -> list[Any]:
+        column = self._columns[name]
+        if len(rows) < _FEW * column.num_chunks:
+            return [column[row].as_py() for row in rows.tolist()]
+        # Arrow would copy the whole column together to take from all its blocks at once.
         found = np.empty(len(rows), dtype=object)
         blocks = np.searchsorted(self._starts, rows, side="right") - 1
         places = np.argsort(blocks, kind="stable")
         for same in np.split(places, np.flatnonzero(np.diff(blocks[places])) + 1):
             if len(same):
                 block = blocks[same[0]]
-                column = self._blocks[block].column(name)
-                found[same] = column.take(pa.array(rows[same] - self._starts[block])).to_pylist()
-        return found
+                taken = column.chunk(block).take(pa.array(rows[same] - self._starts[block]))
+                found[same] = taken.to_pylist()
+        return found.tolist()
 
     def _value(self, column: str, row: int) -> str:
-        block = int(np.searchsorted(self._starts, row, side="right")) - 1
-        value = self._blocks[block].column(column)[row - int(self._starts[block])].as_py()
-        return value or ""
+        return self._columns[column][row].as_py() or ""
 
 
 class DocumentWriter:
@@ -181,7 +183,7 @@ def flush(stream: BinaryIO) -> int:
 
 
 def _load_order(folder: Path, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    order = np.load(folder / ORDER, mmap_mode="r")
+    order = np.asarray(np.load(folder / ORDER, mmap_mode="r"))  # a plain view is quicker to ask
     assert order.shape == (2, count)
     return order[0], order[1]
 

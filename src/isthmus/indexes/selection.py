@@ -20,5 +20,9 @@ def best(
     if len(scores) > depth:
         last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
         kept = np.flatnonzero(scores >= last)
-    order: npt.NDArray[np.int64] = kept[np.lexsort((ranks[kept], -scores[kept]))][:depth]
+    kept = kept[np.argsort(-scores[kept])]
+    # One number per document, by score first: sorting by two keys takes twice as long.
+    keys = ranks[kept].astype(np.int64)
+    keys[1:] += np.cumsum(np.diff(scores[kept]) != 0) << 32
+    order: npt.NDArray[np.int64] = kept[np.argsort(keys)][:depth]
     return order

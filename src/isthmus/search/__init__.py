@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from isthmus.search.searching import Hit, SearchSettings, search
     from isthmus.search.sparsifying import Sparsification, SparsifySettings, sparsify
     from isthmus.search.tuning import TuneSettings, Tuning, tune
-    from isthmus.search.updating import AddSettings, Writer, add, delete, merge, open_writer
+    from isthmus.search.updating import (
+        AddSettings,
+        MergeSettings,
+        Writer,
+        add,
+        delete,
+        merge,
+        open_writer,
+    )
     from isthmus.search.weighing import TunedWeights, tune_weights
 
 __all__ = [
@@ -25,6 +33,7 @@ __all__ = [
     "Hit",
     "HybridSearcher",
     "IndexSettings",
+    "MergeSettings",
     "Parity",
     "ParitySettings",
     "PipelineSearcher",
@@ -58,6 +67,7 @@ _HOMES = {
     "Hit": "searching",
     "HybridSearcher": "hybrid",
     "IndexSettings": "indexing",
+    "MergeSettings": "updating",
     "Parity": "comparing",
     "ParitySettings": "comparing",
     "PipelineSearcher": "pipeline",

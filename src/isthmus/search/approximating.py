@@ -1,48 +1,89 @@
-"""Approximate search beside a dense index, measured on questions that its own documents answer."""
+"""Approximate search beside an index, measured on questions that its own documents answer."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any, get_args
 
-import numpy as np
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.indexes.approximation import (
+    About,
+    ApproximateSettings,
+    Approximation,
+    building_command,
+    sampled_rows,
+    suits,
+)
+from isthmus.indexes.manifest import Kind
+from isthmus.indexes.segments.writer import only_writer
+from isthmus.search.searcher import Searcher, open_searcher
 
-from isthmus.errors import SettingsError
-from isthmus.indexes.dense.approximate import About, ApproximateSettings, approximate
-from isthmus.indexes.dense.index import VECTORS
-from isthmus.indexes.dense.scanning import import_faiss
-from isthmus.search.searcher import open_searcher
-
-_QUERIES = 200
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 
-def check_approximate(settings: ApproximateSettings, kind: str, sharded: bool) -> None:
+def check_approximate(settings: ApproximateSettings, kind: Kind, sharded: bool = False) -> None:
     """Refuses what cannot be built, before anything is encoded."""
-    if kind != "dense" or sharded:
+    if not suits(settings.name, kind):
+        allowed = [name for name in get_args(Approximation) if suits(name, kind)]
         raise SettingsError(
-            f"approximate.name = {settings.name} is not for {'shards' if sharded else kind}",
-            where="approximate",
-            allowed="a dense index on one machine",
-            remedy="leave approximate out",
+            f"approximate.name = {settings.name} is not for {kind} indexes",
+            where="approximate.name",
+            allowed=", ".join(allowed) or "none: BM25 is exact, and fast",
+            remedy="choose one of these" if allowed else "leave approximate out",
         )
-    import_faiss(f"approximate.name={settings.name}")
+    if sharded:
+        raise SettingsError(
+            f"approximate.name = {settings.name} is not for an index that a cluster builds",
+            where="approximate",
+            allowed="an index in one piece",
+            remedy="leave approximate out; when the index is there, "
+            f"{building_command(Path('INDEX'), settings)}",
+        )
+    if kind == "dense":
+        from isthmus.indexes.dense.scanning import import_faiss
+
+        import_faiss(f"approximate.name={settings.name}")
+    else:
+        from isthmus.indexes.inverted.seismic import import_seismic
+
+        import_seismic(f"approximate.name={settings.name}")
 
 
 def add_approximation(folder: Path, model: str | None, settings: ApproximateSettings) -> About:
-    """What the approximation beside a dense index is worth, built where it is not there yet.
+    """What the approximation beside an index is worth, built where it is not there yet.
 
     Questions are titles, or else first sentences, of documents from the whole corpus, encoded as
-    queries; without texts, the documents' own vectors.
+    queries; without texts, some of the documents' own vectors.
     """
-    searcher = open_searcher(folder, model)
+    lock = only_writer(folder)
+    try:
+        searcher = open_searcher(folder, model)
+        manifest = searcher.index.manifest
+        if manifest.segments is not None:
+            raise MismatchError(
+                f"the index {str(folder)!r} is in segments, {settings.name} is of a whole",
+                where=str(folder),
+                allowed="an index in one piece",
+                remedy=building_command(folder, settings),
+            )
+        queries = _questions(searcher)
+        if manifest.kind == "dense":
+            from isthmus.indexes.dense.approximate import approximate
+
+            return approximate(folder, settings, queries)
+        from isthmus.indexes.inverted.seismic import build_seismic
+
+        return build_seismic(folder, settings, queries)
+    finally:
+        lock.release()
+
+
+def _questions(searcher: Searcher) -> Any:
+    """Vectors of queries that some of the documents answer; None where there are no texts."""
     store, encoder = searcher.index.store, searcher.encoder
     assert encoder is not None
-    rows = np.unique(np.linspace(0, len(store) - 1, _QUERIES).astype(int)).tolist()
-    if searcher.keeps_texts:
-        documents = [store.document(row) for row in rows]
-        texts = [d.title or _SENTENCE_END.split(d.text, maxsplit=1)[0] for d in documents]
-        queries = encoder.encode_queries([text for text in texts if encoder.has_tokens(text)])
-    else:
-        queries = np.load(folder / VECTORS, mmap_mode="r")[rows].astype(np.float32)
-    return approximate(folder, queries, settings)
+    documents = [store.document(row) for row in sampled_rows(len(store)).tolist()]
+    texts = [d.title or _SENTENCE_END.split(d.text, maxsplit=1)[0] for d in documents]
+    texts = [text for text in texts if encoder.has_tokens(text)]
+    return encoder.encode_queries(texts) if texts else None

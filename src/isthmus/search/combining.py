@@ -11,12 +11,14 @@ from pydantic import Field
 
 from isthmus.config import Settings
 from isthmus.errors import InputError, MismatchError
+from isthmus.indexes.approximation import suits
+from isthmus.indexes.manifest import read_manifest
 from isthmus.search.hybrid import HybridSearcher
 from isthmus.search.pipeline import PipelineSearcher
 from isthmus.search.searcher import Searcher, open_searcher
 
 if TYPE_CHECKING:
-    from isthmus.indexes.dense.index import Backend
+    from isthmus.indexes.approximation import Backend
 
 HYBRID = "hybrid.json"
 
@@ -90,11 +92,16 @@ def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearche
 def open_together(
     folders: Sequence[str | Path], model: str | None = None, backend: Backend = "numpy"
 ) -> list[Searcher]:
-    """A searcher per index, the first one with the encoder at `model`; all of one corpus."""
+    """A searcher per index, the first one with the encoder at `model`; all of one corpus.
+
+    The backend is for the indexes of its kind, one at least; the others are searched exactly.
+    """
+    suited = [suits(backend, read_manifest(Path(folder)).kind) for folder in folders]
+    backends = [backend if suit or not any(suited) else "numpy" for suit in suited]
     first, *others = folders
-    searchers = [open_searcher(first, model, backend)]
-    for folder in others:
-        searchers.append(open_searcher(folder, backend=backend))
+    searchers = [open_searcher(first, model, backends[0])]
+    for folder, chosen in zip(others, backends[1:], strict=True):
+        searchers.append(open_searcher(folder, backend=chosen))
         if not searchers[0].has_same_documents(searchers[-1]):
             raise MismatchError(
                 f"{str(first)!r} and {str(folder)!r} hold different documents",

@@ -14,8 +14,8 @@ from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import Settings
 from isthmus.errors import MismatchError, SettingsError
+from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.building import already_built, builder_for
-from isthmus.indexes.dense.approximate import ApproximateSettings
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
     Bm25Settings,
@@ -55,7 +55,7 @@ class IndexSettings(Settings):
         None, description="int8: dense vectors in eight bits too, scanned first; scores stay exact"
     )
     approximate: ApproximateSettings | None = Field(
-        None, description="hnsw or ivf beside a dense index, for backend=hnsw or ivf in a search"
+        None, description="hnsw, ivf or seismic beside the index, as a backend of `search`"
     )
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
     encoding: EncodingSettings = EncodingSettings()

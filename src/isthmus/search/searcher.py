@@ -13,10 +13,9 @@ from isthmus.indexes.segments.serving import spread
 from isthmus.records import Document, Query, Ranking
 
 if TYPE_CHECKING:
+    from isthmus.indexes.approximation import Backend
     from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.dense.index import Backend, DenseIndex
-    from isthmus.indexes.inverted.index import InvertedIndex
-    from isthmus.indexes.segments.index import SegmentedIndex
+    from isthmus.indexes.segments.index import Index
     from isthmus.indexes.segments.serving import ServedIndex
 
 
@@ -37,11 +36,7 @@ class Encoder(Protocol):
 class Searcher:
     """Answers queries from one index, with the encoder that filled it (none for BM25)."""
 
-    def __init__(
-        self,
-        encoder: Encoder | None,
-        index: DenseIndex | InvertedIndex | SegmentedIndex | ServedIndex | Bm25Index,
-    ) -> None:
+    def __init__(self, encoder: Encoder | None, index: Index | ServedIndex) -> None:
         self.encoder = encoder
         self.index = index
         origin = index.manifest.encoder
@@ -129,6 +124,7 @@ def open_searcher(
 ) -> Searcher:
     """A searcher over an index folder, with the encoder recorded there or found at `model`.
 
+    `backend` hnsw, ivf or seismic searches an approximation, which must lie beside the index.
     Inside `with connected(…)`, the segments of an index lie open on the machines of the cluster.
     """
     folder = Path(folder)

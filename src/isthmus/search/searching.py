@@ -12,6 +12,7 @@ from pydantic import Field
 from isthmus.cluster import ClusterSettings, connected
 from isthmus.collections import Problems, read_queries, write_run
 from isthmus.errors import SettingsError
+from isthmus.indexes.approximation import Backend
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking, Run
 from isthmus.search.combining import Combination, is_hybrid, open_hybrid, open_together
@@ -31,8 +32,10 @@ class SearchSettings(Combination):
         None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
     )
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
-    backend: Literal["numpy", "faiss", "hnsw", "ivf"] = Field(
-        "numpy", description="of dense indexes; hnsw and ivf may miss documents"
+    backend: Backend = Field(
+        "numpy",
+        description="numpy and faiss are exact; hnsw, ivf (dense) and seismic (sparse), where "
+        "`index` built them, may miss documents",
     )
     hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
     rerank: RerankSettings | None = Field(None, description="who reads the best once more")

@@ -14,11 +14,13 @@ from isthmus.collections import Problems, open_corpus
 from isthmus.collections.files import lines
 from isthmus.config import Settings
 from isthmus.errors import InputError, MismatchError
+from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.manifest import Manifest
+from isthmus.indexes.manifest import Manifest, read_manifest
 from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
+from isthmus.search.approximating import add_approximation, check_approximate
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -32,6 +34,15 @@ class AddSettings(Settings):
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
     block_size: int = Field(_BLOCK, ge=1, description="documents between two recorded steps")
     problems: Literal["refuse", "skip"] = "refuse"
+
+
+class MergeSettings(Settings):
+    """What lies beside an index once it is whole."""
+
+    model: str | None = Field(None, description="the encoder, where it is no longer where it was")
+    approximate: ApproximateSettings | None = Field(
+        None, description="hnsw, ivf or seismic, built or built again; null: none anew"
+    )
 
 
 def add(index: str | Path, corpus: str, settings: AddSettings | None = None) -> Update:
@@ -79,10 +90,20 @@ def delete(index: str | Path, ids: Iterable[str] = (), file: str | Path | None =
     return update
 
 
-def merge(index: str | Path) -> Update:
-    """The index made whole, as if it had been built anew from the documents that are in it."""
+def merge(index: str | Path, settings: MergeSettings | None = None) -> Update:
+    """The index made whole, as if it had been built anew from the documents that are in it.
+
+    An approximation can be built beside it, which an index in segments has no place for.
+    """
+    settings = settings or MergeSettings()
+    if settings.approximate is not None:
+        check_approximate(settings.approximate, read_manifest(Path(index)).kind)
     with IndexWriter(Path(index)) as writer:
-        return writer.merge()
+        update = writer.merge()
+    if settings.approximate is not None:
+        about = add_approximation(Path(index), settings.model, settings.approximate)
+        notice(about.summary())
+    return update
 
 
 def open_writer(index: str | Path, model: str | None = None) -> Writer:

@@ -30,6 +30,10 @@ def test_rows_and_ids(tmp_path: Path, documents: list[Document]) -> None:
     rows = np.array([49, 0, 8, 7, 7, 6])
     assert store.ids(rows) == [documents[row].id for row in rows]
     assert store.ids(np.array([], dtype=np.int64)) == []
+    many = np.tile(rows, 20)  # taken block by block, not one by one
+    assert store.ids(many) == [documents[row].id for row in many]
+    for some in (rows, many):
+        assert store.documents(some) == [documents[row] for row in some]
 
 
 def test_ranks_are_the_order_of_python_strings(tmp_path: Path) -> None:
@@ -40,7 +44,11 @@ def test_ranks_are_the_order_of_python_strings(tmp_path: Path) -> None:
 
 def test_texts_are_optional(tmp_path: Path) -> None:
     document = Document("a", "long text", "title")
-    assert _write(tmp_path, [[document]], texts=False).document(0) == Document("a", "", "title")
+    store = _write(tmp_path, [[document]], texts=False)
+    assert store.document(0) == Document("a", "", "title")
+    for count in (1, 100):
+        rows = np.zeros(count, dtype=np.int64)
+        assert store.documents(rows) == [Document("a", "", "title")] * count
 
 
 def test_duplicate_ids_are_refused(tmp_path: Path) -> None:

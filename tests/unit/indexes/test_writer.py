@@ -18,14 +18,16 @@ import pytest
 
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError
+from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.bm25 import Bm25Index
+from isthmus.indexes.dense.approximate import approximate
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import SEGMENTS, read_manifest, verify
 from isthmus.indexes.segments import merging, writer
 from isthmus.indexes.segments.index import SegmentedIndex, open_index
 from isthmus.indexes.segments.writer import IndexWriter, Update
-from isthmus.records import Document
+from isthmus.records import Document, Ranking
 
 QUERY = np.ones((1, 4), dtype=np.float32)
 
@@ -47,6 +49,14 @@ def contents(folder: Path) -> dict[str, str]:
     found = {document.id: document.text for document in documents}
     assert len(found) == len(documents), "a document is there twice"
     return found
+
+
+def nearby(folder: Path) -> list[Ranking] | None:
+    """The answer of the graph beside an index; None where it is refused."""
+    try:
+        return open_index(folder, "hnsw").search(QUERY, 9, ["q"])
+    except InputError:
+        return None
 
 
 class Crash(BaseException):
@@ -100,6 +110,7 @@ def test_crash_at_every_step(
     changes: list[Callable[[IndexWriter], None]],
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
+    approximate(dense_folder, ApproximateSettings())  # so few documents that it finds all
     *earlier, last = changes
     with IndexWriter(dense_folder) as opened:
         for one in earlier:
@@ -134,6 +145,7 @@ def test_crash_at_every_step(
         found.append(contents(folder))
         assert found[-1] in (before, wanted)
         assert found[-1] == wanted or not acknowledged
+        assert nearby(folder) in (None, open_index(folder).search(QUERY, 9, ["q"]))
         with IndexWriter(folder) as opened:  # goes on, and clears up
             opened.merge()
         assert contents(folder) == found[-1]

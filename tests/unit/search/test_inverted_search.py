@@ -15,9 +15,11 @@ import scipy.sparse
 
 from isthmus.collections import open_corpus, read_run
 from isthmus.errors import MismatchError, SettingsError
+from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.manifest import InvertedSettings, read_manifest, workplace
 from isthmus.records import Document, Query, Ranking
 from isthmus.search import IndexSettings, Searcher, SearchSettings, index, open_searcher, search
+from isthmus.search.approximating import add_approximation
 
 
 @dataclass
@@ -160,3 +162,11 @@ def test_real_documents(shared_data: Path, tmp_path: Path, monkeypatch: pytest.M
         named = {d.id: float(s) for d, s in zip(documents, scores, strict=True) if s}
         assert ranking == Ranking.sorted(ranking.query_id, named, 100)
     assert json.loads((tmp_path / "index" / "manifest.json").read_text())["kind"] == "inverted"
+    # And by Seismic, whose scores are those of exact search, for most of what that finds.
+    about = add_approximation(tmp_path / "index", None, ApproximateSettings(name="seismic"))
+    assert about.depths == [10, 1000]
+    assert 0.8 < about.recall[0] < 1
+    near = open_searcher(tmp_path / "index", backend="seismic").search(queries, depth=10)
+    best = searcher.search(queries, depth=10)
+    shared = [len({*a} & {*b}) for a, b in zip(near, best, strict=True)]
+    assert 0.8 < np.mean(shared) / 10 <= 1

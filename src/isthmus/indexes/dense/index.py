@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from isthmus.errors import InputError, MismatchError
+from isthmus.indexes.approximation import Backend, is_approximate
 from isthmus.indexes.dense.approximate import Approximate
 from isthmus.indexes.dense.codes import Codes
 from isthmus.indexes.dense.scanning import (
@@ -34,7 +35,6 @@ from isthmus.indexes.selection import best
 from isthmus.records import Ranking
 
 VECTORS = "vectors.npy"
-Backend = Literal["numpy", "faiss", "hnsw", "ivf"]
 Answer = tuple[Rows, Doubles]
 _BLOCK_BYTES = 2**26
 _MANY = 32  # queries that BLAS answers sooner together than integers one by one
@@ -74,7 +74,7 @@ class DenseIndex:
         manifest = read_manifest(folder, "dense")
         vectors = np.load(folder / VECTORS, mmap_mode="r")
         codes = Codes.open(folder) if manifest.codes is not None else None
-        near = Approximate.open(folder, backend, manifest) if backend in ("hnsw", "ivf") else None
+        near = Approximate.open(folder, backend, manifest) if is_approximate(backend) else None
         return cls(manifest, DocumentStore(folder), vectors, backend, block_rows, codes, near)
 
     def __len__(self) -> int:
@@ -102,19 +102,53 @@ class DenseIndex:
         among: Collection[str] | None = None,
     ) -> list[Answer]:
         """Rows and scores of what `search` answers."""
-        assert depth > 0
+        return self.answers(self.prepared(vectors, query_ids), depth, among)
+
+    def prepared(self, vectors: npt.NDArray[np.floating[Any]], query_ids: Sequence[str]) -> Floats:
+        """The queries as `answers` takes them."""
         assert len(vectors) == len(query_ids)
         queries = np.ascontiguousarray(vectors, dtype=np.float32)
         self._check(queries, query_ids)
-        found = [(np.empty(0, dtype=np.int64), np.empty(0)) for _ in query_ids]
-        for near in self._near(queries, found, depth, among):
+        return queries
+
+    def answers(
+        self,
+        queries: Floats,
+        depth: int,
+        among: Collection[str] | None = None,
+        floors: Doubles | None = None,
+    ) -> list[Answer]:
+        """Rows and scores of what `search` answers; lower scores than `floors` may be left out."""
+        assert depth > 0
+        found = [(np.empty(0, dtype=np.int64), np.empty(0)) for _ in queries]
+        least = np.full(len(queries), -np.inf) if floors is None else floors
+        for near in self._near(queries, found, depth, among, least):
             for number, rows in enumerate(near):
                 scores = self._exact(rows, queries[number])
                 found[number] = self._merge(found[number], rows, scores, depth)
+        if self._approximate is not None and among is None:
+            self._complete(found, queries, depth, least)
         return found
 
+    def _complete(self, found: list[Answer], queries: Floats, depth: int, least: Doubles) -> None:
+        """Answers exactly where the approximation met too few, as in lists of little else."""
+        short = [n for n, (rows, _) in enumerate(found) if len(rows) < min(depth, len(self))]
+        if not short:
+            return
+        exact = DenseIndex(
+            self.manifest, self.store, self.vectors, "numpy", self._block_rows, self._codes
+        )
+        answers = exact.answers(queries[short], depth, None, least[short])
+        for number, answer in zip(short, answers, strict=True):
+            found[number] = answer
+
     def _near(
-        self, queries: Floats, found: list[Answer], depth: int, among: Collection[str] | None
+        self,
+        queries: Floats,
+        found: list[Answer],
+        depth: int,
+        among: Collection[str] | None,
+        least: Doubles,
     ) -> Iterator[Iterator[Rows]]:
         """Block by block, of each query the rows that may be among its best."""
         if among is not None:
@@ -128,7 +162,8 @@ class DenseIndex:
             return
         scan = self._scan(queries)
         for first in range(0, len(self), self._block_rows):
-            floors = np.array([s[-1] if len(s) == depth else -np.inf for _, s in found])
+            reached = np.array([s[-1] if len(s) == depth else -np.inf for _, s in found])
+            floors = np.maximum(least, reached)
             yield scan(first, min(self._block_rows, len(self) - first), depth, floors)
 
     def _scan(self, queries: Floats) -> Scan:

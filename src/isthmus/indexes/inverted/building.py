@@ -27,15 +27,15 @@ from isthmus.indexes.building import (
 from isthmus.indexes.documents import DocumentWriter, flush
 from isthmus.indexes.inverted import kernels
 from isthmus.indexes.inverted.index import usable_cores
-from isthmus.indexes.inverted.lists import GROUP, Block, Shape
+from isthmus.indexes.inverted.lists import CELL, Block, Shape
 from isthmus.indexes.inverted.ordering import similar_first
 from isthmus.indexes.inverted.quantising import quantised
 from isthmus.indexes.manifest import Description, Layout, workplace
 from isthmus.records import Document
 
 BLOCK = 2**13
-_LONG = 16  # a list is long when a document in so many is in it
-_BYTE, _MOST_PARTS = 255, 3
+_LONG = 16  # a list is long when a document in so many is in it: masks take as much as offsets
+_BYTE, _MOST_LEVELS = 255, 3
 _POSTINGS = 2**24  # in memory at a time
 _GATHERED = {"lengths": np.dtype("<i4"), "terms": np.dtype("<i4")}
 
@@ -46,8 +46,8 @@ class InvertedBuilder:
     def __init__(self, folder: Path, description: Description, block: int = BLOCK) -> None:
         assert description.dimension is not None
         assert description.inverted is not None
-        assert block % GROUP == 0
-        assert block * _MOST_PARTS < 2**16, "offsets, lengths and starts have 16 bits"
+        assert block % CELL == 0
+        assert block < 2**16, "offsets, lengths and starts have 16 bits"
         self._folder = folder
         self._description = description
         self._settings = description.inverted
@@ -113,15 +113,16 @@ class InvertedBuilder:
         layout = Layout(
             block=self._block, long_from=self._long_from(), postings=self._counts["postings"]
         )
-        shape = Shape(self.rows, self._block, layout.long_from)
+        shape = Shape(layout.block, layout.long_from)
         stored = np.empty(0, dtype=self._stored_kind())
         integer = self._settings.weights == "integer"
         largest = weights.dtype.type(np.iinfo(stored.dtype).max if integer else np.inf)
+        levels = _MOST_LEVELS if stored.itemsize == 1 else 1
 
         def invert(first: int) -> Block:
             rows = order[first : first + self._block]
             return kernels.invert(
-                rows, row_starts, terms, weights, shape, vocabulary, largest, stored
+                rows, row_starts, terms, weights, shape, vocabulary, largest, levels, stored
             )
 
         with ThreadPoolExecutor(threads) as pool:
@@ -132,15 +133,17 @@ class InvertedBuilder:
     def _spill(self, blocks: Iterator[Block], stored: np.dtype[Any]) -> list[Block]:
         """The blocks without their postings, which are written one block after the other."""
         place = workplace(self._folder)
+        kinds = {"offsets": np.dtype(np.uint16), "weights": stored, "masked_weights": stored}
         rest = []
-        with (
-            GrowingArray(place / "offsets.npy", np.uint16) as offsets,
-            GrowingArray(place / "weights.npy", stored) as weights,
-        ):
+        with ExitStack() as stack:
+            files = {
+                name: stack.enter_context(GrowingArray(place / f"{name}.npy", kind))
+                for name, kind in kinds.items()
+            }
             for block in blocks:
-                offsets.append(block.offsets)
-                weights.append(block.weights)
-                rest.append(block._replace(offsets=offsets.nothing, weights=weights.nothing))
+                for name, file in files.items():
+                    file.append(getattr(block, name))
+                rest.append(block._replace(**{name: f.nothing for name, f in files.items()}))
         return rest
 
     def _sort(self, blocks: Sequence[Block], vocabulary: int) -> None:
@@ -148,33 +151,37 @@ class InvertedBuilder:
         assert len(blocks) <= 2**16, "numbers of blocks have 16 bits"
         terms = np.concatenate([block.terms for block in blocks])
         lengths = np.concatenate([block.lengths for block in blocks])
-        bounds = np.concatenate([block.bounds for block in blocks])
         numbers = np.repeat(np.arange(len(blocks)), [len(block.terms) for block in blocks])
-        starts = np.cumsum(lengths, dtype=np.int64) - lengths
         by_term = np.argsort(terms, kind="stable")
         long = lengths >= self._long_from()
         records = (np.cumsum(long) - 1)[by_term][long[by_term]]
-        arrays = {
-            "term_lists": _starts(np.bincount(terms, minlength=vocabulary)),
-            "term_postings": _starts(np.bincount(terms, weights=lengths, minlength=vocabulary)),
-            "term_records": _starts(np.bincount(terms[long], minlength=vocabulary)),
-            "list_blocks": numbers[by_term].astype(np.uint16),
-            "list_bounds": bounds[by_term],
-            "list_lengths": lengths[by_term],
-            "cell_bounds": np.concatenate([block.cell_bounds for block in blocks])[records],
-            "group_starts": np.concatenate([block.group_starts for block in blocks])[records],
-        }
-        ends = np.cumsum(arrays["list_lengths"], dtype=np.int64)
+        lists = {"list_blocks": numbers.astype(np.uint16), "list_lengths": lengths}
+        lists["list_bounds"] = np.concatenate([block.bounds for block in blocks])
+        short, masked = np.where(long, 0, lengths), np.where(long, lengths, 0)
+        starts = {"lists": None, "postings": short, "records": long, "masked": masked}
+        for name, array in lists.items():
+            np.save(self._index / f"{name}.npy", array[by_term])
+        for name, counts in starts.items():
+            per_term = np.bincount(terms, weights=counts, minlength=vocabulary)
+            np.save(self._index / f"term_{name}.npy", _starts(per_term))
+        for name in ("cell_bounds", "cell_masks", "cell_starts"):
+            parts = np.concatenate([getattr(block, name) for block in blocks])
+            np.save(self._index / f"{name}.npy", parts[records])
+        self._gather("offsets", short, by_term)
+        self._gather("weights", short, by_term)
+        self._gather("masked_weights", masked, by_term)
+
+    def _gather(self, name: str, lengths: Any, by_term: Any) -> None:
+        """Writes what was spilled, in the order of terms."""
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        ends = np.cumsum(lengths[by_term], dtype=np.int64)
         cuts = np.searchsorted(ends, np.arange(_POSTINGS, int(lengths.sum()), _POSTINGS))
-        for name, array in arrays.items():
-            np.save(self._index / f"{name}.npy", array)
-        for name in ("offsets", "weights"):
-            # Every block is read from its beginning to its end, so that few pages are in use.
-            spilled = np.load(workplace(self._folder) / f"{name}.npy", mmap_mode="r")
-            with GrowingArray(self._index / f"{name}.npy", spilled.dtype) as sorted_:
-                for part in np.split(by_term, cuts):
-                    values = kernels.gather(np.asarray(spilled), starts[part], lengths[part])
-                    sorted_.append(values)
+        # Every block is read from its beginning to its end, so that few pages are in use.
+        spilled = np.load(workplace(self._folder) / f"{name}.npy", mmap_mode="r")
+        with GrowingArray(self._index / f"{name}.npy", spilled.dtype) as sorted_:
+            for part in np.split(by_term, cuts):
+                values = kernels.gather(np.asarray(spilled), starts[part], lengths[part])
+                sorted_.append(values)
 
     def _long_from(self) -> int:
         # Bounds of rounded sums must be added in the order of the sums, so floats go without.
@@ -185,7 +192,8 @@ class InvertedBuilder:
         if self._settings.weights == "float":
             return np.float32
         few_parts = 3 * self._counts["parts"] <= 4 * self._counts["postings"]
-        return np.uint8 if few_parts and self._counts["largest"] <= _BYTE * _MOST_PARTS else "<u2"
+        fits = self._counts["largest"] <= _BYTE * _MOST_LEVELS
+        return np.uint8 if few_parts and fits else "<u2"
 
     def _gathered(self, name: str) -> Any:
         # An empty file cannot be mapped.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse
 
-from isthmus.indexes.inverted.lists import CELL, CELLS, GROUP, Array
-from isthmus.indexes.manifest import InvertedSettings, read_manifest
+from isthmus.indexes.inverted.lists import Array
+from isthmus.indexes.manifest import InvertedSettings, Layout, read_manifest
 
 _POSTINGS = 2**22  # read at a time
 _KEPT = 2**24  # weights of rows that are in memory at a time
@@ -26,26 +27,15 @@ def weighed_rows(folder: Path) -> Iterator[scipy.sparse.csr_matrix]:
     assert manifest.dimension is not None
     count = max(1, manifest.documents * _KEPT // max(1, manifest.layout.postings))
     rows = _mapped(folder, "rows")
-    lists = _mapped(folder, "term_lists")
-    terms = np.repeat(np.arange(manifest.dimension), np.diff(lists))
-    firsts = _mapped(folder, "list_blocks").astype(np.int64) * manifest.layout.block
-    lengths = _mapped(folder, "list_lengths").astype(np.int64)
-    offsets, weights = _mapped(folder, "offsets"), _mapped(folder, "weights")
-    ends = np.cumsum(lengths)
-    cuts = np.searchsorted(ends, np.arange(_POSTINGS, len(offsets), _POSTINGS))
+    postings = _Postings(folder, manifest.dimension, manifest.layout)
     for first in range(0, manifest.documents, count):
         size = min(count, manifest.documents - first)
         nothing = np.empty(0, dtype=np.int64)
-        found = [(weights[:0], nothing, nothing)]
-        for part in np.split(np.arange(len(lengths)), cuts):
-            if not len(part):
-                continue
-            postings = slice(ends[part[0]] - lengths[part[0]], ends[part[-1]])
-            positions = _positions(offsets[postings]) + np.repeat(firsts[part], lengths[part])
+        found = [(nothing, nothing, nothing)]
+        for terms, positions, weights in postings:
             numbers = rows[positions].astype(np.int64) - first
             here = np.flatnonzero((numbers >= 0) & (numbers < size))
-            within = np.repeat(terms[part], lengths[part])[here]
-            found.append((weights[postings][here], numbers[here], within))
+            found.append((weights[here], numbers[here], terms[here]))
         values, numbers, within = (np.concatenate(one) for one in zip(*found, strict=True))
         # A weight that took several postings is their sum.
         matrix = scipy.sparse.coo_matrix(
@@ -55,11 +45,39 @@ def weighed_rows(folder: Path) -> Iterator[scipy.sparse.csr_matrix]:
         yield matrix
 
 
-def _positions(offsets: Array) -> Array:
-    """Where in its block each offset points to: cells of a group lie side by side."""
-    group, inside = np.divmod(offsets.astype(np.int64), GROUP)
-    positions: Array = group * GROUP + inside % CELLS * CELL + inside // CELLS
-    return positions
+class _Postings:
+    """Term, position and weight of all postings, some at a time, in no order."""
+
+    def __init__(self, folder: Path, vocabulary: int, layout: Layout) -> None:
+        lengths = _mapped(folder, "list_lengths").astype(np.int64)
+        terms = np.repeat(np.arange(vocabulary), np.diff(_mapped(folder, "term_lists")))
+        firsts = _mapped(folder, "list_blocks").astype(np.int64) * layout.block
+        long = lengths >= layout.long_from
+        self._short = terms[~long], firsts[~long], lengths[~long]
+        self._long = terms[long], firsts[long], lengths[long]
+        self._offsets, self._weights = _mapped(folder, "offsets"), _mapped(folder, "weights")
+        self._masks, self._masked = _mapped(folder, "cell_masks"), _mapped(folder, "masked_weights")
+
+    def __iter__(self) -> Iterator[tuple[Array, Array, Array]]:
+        terms, firsts, lengths = self._short
+        for part, places in _parts(lengths):
+            positions = self._offsets[places] + np.repeat(firsts[part], lengths[part])
+            yield np.repeat(terms[part], lengths[part]), positions, self._weights[places]
+        terms, firsts, lengths = self._long
+        for part, places in _parts(lengths):
+            bits = np.unpackbits(self._masks[part].view(np.uint8), axis=1, bitorder="little")
+            records, inside = np.nonzero(bits)
+            yield terms[part][records], firsts[part][records] + inside, self._masked[places]
+
+
+def _parts(lengths: Array) -> Iterator[tuple[slice, slice]]:
+    """Lists of about `_POSTINGS` together, and where their postings lie."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    cuts = np.searchsorted(ends, np.arange(_POSTINGS, total, _POSTINGS)).tolist()
+    for start, stop in pairwise([0, *cuts, len(lengths)]):
+        if start < stop:
+            yield slice(start, stop), slice(int(ends[start] - lengths[start]), int(ends[stop - 1]))
 
 
 def _before_quantising(weights: Array, settings: InvertedSettings) -> Array:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.inverted.lists import Allowed, Array, Lists, Plan, Postings, Shape
-from isthmus.indexes.inverted.quantising import quantised
+from isthmus.indexes.inverted.quantising import Rows, quantised
 from isthmus.indexes.manifest import Manifest, read_manifest
 from isthmus.indexes.selection import best
 from isthmus.records import Ranking
@@ -27,6 +27,7 @@ from isthmus.records import Ranking
 _PROMISING = 4  # blocks that are searched first
 _BLOCKS_APIECE = 64  # fewer are not worth another thread
 Answer = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+_NOTHING: Answer = np.empty(0, dtype=np.int64), np.empty(0)
 
 
 class InvertedIndex:
@@ -42,7 +43,7 @@ class InvertedIndex:
         self._rows = _mapped(folder, "rows")
         self._lists = Lists(*(_mapped(folder, name) for name in Lists._fields))
         self._postings = Postings(*(_mapped(folder, name) for name in Postings._fields))
-        self._shape = Shape(len(store), manifest.layout.block, manifest.layout.long_from)
+        self._shape = Shape(manifest.layout.block, manifest.layout.long_from)
 
     @classmethod
     def open(cls, folder: Path, threads: int | None = None) -> InvertedIndex:
@@ -75,33 +76,54 @@ class InvertedIndex:
         among: Collection[str] | None = None,
     ) -> list[Answer]:
         """Rows and scores of what `search` answers; `vectors` is a sparse matrix of scipy."""
-        assert depth > 0
+        return self.answers(self.prepared(vectors, query_ids), depth, among)
+
+    def prepared(self, vectors: Any, query_ids: Sequence[str]) -> Rows:
+        """The queries as `answers` takes them."""
         assert vectors.shape[0] == len(query_ids)
         assert self.manifest.inverted is not None
         assert self.manifest.dimension is not None
         names = [f"query {query_id!r}" for query_id in query_ids]
-        queries = quantised(vectors, self.manifest.inverted, self.manifest.dimension, names)
+        return quantised(vectors, self.manifest.inverted, self.manifest.dimension, names)
+
+    def answers(
+        self,
+        queries: Rows,
+        depth: int,
+        among: Collection[str] | None = None,
+        floors: npt.NDArray[np.float64] | None = None,
+    ) -> list[Answer]:
+        """Rows and scores of what `search` answers; lower scores than `floors` may be left out."""
+        assert depth > 0
+        count = len(queries.starts) - 1
         allowed = self._allowed(among)
         # Many queries go side by side; few are shared out, each thread with blocks of its own.
-        shares = max(1, self._threads // max(1, len(names)))
+        shares = max(1, self._threads // max(1, count))
         shares = min(shares, max(1, self._blocks // _BLOCKS_APIECE))
 
         def answer(number: int) -> Answer:
             inner = slice(queries.starts[number], queries.starts[number + 1])
             terms, weights = queries.terms[inner], queries.weights[inner]
-            return self._answer(terms, weights, depth, allowed, shares)
+            floor = 0.0 if floors is None else float(floors[number])
+            return self._answer(terms, weights, depth, allowed, shares, floor)
 
-        if self._threads == 1 or len(names) == 1:
-            return [answer(number) for number in range(len(names))]
-        with ThreadPoolExecutor(min(self._threads, max(1, len(names)))) as pool:
-            return list(pool.map(answer, range(len(names))))
+        if self._threads == 1 or count == 1:
+            return [answer(number) for number in range(count)]
+        with ThreadPoolExecutor(min(self._threads, max(1, count))) as pool:
+            return list(pool.map(answer, range(count)))
 
     @property
     def _blocks(self) -> int:
         return -(-len(self) // self._shape.block)
 
     def _answer(
-        self, terms: Array, weights: Array, depth: int, allowed: Allowed, shares: int
+        self,
+        terms: Array,
+        weights: Array,
+        depth: int,
+        allowed: Allowed,
+        shares: int,
+        floor: float,
     ) -> Answer:
         from isthmus.indexes.inverted import kernels  # brings numba, which opening does without
 
@@ -112,7 +134,9 @@ class InvertedIndex:
         order = np.argsort(-query.totals, kind="stable")
         # The most promising blocks raise the threshold; the others are quicker read in turn.
         order[_PROMISING:].sort()
-        floors = np.full(shares, least, dtype=exact)
+        # A floor beyond what this type holds is above every score.
+        highest = np.inf if exact is np.float64 else np.iinfo(exact).max
+        floors = np.full(shares, min(max(least, floor), highest), dtype=exact)
 
         def scan(share: int) -> tuple[Array, Array]:
             blocks = order[share::shares]
@@ -126,6 +150,8 @@ class InvertedIndex:
             with ThreadPoolExecutor(shares) as pool:
                 parts = list(pool.map(scan, range(shares)))
             found, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if not len(found):
+            return _NOTHING
         rows = self._rows[found].astype(np.int64)
         chosen = best(scores.astype(np.float64), self.store.ranks[rows], depth)
         return rows[chosen], scores[chosen].astype(np.float64)
@@ -134,7 +160,8 @@ class InvertedIndex:
         """The smallest type that holds every sum, and the least score that is not nothing."""
         if weights.dtype == np.float32:
             return np.float64, float(np.nextafter(0, 1))
-        largest = int(weights.max(initial=0)) * len(terms) * self._largest_bound
+        # A weight may be spread over several lists, and the bounds of cells are rounded up.
+        largest = int(weights.max(initial=0)) * len(terms) * self._largest_bound * 4
         return (np.int32 if largest < 2**31 else np.int64), 1
 
     @cached_property

@@ -2,9 +2,9 @@
 
 A block is small enough for the scores of its documents to stay in the processor's nearest cache.
 It is searched so: its short lists are added to the scores; a cell's best score so far, plus the
-bounds of the long lists, says what its documents can reach at most; long lists are added where
-that is enough to be among the best. Whatever reaches the threshold is scored in full, so nothing
-is lost.
+bounds of the long lists, says what its documents can reach at most; long lists are added to the
+cells where that is enough to be among the best. Whatever reaches the threshold is scored in full,
+so nothing is lost.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from typing import Any
 import numpy as np
 
 from isthmus.indexes.compiling import compiled, prefetch
+from isthmus.indexes.inverted.cells import add_cell, highest
 from isthmus.indexes.inverted.lists import (
     CELL,
-    CELLS,
-    GROUP,
     Allowed,
     Array,
     Block,
     Lists,
+    Long,
     Plan,
     Postings,
     Shape,
+    Short,
 )
 
 _BYTE = 255
 _BUCKETS = 256
+_LINE = 16  # masks that come with one access to memory
 
 
 @compiled
@@ -38,25 +40,44 @@ def plan(terms: Array, weights: Array, lists: Lists, blocks: int, long_from: int
     Totals are added in the order of terms, as scores are: rounded alike, a sum of larger numbers
     never comes out below a sum of smaller ones.
     """
-    starts = np.zeros((blocks, len(terms)), np.int64)
-    lengths = np.zeros((blocks, len(terms)), np.int64)
-    records = np.full((blocks, len(terms)), -1, np.int64)
-    units = np.zeros((blocks, len(terms)), weights.dtype)
+    short_blocks, long_blocks = np.zeros(blocks + 1, np.int64), np.zeros(blocks + 1, np.int64)
     totals = np.zeros(blocks, weights.dtype)
     for i in range(len(terms)):
-        start, record = lists.term_postings[terms[i]], lists.term_records[terms[i]]
         for number in range(lists.term_lists[terms[i]], lists.term_lists[terms[i] + 1]):
+            block = lists.list_blocks[number]
+            totals[block] += weights[i] * lists.list_bounds[number]
+            if lists.list_lengths[number] < long_from:
+                short_blocks[block + 1] += 1
+            else:
+                long_blocks[block + 1] += 1
+    short_blocks[:] = np.cumsum(short_blocks)
+    long_blocks[:] = np.cumsum(long_blocks)
+    shorts, longs = short_blocks[-1], long_blocks[-1]
+    starts, stops = np.empty(shorts, np.int64), np.empty(shorts, np.int64)
+    factors = np.empty(shorts, weights.dtype)
+    records, firsts = np.empty(longs, np.int64), np.empty(longs, np.int64)
+    strengths, units = np.empty(longs, weights.dtype), np.empty(longs, weights.dtype)
+    short_ends, long_ends = short_blocks.copy(), long_blocks.copy()
+    for i in range(len(terms)):
+        term = terms[i]
+        start, record = lists.term_postings[term], lists.term_records[term]
+        first = lists.term_masked[term]
+        for number in range(lists.term_lists[term], lists.term_lists[term + 1]):
             block, length = lists.list_blocks[number], lists.list_lengths[number]
-            bound = lists.list_bounds[number]
-            starts[block, i] = start
-            lengths[block, i] = length
-            totals[block] += weights[i] * bound
-            start += length
-            if length >= long_from:
-                records[block, i] = record
-                units[block, i] = weights[i] * step(bound)
+            if length < long_from:
+                place = short_ends[block]
+                short_ends[block] += 1
+                starts[place], stops[place], factors[place] = start, start + length, weights[i]
+                start += length
+            else:
+                place = long_ends[block]
+                long_ends[block] += 1
+                records[place], firsts[place], strengths[place] = record, first, weights[i]
+                units[place] = weights[i] * step(lists.list_bounds[number])
                 record += 1
-    return Plan(weights, starts, lengths, records, units, totals)
+                first += length
+    short = Short(short_blocks, starts, stops, factors)
+    return Plan(short, Long(long_blocks, records, firsts, strengths, units), totals)
 
 
 @compiled
@@ -77,6 +98,7 @@ def scan(
     """
     scores = np.empty(shape.block, query.totals.dtype)
     bounds = np.empty(shape.block // CELL, query.totals.dtype)
+    cells = np.empty(len(bounds), np.int64)
     found = np.empty(2 * depth + 128 + shape.block, np.int64)
     reached = np.empty(len(found), query.totals.dtype)
     totals, documents, has_allowed = query.totals, allowed.documents, allowed.blocks
@@ -91,16 +113,21 @@ def scan(
             continue
         if turn + 1 < len(blocks):
             _ask_for(query, blocks[turn + 1], postings)
-        _score(query, block, postings, threshold, scores, bounds)
+        _add_short(query.short, block, postings, scores)
+        _bound(query.long, block, postings.cell_bounds, scores, bounds)
+        promising = 0
         for cell in range(len(bounds)):
-            if bounds[cell] < threshold:
+            # Written whether it counts or not: a jump taken at random costs more.
+            cells[promising] = cell
+            promising += bounds[cell] >= threshold
+        _add_long(query.long, block, postings, cells[:promising], scores)
+        for cell in cells[:promising]:
+            best = highest(scores, cell * CELL)
+            if best < threshold:
                 continue
-            high = max(high, bounds[cell])
-            first = cell // CELLS * GROUP + cell % CELLS
-            for member in range(CELL):
-                score = scores[first + member * CELLS]
-                position = block * shape.block + cell * CELL + member
-                # Written whether it counts or not: a jump taken at random costs more.
+            high = max(high, best)
+            for member in range(cell * CELL, cell * CELL + CELL):
+                score, position = scores[member], block * shape.block + member
                 found[count] = position
                 reached[count] = score
                 count += score >= threshold and (open_to_all or documents[position])
@@ -117,94 +144,65 @@ def scan(
 
 @compiled
 def _ask_for(query: Plan, block: int, postings: Postings) -> None:
-    """Asks for what `_score` reads of a block whatever the threshold, which lies far apart."""
-    starts, lengths, records = query.starts[block], query.lengths[block], query.records[block]
-    offsets, values, cell_bounds = postings.offsets, postings.weights, postings.cell_bounds
-    for i in range(len(starts)):
-        if records[i] >= 0:
-            for cell in range(0, cell_bounds.shape[1], 64):
-                prefetch(cell_bounds, records[i] * cell_bounds.shape[1] + cell)
-        else:
-            for place in range(starts[i], starts[i] + lengths[i], 32):
-                prefetch(offsets, place)
-            for place in range(starts[i], starts[i] + lengths[i], 64):
-                prefetch(values, place)
+    """Asks for what is read of a block whatever the threshold, which lies far apart."""
+    offsets, weights, cell_bounds = postings.offsets, postings.weights, postings.cell_bounds
+    starts, stops, records = query.short.starts, query.short.stops, query.long.records
+    for entry in range(query.short.blocks[block], query.short.blocks[block + 1]):
+        for place in range(starts[entry], stops[entry], 32):
+            prefetch(offsets, place)
+        for place in range(starts[entry], stops[entry], 64):
+            prefetch(weights, place)
+    for entry in range(query.long.blocks[block], query.long.blocks[block + 1]):
+        for cell in range(0, cell_bounds.shape[1], 64):
+            prefetch(cell_bounds, records[entry] * cell_bounds.shape[1] + cell)
 
 
 @compiled
-def _score(
-    query: Plan, block: int, postings: Postings, threshold: Any, scores: Array, bounds: Array
-) -> None:
-    """Scores of a block, and the best of each cell; where it cannot reach the threshold, a bound.
-
-    The scores of such a cell are not complete.
-    """
+def _add_short(short: Short, block: int, postings: Postings, scores: Array) -> None:
+    """Scores of a block as far as its short lists go."""
     # Taken out of their tuples once: every access through a tuple counts references.
-    weights, starts, lengths = query.weights, query.starts[block], query.lengths[block]
-    records, units = query.records[block], query.units[block]
-    offsets, values = postings.offsets, postings.weights
-    cell_bounds, group_starts = postings.cell_bounds, postings.group_starts
+    offsets, weights = postings.offsets, postings.weights
+    starts, stops, factors = short.starts, short.stops, short.factors
     scores[:] = 0
-    for i in range(len(weights)):
-        if records[i] < 0:
-            _add(offsets, values, starts[i], starts[i] + lengths[i], weights[i], scores)
-    _cell_maxima(scores, bounds)
-    if records.max() < 0:
-        return
-    for i in range(len(weights)):
-        if records[i] >= 0:
-            unit, row = units[i], cell_bounds[records[i]]
-            for cell in range(len(bounds)):
-                bounds[cell] += unit * row[cell]
-    promising = np.zeros(len(bounds) // CELLS, np.bool_)
+    for entry in range(short.blocks[block], short.blocks[block + 1]):
+        factor = factors[entry]
+        # Unsigned places cannot be negative, which numba would check for every posting.
+        for place in range(np.uint64(starts[entry]), np.uint64(stops[entry])):
+            scores[offsets[place]] += factor * weights[place]
+
+
+@compiled
+def _bound(long: Long, block: int, cell_bounds: Array, scores: Array, bounds: Array) -> None:
+    """What the documents of each cell can reach at most: the best so far, and the long lists."""
+    records, units = long.records, long.units
     for cell in range(len(bounds)):
-        if bounds[cell] >= threshold:
-            promising[cell // CELLS] = True
-    groups = np.flatnonzero(promising)
-    if len(groups) == 0:
-        return
-    picked = 2 * len(groups) < len(promising)
-    if picked:
-        for i in range(len(weights)):
-            if records[i] >= 0:
-                for group in groups:
-                    place = starts[i] + group_starts[records[i], group]
-                    prefetch(offsets, place)
-                    prefetch(values, place)
-    for i in range(len(weights)):
-        if records[i] >= 0 and picked:
-            row = group_starts[records[i]]
-            for group in groups:
-                stop = row[group + 1] if group + 1 < len(row) else lengths[i]
-                first, last = starts[i] + row[group], starts[i] + stop
-                _add(offsets, values, first, last, weights[i], scores)
-        elif records[i] >= 0:
-            _add(offsets, values, starts[i], starts[i] + lengths[i], weights[i], scores)
-    # The cells of other groups come out lower than their bounds, which were too low already.
-    _cell_maxima(scores, bounds)
+        bounds[cell] = highest(scores, cell * CELL)
+    for entry in range(long.blocks[block], long.blocks[block + 1]):
+        unit, row = units[entry], cell_bounds[records[entry]]
+        for cell in range(len(bounds)):
+            bounds[cell] += unit * row[cell]
 
 
 @compiled
-def _add(offsets: Array, values: Array, start: int, stop: int, weight: Any, scores: Array) -> None:
-    # Unsigned places cannot be negative, which numba would check for every posting.
-    for place in range(np.uint64(start), np.uint64(stop)):
-        scores[offsets[place]] += weight * values[place]
-
-
-@compiled
-def _cell_maxima(scores: Array, bounds: Array) -> None:
-    """Halves each group until one score per cell is left, many at a time."""
-    half = np.empty(GROUP // 2, scores.dtype)
-    for group in range(len(bounds) // CELLS):
-        members = scores[group * GROUP : (group + 1) * GROUP]
-        for i in range(GROUP // 2):
-            half[i] = max(members[i], members[i + GROUP // 2])
-        size = GROUP // 4
-        while size >= CELLS:
-            for i in range(size):
-                half[i] = max(half[i], half[i + size])
-            size //= 2
-        bounds[group * CELLS : (group + 1) * CELLS] = half[:CELLS]
+def _add_long(long: Long, block: int, postings: Postings, cells: Array, scores: Array) -> None:
+    """Adds the long lists to the scores of some cells."""
+    cell_masks, cell_starts = postings.cell_masks, postings.cell_starts
+    weights, records, starts = postings.masked_weights, long.records, long.starts
+    width, last = cell_masks.shape[1], -1
+    first_entry, end = long.blocks[block], long.blocks[block + 1]
+    for cell in cells:
+        if cell // _LINE != last:
+            last = cell // _LINE
+            for entry in range(first_entry, end):
+                prefetch(cell_masks, records[entry] * width + cell)
+                prefetch(cell_starts, records[entry] * width + cell)
+    for entry in range(first_entry, end):
+        masks, begins = cell_masks[records[entry]], cell_starts[records[entry]]
+        start, factor = starts[entry], long.factors[entry]
+        for cell in cells:
+            prefetch(weights, start + begins[cell])
+        for cell in cells:
+            add_cell(scores, cell * CELL, weights, start + begins[cell], masks[cell], factor)
 
 
 @compiled
@@ -250,89 +248,74 @@ def invert(
     shape: Shape,
     vocabulary: int,
     largest: Any,
+    levels: int,
     stored: Array,
 ) -> Block:
     """The block of these rows. `stored` is an empty array of the type that weights are stored in.
 
-    A weight beyond the `largest` that fits is stored as several postings that add up to it.
-    Offsets put the cells of a group side by side, so that many are compared at a time.
+    `largest` is the highest weight that fits; a term has so many levels of lists, each with what
+    the one before leaves of a weight.
     """
-    lengths = np.zeros(vocabulary, np.int64)
+    lengths = np.zeros(vocabulary * levels, np.int64)
+    bounds = np.zeros(len(lengths), weights.dtype)
     for row in rows:
         for place in range(row_starts[row], row_starts[row + 1]):
-            rest = weights[place]
-            while rest > largest:
-                lengths[terms[place]] += 1
-                rest -= largest
-            lengths[terms[place]] += 1
+            number, rest = terms[place] * levels, weights[place]
+            while rest > 0:
+                lengths[number] += 1
+                bounds[number] = max(bounds[number], min(rest, largest))
+                rest -= min(rest, largest)
+                number += 1
     used = np.flatnonzero(lengths)
-    starts = np.cumsum(lengths) - lengths
-    ends = starts.copy()
-    offsets = np.empty(lengths.sum(), np.uint16)
-    values = np.empty(len(offsets), stored.dtype)
-    bounds = np.zeros(vocabulary, weights.dtype)
-    for number in range(len(rows)):
-        group, inside = divmod(number, GROUP)
-        offset = group * GROUP + inside % CELL * CELLS + inside // CELL
-        for place in range(row_starts[rows[number]], row_starts[rows[number] + 1]):
-            term, rest = terms[place], weights[place]
-            bounds[term] = max(bounds[term], rest)
-            while rest > largest:
-                offsets[ends[term]] = offset
-                values[ends[term]] = largest
-                ends[term] += 1
-                rest -= largest
-            offsets[ends[term]] = offset
-            values[ends[term]] = rest
-            ends[term] += 1
-    long_terms = used[lengths[used] >= shape.long_from]
-    cells = shape.block // CELL
-    cell_bounds = np.zeros((len(long_terms), cells), np.uint8)
-    group_starts = np.zeros((len(long_terms), cells // CELLS), np.uint16)
-    for record in range(len(long_terms)):
-        term = long_terms[record]
-        start, stop = starts[term], starts[term] + lengths[term]
-        _describe(
-            offsets[start:stop],
-            values[start:stop],
-            step(bounds[term]),
-            cell_bounds[record],
-            group_starts[record],
-        )
+    is_long = lengths >= shape.long_from
+    ends = np.cumsum(np.where(is_long, 0, lengths))
+    masked_ends = np.cumsum(np.where(is_long, lengths, 0))
+    records: Array = np.cumsum(is_long) - is_long
+    offsets, values = np.empty(ends[-1], np.uint16), np.empty(ends[-1], stored.dtype)
+    masked = np.empty(masked_ends[-1], stored.dtype)
+    ends -= np.where(is_long, 0, lengths)
+    masked_ends -= np.where(is_long, lengths, 0)
+    size = (is_long.sum(), shape.block // CELL)
+    tops = np.zeros(size, weights.dtype)
+    masks, counts = np.zeros(size, np.uint32), np.zeros(size, np.uint16)
+    for position in range(len(rows)):
+        cell, member = divmod(position, CELL)
+        for place in range(row_starts[rows[position]], row_starts[rows[position] + 1]):
+            number, rest = terms[place] * levels, weights[place]
+            while rest > 0:
+                weight = min(rest, largest)
+                if is_long[number]:
+                    record = records[number]
+                    tops[record, cell] = max(tops[record, cell], weight)
+                    masks[record, cell] |= np.uint32(1) << np.uint32(member)
+                    counts[record, cell] += 1
+                    masked[masked_ends[number]] = weight
+                    masked_ends[number] += 1
+                else:
+                    offsets[ends[number]] = position
+                    values[ends[number]] = weight
+                    ends[number] += 1
+                rest -= weight
+                number += 1
+    cell_bounds = np.empty(size, np.uint8)
+    for number in used[is_long[used]]:
+        record, unit, start = records[number], step(bounds[number]), 0
+        for cell in range(size[1]):
+            cell_bounds[record, cell] = np.ceil(tops[record, cell] / unit)
+            count = counts[record, cell]
+            counts[record, cell] = start
+            start += count
     return Block(
-        used,
+        used // levels,
         bounds[used],
         lengths[used].astype(np.uint16),
         offsets,
         values,
         cell_bounds,
-        group_starts,
+        masks,
+        counts,
+        masked,
     )
-
-
-@compiled
-def _describe(
-    offsets: Array, weights: Array, unit: Any, cell_bounds: Array, group_starts: Array
-) -> None:
-    """Bounds of the cells and starts of the groups of one long list."""
-    place = 0
-    for cell in range(len(cell_bounds)):
-        if cell % CELLS == 0:
-            group_starts[cell // CELLS] = place
-        highest = 0.0
-        while place < len(offsets) and _cell(offsets[place]) == cell:
-            whole = float(weights[place])
-            while place + 1 < len(offsets) and offsets[place + 1] == offsets[place]:
-                place += 1
-                whole += weights[place]
-            highest = max(highest, whole)
-            place += 1
-        cell_bounds[cell] = np.ceil(highest / unit)
-
-
-@compiled
-def _cell(offset: int) -> int:
-    return offset // GROUP * CELLS + offset % CELLS
 
 
 @compiled

@@ -1,8 +1,13 @@
 """The parts of an inverted index, as its files hold them and its kernels take them.
 
 Documents are numbered by position, similar ones near each other. They are divided into blocks,
-blocks into groups, groups into cells; the last block may be shorter. A list is the postings of one
-term in one block. Lists are ordered by term and block, and so are their postings.
+blocks into cells; the last ones may be shorter. A list is the postings of one term in one block,
+ascending; lists are ordered by term and block, and so are their postings. A short list has the
+offset and the weight of every posting. A long list has a record instead: per cell the highest
+weight, a mask of the documents that hold the term, and where their weights begin.
+
+A weight that does not fit its type is stored as the largest that does; what is left goes into
+another list of the same term and block.
 """
 
 from __future__ import annotations
@@ -11,42 +16,45 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-CELL = 32  # documents that share a bound
-CELLS = 8  # cells of a group; a list can be entered at any group
-GROUP = CELL * CELLS
+CELL = 32  # documents that share a bound; as many as a mask has bits
 
 Array = npt.NDArray[Any]
 
 
 class Shape(NamedTuple):
-    """How many documents there are and a block has; lists are long from some length on."""
+    """How many documents a block has; lists are long from some length on."""
 
-    documents: int
     block: int
     long_from: int
 
 
 class Lists(NamedTuple):
-    """Where the lists, postings and records of each term start; block, bound, length of each list.
+    """Where the lists, postings, records and masked weights of each term start; then per list.
 
-    The bound is the highest weight. Long lists have a record each.
+    The bound is the highest weight.
     """
 
     term_lists: Array
     term_postings: Array
     term_records: Array
+    term_masked: Array
     list_blocks: Array
     list_bounds: Array
     list_lengths: Array
 
 
 class Postings(NamedTuple):
-    """Offset and weight of every posting; per record the bounds of cells and starts of groups."""
+    """Offset and weight of every posting of short lists; records and weights of long ones.
+
+    A cell's bound in a record is in units of a 255th of the list's bound, rounded up.
+    """
 
     offsets: Array
     weights: Array
     cell_bounds: Array
-    group_starts: Array
+    cell_masks: Array
+    cell_starts: Array
+    masked_weights: Array
 
 
 class Allowed(NamedTuple):
@@ -56,18 +64,36 @@ class Allowed(NamedTuple):
     blocks: Array
 
 
-class Plan(NamedTuple):
-    """Where a query meets the index: what to read of each block (rows) for each term (columns).
+class Short(NamedTuple):
+    """Short lists that a query meets, by block: postings from where to where, times what."""
 
-    Records are -1 where there is none. A cell's bound in a record times the unit is what the term
-    adds to a score there at most. Totals are what a document of the block can score at most.
+    blocks: Array
+    starts: Array
+    stops: Array
+    factors: Array
+
+
+class Long(NamedTuple):
+    """Long lists that a query meets, by block: record, where its weights begin, times what.
+
+    A cell's bound in the record times the unit is what the term adds to a score there at most.
     """
 
-    weights: Array
-    starts: Array
-    lengths: Array
+    blocks: Array
     records: Array
+    starts: Array
+    factors: Array
     units: Array
+
+
+class Plan(NamedTuple):
+    """Where a query meets the index; `blocks` of both say where those of each block begin.
+
+    Totals are what a document of a block can score at most.
+    """
+
+    short: Short
+    long: Long
     totals: Array
 
 
@@ -80,4 +106,6 @@ class Block(NamedTuple):
     offsets: Array
     weights: Array
     cell_bounds: Array
-    group_starts: Array
+    cell_masks: Array
+    cell_starts: Array
+    masked_weights: Array

@@ -17,6 +17,7 @@ import numpy as np
 
 from isthmus.config.output import SNAPSHOT, read_snapshot, write_json, write_snapshot
 from isthmus.errors import IsthmusError
+from isthmus.indexes.approximation import approximations
 from isthmus.indexes.documents import flush
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, is_searched
 from isthmus.indexes.segments.index import Rows
@@ -37,12 +38,13 @@ def write_deleted(folder: Path, name: str, rows: Rows) -> str:
 
 
 def become_segment(folder: Path, manifest: Manifest, name: str) -> None:
-    """Gives the files of a whole index a second place, as its first segment."""
+    """Gives the files of a whole index, and its approximations, a second place as a segment."""
     segment = folder / SEGMENTS / name
     segment.mkdir(parents=True)
     for file in (*manifest.files, SNAPSHOT):
         if (folder / file).is_file():
             _link(folder / file, segment / file)
+    _link_approximations(folder, segment)
     write_json(segment / MANIFEST, manifest.model_dump())
 
 
@@ -51,14 +53,16 @@ def become_whole(folder: Path, name: str, manifest: Manifest) -> None:
     for file in manifest.files:
         _link(folder / SEGMENTS / name / file, folder / f".{file}")
         (folder / f".{file}").replace(folder / file)
+    _link_approximations(folder / SEGMENTS / name, folder)
     commit(folder, manifest)
 
 
 def settle(folder: Path) -> None:
     """Brings every file of a segment to the disk, and the names of both."""
-    for file in folder.iterdir():
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
     _settle_names(folder)
     _settle_names(folder.parent)
 
@@ -87,9 +91,13 @@ def clean(folder: Path, manifest: Manifest, busy: Collection[str]) -> None:
     kept = {one.name for one in manifest.segments or ()}
     kept |= {Path(one.deleted).name for one in manifest.segments or () if one.deleted}
     in_segments = manifest.segments is not None
+    beside = approximations(folder)
     _remove_all(
         folder,
-        lambda entry: (in_segments and is_searched(entry)) or entry.suffix == ".partial",
+        lambda entry: (
+            (in_segments and (is_searched(entry) or entry.name in beside))
+            or entry.suffix == ".partial"
+        ),
     )
     _remove_all(
         folder / SEGMENTS,
@@ -114,6 +122,14 @@ def _link(file: Path, other: Path) -> None:
         other.hardlink_to(file)
     except OSError:  # a file system without links
         shutil.copyfile(file, other)
+
+
+def _link_approximations(folder: Path, other: Path) -> None:
+    for name in approximations(folder):
+        shutil.rmtree(other / name, ignore_errors=True)
+        (other / name).mkdir()
+        for file in (folder / name).iterdir():
+            _link(file, other / name / file.name)
 
 
 def _settle_names(folder: Path) -> None:

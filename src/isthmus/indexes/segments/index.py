@@ -7,17 +7,24 @@ stays readable after a writer has removed its name.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
-from heapq import merge
 from itertools import islice
+from math import ceil, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes.dense.index import Backend, DenseIndex
+from isthmus.indexes.approximation import (
+    Backend,
+    approximations,
+    check_backend,
+    is_approximate,
+    not_there,
+)
+from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, read_manifest
 from isthmus.records import Document, Ranking
@@ -25,7 +32,9 @@ from isthmus.records import Document, Ranking
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.inverted.index import InvertedIndex
+    from isthmus.indexes.inverted.seismic import SeismicIndex
 
+Index: TypeAlias = "DenseIndex | InvertedIndex | SeismicIndex | SegmentedIndex | Bm25Index"
 Rows = npt.NDArray[np.int64]
 Answer = tuple[Rows, npt.NDArray[np.float64]]
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
@@ -53,6 +62,23 @@ class Part:
     def rows(self) -> Rows:
         """The rows of the living documents."""
         return np.flatnonzero(self.lives)
+
+    def enough(self, depth: int) -> int:
+        """How many of all documents, best first, are likely to hold so many living ones.
+
+        Where the deleted ones lie among them by chance, all but one time in several hundred.
+        """
+        if not len(self._deleted):
+            return depth
+        share = len(self) / len(self.store)
+        likely = (depth + 3 * sqrt(depth * (1 - share))) / share
+        return min(ceil(likely), depth + len(self._deleted))
+
+    def living(self, answer: Answer) -> Answer:
+        """The living documents of an answer."""
+        rows, scores = answer
+        lives = self.lives[rows]
+        return rows[lives], scores[lives]
 
     def number(self, document_id: str) -> int | None:
         """Which of the living documents has this id."""
@@ -100,7 +126,7 @@ class LivingDocuments:
 
 
 class SegmentedIndex:
-    """Segments of one kind, searched one after the other; exact, ties by document id."""
+    """Segments of one kind, searched one after the other; exact as they are, ties by id."""
 
     def __init__(
         self,
@@ -110,18 +136,26 @@ class SegmentedIndex:
     ) -> None:
         assert manifest.segments is not None
         self.manifest = manifest
-        self._indexes = indexes
-        self._parts = [
-            Part(index.store, rows) for index, rows in zip(indexes, deleted, strict=True)
-        ]
-        self.store = LivingDocuments(self._parts)
+        parts = [Part(index.store, rows) for index, rows in zip(indexes, deleted, strict=True)]
+        self.store = LivingDocuments(parts)
+        # The largest first: the scores that it reaches spare the others most.
+        self._segments = sorted(
+            ((index, part) for index, part in zip(indexes, parts, strict=True) if len(part)),
+            key=lambda segment: -len(segment[1]),
+        )
 
     @classmethod
     def open(cls, folder: Path, backend: Backend = "numpy") -> SegmentedIndex:
-        """The index in a folder, with the segments that its manifest names."""
+        """The index in a folder, with the segments that its manifest names.
+
+        Segments without the approximation that is asked for are searched exactly.
+        """
         manifest = read_manifest(folder)
         segments = manifest.segments or []
-        indexes = [_open_whole(folder / SEGMENTS / one.name, backend) for one in segments]
+        folders = [folder / SEGMENTS / one.name for one in segments]
+        if is_approximate(backend) and not any(backend in approximations(one) for one in folders):
+            raise not_there(folder, backend)
+        indexes = [open_segment(one, backend) for one in folders]
         return cls(manifest, indexes, [read_deleted(folder, one.deleted) for one in segments])
 
     def __len__(self) -> int:
@@ -138,57 +172,94 @@ class SegmentedIndex:
 
         `among` leaves only the documents of these ids.
         """
-        answers = [
-            part.store.rankings(query_ids, _living(index, part, vectors, depth, query_ids, among))
-            for index, part in zip(self._indexes, self._parts, strict=True)
-        ]
-        per_query = zip(*answers, strict=True) if answers else [()] * len(query_ids)
+        if not self._segments:
+            return [Ranking(query_id) for query_id in query_ids]
+        queries = self._segments[0][0].prepared(vectors, query_ids)
+        asked = _Asked(vectors, queries, query_ids, depth, among)
+        highest = [np.empty(0) for _ in query_ids]
+        floors = np.full(len(query_ids), -np.inf)
+        found = []
+        for index, part in self._segments:
+            answers = _living(index, part, asked, floors)
+            for number, (_, scores) in enumerate(answers):
+                if len(scores):
+                    both = np.concatenate([highest[number], scores])
+                    highest[number] = _highest(both, depth)
+                    if len(highest[number]) == depth:
+                        floors[number] = highest[number][0]
+            found.append((part.store, answers))
+        # Only now is it known which ids are needed. Equal scores all stay: ids decide.
+        entries: list[list[tuple[str, float]]] = [[] for _ in query_ids]
+        for store, answers in found:
+            kept = list(map(_reaching, answers, floors))
+            ids = iter(store.ids(np.concatenate([rows for rows, _ in kept])))
+            for some, (rows, scores) in zip(entries, kept, strict=True):
+                some += zip(islice(ids, len(rows)), scores.tolist(), strict=True)
         return [
-            merged(query_id, rankings, depth)
-            for query_id, rankings in zip(query_ids, per_query, strict=True)
+            best_of(query_id, some, depth)
+            for query_id, some in zip(query_ids, entries, strict=True)
         ]
 
 
-def merged(query_id: str, rankings: Sequence[Ranking], depth: int) -> Ranking:
-    """The best of several rankings of different documents, equal scores by document id."""
-    best = list(islice(merge(*rankings, key=lambda entry: (-entry[1], entry[0])), depth))
-    return Ranking(query_id, tuple(i for i, _ in best), tuple(score for _, score in best))
+def best_of(query_id: str, entries: Iterable[tuple[str, float]], depth: int) -> Ranking:
+    """The ranking of the best of these ids and scores, equal scores by id."""
+    best = sorted((-score, document_id) for document_id, score in entries)[:depth]
+    return Ranking(query_id, tuple(i for _, i in best), tuple(-score for score, _ in best))
+
+
+class _Asked(NamedTuple):
+    """What all segments are asked; `queries` are the vectors as indexes of this kind take them."""
+
+    vectors: Any
+    queries: Any
+    query_ids: Sequence[str]
+    depth: int
+    among: Collection[str] | None
 
 
 def _living(
-    index: DenseIndex | InvertedIndex,
+    index: DenseIndex | InvertedIndex | SeismicIndex,
     part: Part,
-    vectors: Any,
-    depth: int,
-    query_ids: Sequence[str],
-    among: Collection[str] | None,
+    asked: _Asked,
+    floors: npt.NDArray[np.float64],
 ) -> list[Answer]:
-    """What the segment finds among its living documents.
+    """What the segment finds among its living documents, as far as it reaches the floors.
 
-    It is asked for as many more as are deleted on average, and for more still where that was not
+    It is asked for as many more as are likely to be deleted, and for more still where that was not
     enough: the first living ones of a longer ranking are the best of the living ones.
     """
-    if len(part) == len(index):
-        return index.find(vectors, depth, query_ids, among)
-    found: dict[int, Answer] = {}
-    asked = list(range(len(query_ids)))
-    wanted = -(-depth * len(index) // max(1, len(part))) + 1
-    while asked:
-        answers = index.find(vectors, wanted, [query_ids[number] for number in asked], among)
-        short = []
-        for place, (rows, scores) in enumerate(answers):
-            kept = part.lives[rows]
-            found[asked[place]] = rows[kept][:depth], scores[kept][:depth]
-            if np.count_nonzero(kept) < depth and len(rows) == wanted:
-                short.append(place)
-        asked, vectors = [asked[place] for place in short], vectors[short] if short else None
+    depth, wanted = asked.depth, part.enough(asked.depth)
+    answers = index.answers(asked.queries, wanted, asked.among, floors)
+    if wanted == depth:
+        return answers
+    living = [part.living(answer) for answer in answers]
+
+    def ends_early(number: int) -> bool:
+        return len(living[number][0]) < depth and len(answers[number][0]) == wanted
+
+    while short := list(filter(ends_early, range(len(answers)))):
         wanted *= _MORE
-    return [found[number] for number in range(len(query_ids))]
+        names = [asked.query_ids[number] for number in short]
+        queries: Any = index.prepared(asked.vectors[short], names)
+        again = index.answers(queries, wanted, asked.among, floors[short])
+        for number, answer in zip(short, again, strict=True):
+            answers[number], living[number] = answer, part.living(answer)
+    return [(rows[:depth], scores[:depth]) for rows, scores in living]
 
 
-def open_index(
-    folder: Path, backend: Backend = "numpy"
-) -> DenseIndex | InvertedIndex | SegmentedIndex | Bm25Index:
+def _reaching(answer: Answer, floor: float) -> Answer:
+    rows, scores = answer
+    count = np.count_nonzero(scores >= floor)  # they are the first
+    return rows[:count], scores[:count]
+
+
+def _highest(scores: npt.NDArray[np.float64], depth: int) -> npt.NDArray[np.float64]:
+    """The `depth` highest, the lowest of them first; all where there are fewer."""
+    cut = len(scores) - depth
+    return scores if cut < 0 else np.partition(scores, cut)[cut:]
+
+
+def open_index(folder: Path, backend: Backend = "numpy") -> Index:
     """The index in a folder, whole or in segments, as it is at one moment.
 
     A writer may replace the manifest and remove what only the old one named while files are being
@@ -197,13 +268,19 @@ def open_index(
     while True:
         before = _manifest_text(folder)
         try:
-            index: DenseIndex | InvertedIndex | SegmentedIndex | Bm25Index = _open(folder, backend)
+            index: Index = _open(folder, backend)
         except Exception:
             if before == _manifest_text(folder):
                 raise
             continue
         if before == _manifest_text(folder):
             return index
+
+
+def open_segment(folder: Path, backend: Backend) -> Any:
+    """One segment of an index, exact where it has not the approximation that is asked for."""
+    there = not is_approximate(backend) or backend in approximations(folder)
+    return _open_whole(folder, backend if there else "numpy")
 
 
 def read_deleted(folder: Path, file: str | None) -> Rows:
@@ -215,6 +292,7 @@ def read_deleted(folder: Path, file: str | None) -> Rows:
 
 
 def _open(folder: Path, backend: Backend) -> Any:
+    check_backend(folder, backend)
     if read_manifest(folder).segments is None:
         return _open_whole(folder, backend)
     return SegmentedIndex.open(folder, backend)
@@ -228,6 +306,10 @@ def _open_whole(folder: Path, backend: Backend) -> Any:
         from isthmus.indexes.bm25 import Bm25Index
 
         return Bm25Index.open(folder)
+    if backend == "seismic":
+        from isthmus.indexes.inverted.seismic import SeismicIndex
+
+        return SeismicIndex.open(folder)
     from isthmus.indexes.inverted.index import InvertedIndex  # brings numba with its first search
 
     return InvertedIndex.open(folder)

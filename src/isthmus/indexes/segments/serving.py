@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from isthmus.cluster import Cluster, current
-from isthmus.indexes.dense.index import Backend, DenseIndex
+from isthmus.indexes.approximation import Backend
 from isthmus.indexes.manifest import SEGMENTS, Manifest
-from isthmus.indexes.segments.index import SegmentedIndex, merged, open_index, read_deleted
+from isthmus.indexes.segments.index import (
+    Index,
+    SegmentedIndex,
+    best_of,
+    open_segment,
+    read_deleted,
+)
 from isthmus.progress import notice
 from isthmus.records import Ranking
-
-if TYPE_CHECKING:
-    from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.inverted.index import InvertedIndex
-
-Index: TypeAlias = "DenseIndex | InvertedIndex | SegmentedIndex | Bm25Index"
 
 
 def spread(index: Index, folder: Path, backend: Backend = "numpy") -> Index | ServedIndex:
@@ -70,14 +71,14 @@ class ServedIndex:
         asked = [one.ask("search", shared[0], depth, *shared[1:]) for one in self._served]
         answers = [wait() for wait in asked]
         return [
-            merged(query_id, rankings, depth)
+            best_of(query_id, chain.from_iterable(rankings), depth)
             for query_id, rankings in zip(query_ids, zip(*answers, strict=True), strict=True)
         ]
 
 
 def _open(folder: Path, manifest: Manifest, backend: Backend) -> SegmentedIndex:
     segments = manifest.segments or []
-    indexes: list[Any] = [open_index(folder / SEGMENTS / one.name, backend) for one in segments]
+    indexes = [open_segment(folder / SEGMENTS / one.name, backend) for one in segments]
     return SegmentedIndex(
         manifest, indexes, [read_deleted(folder, one.deleted) for one in segments]
     )

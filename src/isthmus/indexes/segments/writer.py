@@ -18,6 +18,12 @@ from filelock import FileLock, Timeout
 
 from isthmus.config.output import writing
 from isthmus.errors import InputError, IsthmusError, MismatchError, OutputError
+from isthmus.indexes.approximation import (
+    ApproximateSettings,
+    approximations,
+    building_command,
+    read_about,
+)
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.manifest import (
     SEGMENTS,
@@ -91,7 +97,7 @@ class IndexWriter:
     def __init__(self, folder: Path, job: str | None = None) -> None:
         """Where a job is named, what an interrupted writer of the same job added can be resumed."""
         _check_kind(folder)
-        self._lock = _only_writer(folder)
+        self._lock = only_writer(folder)
         self._folder = folder
         self._state = RLock()  # over all that follows: merging may end at any moment
         self._numbers = 0
@@ -275,6 +281,7 @@ class IndexWriter:
                 if len(one.deleted) and written is None:
                     written = write_deleted(self._folder, one.folder.name, one.deleted)
                 kept.append(replace(one, file=written))
+        lost = _lost(self._held, kept)
         files = [one.file for one in kept if one.file is not None]
         manifest = Manifest(
             **{**dict(describe(self._manifest)), "corpus": corpus},
@@ -288,6 +295,11 @@ class IndexWriter:
         commit(self._folder, manifest)
         self._manifest, self._held = manifest, kept
         self._clean()
+        for settings in lost:
+            notice(
+                f"{settings.name} was made of documents that lie elsewhere now, and is gone; "
+                f"{building_command(self._folder, settings)} builds it again"
+            )
 
     def _choose(self) -> Sequence[_Held] | None:
         if self._manifest.segments is None:
@@ -376,6 +388,18 @@ def _name(number: int) -> str:
     return f"{number:06}"
 
 
+def _lost(before: Sequence[_Held], after: Sequence[_Held]) -> list[ApproximateSettings]:
+    """How the approximations were made that no segment has any more."""
+    names = {name for held in after for name in approximations(held.folder)}
+    lost = (
+        read_about(held.folder, name)
+        for held in before
+        for name in approximations(held.folder)
+        if name not in names
+    )
+    return [about.settings for about in lost if about is not None]
+
+
 def _check_kind(folder: Path) -> None:
     if read_manifest(folder).kind == "bm25":
         raise MismatchError(
@@ -386,7 +410,8 @@ def _check_kind(folder: Path) -> None:
         )
 
 
-def _only_writer(folder: Path) -> FileLock:
+def only_writer(folder: Path) -> FileLock:
+    """The right to write into an index, until it is released; refused while another has it."""
     lock = FileLock(folder / LOCK, thread_local=False)
     try:
         with writing(folder):

@@ -1,0 +1,276 @@
+"""What approximations of all kinds of indexes have in common.
+
+An approximation finds documents without looking at all of them, and may miss some. It lies in a
+folder of its own, named after it, inside the folder of the index that it was made of, and can be
+deleted at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeGuard, get_args
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from pydantic import Field, model_validator
+
+from isthmus.config import Settings
+from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.indexes.manifest import Kind, Manifest, read_manifest
+
+Approximation = Literal["hnsw", "ivf", "seismic"]
+Backend = Literal["numpy", "faiss", "hnsw", "ivf", "seismic"]
+Asked = Literal["all at once", "one at a time"]
+Rows = npt.NDArray[np.int64]
+ABOUT = "approximate.json"
+_NAMES: tuple[Approximation, ...] = get_args(Approximation)
+_KINDS: dict[str, Kind] = {"faiss": "dense", "hnsw": "dense", "ivf": "dense", "seismic": "inverted"}
+_QUERIES = 200  # that an approximation is measured with
+_OWN: dict[str, tuple[Approximation, ...]] = {
+    "neighbours": ("hnsw",),
+    "construction": ("hnsw",),
+    "lists": ("ivf",),
+    "effort": ("hnsw", "ivf"),
+    "oversampling": ("hnsw", "ivf"),
+    "postings": ("seismic",),
+    "clusters": ("seismic",),
+    "energy": ("seismic",),
+    "query_terms": ("seismic",),
+    "heap_factor": ("seismic",),
+}  # settings that mean something to some approximations only
+
+
+class ApproximateSettings(Settings):
+    """How documents are found without looking at all of them: more of anything finds more."""
+
+    name: Approximation = Field(
+        "hnsw", description="dense: hnsw, a graph of neighbours, or ivf, lists; sparse: seismic"
+    )
+    neighbours: int = Field(32, ge=2, description="hnsw: links of a vector")
+    construction: int = Field(200, ge=1, description="hnsw: vectors met while one is placed")
+    lists: int | None = Field(None, ge=1, description="ivf: how many; null: by the corpus's size")
+    effort: int = Field(128, ge=1, description="vectors (hnsw) or lists (ivf) met while searching")
+    oversampling: int = Field(
+        2, ge=1, description="hnsw, ivf: candidates scored exactly for every answer"
+    )
+    postings: int = Field(3500, ge=1, description="seismic: kept per term, on average")
+    clusters: float = Field(0.1, gt=0, le=1, description="seismic: per posting of a term")
+    energy: float = Field(
+        0.4, gt=0, le=1, description="seismic: share of a cluster's weights summarised"
+    )
+    query_terms: int = Field(
+        20, ge=1, description="seismic: the strongest of a query, which are looked up"
+    )
+    heap_factor: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="seismic: clusters below the worst answer by more than this are left out; "
+        "less finds more",
+    )
+
+    @model_validator(mode="after")
+    def _check_owners(self) -> ApproximateSettings:
+        for setting, owners in _OWN.items():
+            usual = ApproximateSettings.model_fields[setting].default
+            if self.name not in owners and getattr(self, setting) != usual:
+                raise ValueError(
+                    f"{setting} is a setting of {' and '.join(owners)}, not of {self.name}"
+                )
+        return self
+
+
+class About(Settings):
+    """What an approximation was made of, and how much of the exact answers it finds."""
+
+    settings: ApproximateSettings
+    made_of: str
+    file: str
+    bytes: int
+    depths: list[int]
+    recall: list[float]
+    speedup: list[float]
+    queries: int
+    asked: Asked
+
+    def summary(self) -> str:
+        """What a person wants to know before trusting it."""
+        found = (
+            f"{recall:.1%} of the {depth:,} nearest documents, {speedup:,.1f} times as fast as "
+            "exact search"
+            for depth, recall, speedup in zip(self.depths, self.recall, self.speedup, strict=True)
+        )
+        return (
+            f"{self.settings.name}: finds {'; '.join(found)} ({self.queries:,} queries, "
+            f"{self.asked})"
+        )
+
+
+class Finder(Protocol):
+    """An index, exact or not."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the index is of."""
+
+    def find(
+        self, vectors: Any, depth: int, query_ids: Sequence[str]
+    ) -> list[tuple[Rows, npt.NDArray[np.float64]]]:
+        """Rows and scores per query."""
+
+
+def check_backend(folder: Path, backend: Backend) -> None:
+    """Refuses to search an index of one kind by what exists for another kind only."""
+    kind = read_manifest(folder).kind
+    if not suits(backend, kind):
+        allowed = [name for name in get_args(Backend) if suits(name, kind)]
+        raise SettingsError(
+            f"backend = {backend} is for {_article(_KINDS[backend])} index; {str(folder)!r} is "
+            f"{_article(kind)} one",
+            where="backend",
+            allowed=", ".join(allowed),
+            remedy="leave backend out, or choose one of these",
+        )
+
+
+def suits(name: str, kind: Kind) -> bool:
+    """Whether a backend or an approximation of this name exists for indexes of a kind."""
+    return _KINDS.get(name, kind) == kind
+
+
+def is_approximate(backend: Backend) -> TypeGuard[Approximation]:
+    """Whether a backend needs an approximation beside the index."""
+    return backend in _NAMES
+
+
+def approximations(folder: Path) -> list[Approximation]:
+    """The names of those that lie beside an index."""
+    return [name for name in _NAMES if (folder / name / ABOUT).is_file()]
+
+
+def read_about(folder: Path, name: str) -> About | None:
+    """What is known of an approximation; None where there is none."""
+    file = folder / name / ABOUT
+    if not file.is_file():
+        return None
+    return About.parse(json.loads(file.read_text(encoding="utf-8")), where=str(file))
+
+
+def same_about(folder: Path, settings: ApproximateSettings, manifest: Manifest) -> About | None:
+    """What is known of an approximation with these settings; None where it has to be built."""
+    about = read_about(folder, settings.name)
+    made_of = fingerprint(manifest)
+    if about is None or (about.settings, about.made_of) != (settings, made_of):
+        return None
+    return about if _is_whole(folder, about) else None
+
+
+def usable_about(folder: Path, name: Approximation, manifest: Manifest) -> About:
+    """What is known of an approximation; one not there, damaged or of another index is refused."""
+    about = read_about(folder, name)
+    if about is None:
+        raise not_there(folder, name)
+    if not _is_whole(folder, about):
+        raise InputError(
+            f"the {name} beside {str(folder)!r} is damaged: {about.file!r} has not the "
+            f"{about.bytes:,} bytes that were written",
+            where=str(folder / name / about.file),
+            allowed="the file as it was written",
+            remedy=f"{building_command(folder, about.settings)} builds it again",
+        )
+    if about.made_of != fingerprint(manifest):
+        raise MismatchError(
+            f"the {name} beside {str(folder)!r} was made of another index",
+            where=str(folder / name),
+            allowed="one made of this index",
+            remedy=f"{building_command(folder, about.settings)} builds it again",
+        )
+    return about
+
+
+def not_there(folder: Path, name: Approximation) -> InputError:
+    """The refusal to search by an approximation that an index does not have."""
+    there = approximations(folder)
+    kind = read_manifest(folder).kind
+    exact = [one for one in get_args(Backend) if one not in _NAMES and suits(one, kind)]
+    settings = ApproximateSettings(name=name)
+    return InputError(
+        f"the index {str(folder)!r} has no {name} beside it",
+        where=f"backend={name}",
+        allowed=", ".join([*there, *exact]),
+        remedy=f"{building_command(folder, settings)} builds it",
+    )
+
+
+def building_command(folder: Path, settings: ApproximateSettings) -> str:
+    """The command that builds an approximation beside an index, whatever became of the index."""
+    chosen = {"name": settings.name, **settings.model_dump(exclude_defaults=True)}
+    flags = (f"--set approximate.{key}={value}" for key, value in chosen.items())
+    return " ".join(["isthmus merge", str(folder), *flags])
+
+
+def fingerprint(manifest: Manifest) -> str:
+    """Of the files of an index, all of which an approximation stands for."""
+    files = sorted((name, stored.xxh3) for name, stored in manifest.files.items())
+    return xxhash.xxh3_128(repr(files).encode()).hexdigest()
+
+
+def sampled_rows(count: int) -> Rows:
+    """Rows of documents from all over an index, whose texts or vectors serve as queries."""
+    return np.unique(np.linspace(0, count - 1, _QUERIES).astype(np.int64))
+
+
+def measured(
+    settings: ApproximateSettings,
+    file: Path,
+    exact: Finder,
+    near: Finder,
+    queries: Any,
+    asked: Asked,
+) -> About:
+    """What an approximation that lies in a file is worth, on queries that have an answer."""
+    count = queries.shape[0]
+    size = count if asked == "all at once" else 1
+    blocks = [queries[start : start + size] for start in range(0, count, size)]
+    names = [str(number) for number in range(size)]
+    documents = exact.manifest.documents
+    depths = [depth for depth in (10, 1000) if depth <= documents] or [documents]
+    recall, speedup = [], []
+    for depth in depths:
+        found, seconds = [], []
+        for index in (exact, near):
+            index.find(queries[:1], depth, names[:1])  # whatever only the first search costs
+            began = time.perf_counter()
+            found.append([rows for block in blocks for rows, _ in index.find(block, depth, names)])
+            seconds.append(time.perf_counter() - began)
+        shares = [
+            len(np.intersect1d(right, rows)) / len(right)
+            for right, rows in zip(*found, strict=True)
+            if len(right)
+        ]
+        recall.append(float(np.mean(shares)) if shares else 1.0)
+        speedup.append(seconds[0] / seconds[1])
+    return About(
+        settings=settings,
+        made_of=fingerprint(exact.manifest),
+        file=file.name,
+        bytes=file.stat().st_size,
+        depths=depths,
+        recall=recall,
+        speedup=speedup,
+        queries=count,
+        asked=asked,
+    )
+
+
+def _is_whole(folder: Path, about: About) -> bool:
+    file = folder / about.settings.name / about.file
+    return file.is_file() and file.stat().st_size == about.bytes
+
+
+def _article(kind: Kind) -> str:
+    return f"an {kind}" if kind == "inverted" else f"a {kind}"
