@@ -1,0 +1,137 @@
+"""Asks the systems in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from benchmarks.sparse_search.system import Effort, usable_cores
+from benchmarks.sparse_search.table import WANTED
+from benchmarks.sparse_search.truth import Truth, recall
+from benchmarks.sparse_search.vectors import Matrix
+from benchmarks.sparse_search.worker import FailedError, Worker
+
+TURN = 10  # queries in a row, so that waking up does not count
+Row = dict[str, Any]
+
+
+class _Open(NamedTuple):
+    worker: Worker
+    efforts: Sequence[Effort]
+    one_at_a_time: bool
+
+
+class Turns:
+    """The systems that are open; one that fails leaves, and its row says why."""
+
+    def __init__(self, documents: Matrix, queries: Matrix, rounds: int) -> None:
+        self._documents, self._queries, self._rounds = documents, queries, rounds
+        self._numbers = range(queries.shape[0])
+        self._open: dict[str, _Open] = {}
+        self.facts: dict[str, Row] = {}
+
+    def open(self, name: str, worker: Worker, facts: Row) -> None:
+        """Lets a system join that was built."""
+        self.facts[name] = facts
+        self._open[name] = _Open(worker, ((),), True)
+        seconds, about = self._call(name, "open"), self._call(name, "about")
+        if about is not None:
+            facts["open_seconds"] = seconds
+            self._open[name] = _Open(worker, *about)
+
+    def measure(self, depth: int, truth: Truth) -> list[Row]:
+        """A row per system, for so many results."""
+        efforts = {name: self._effort(name, depth, truth) for name in list(self._open)}
+        seconds = self._latencies(depth, efforts)
+        rates, shares = self._rates(depth, efforts, truth)
+        rows = []
+        for name in self._open:
+            row = {"system": name, "k": depth, "effort": efforts[name], "recall": shares[name]}
+            row["qps_core"], row["qps_all"] = rates[name]
+            if name in seconds:
+                row["p50_ms"], row["p99_ms"] = 1000 * np.percentile(seconds[name], [50, 99])
+            rows.append(row)
+        for peer in ("plain", "isthmus"):
+            _compare(rows, peer)
+        return rows
+
+    def weigh(self) -> None:
+        """Adds to the facts how much memory each holds by now."""
+        for name in list(self._open):
+            self.facts[name].update(self._call(name, "memory") or {})
+
+    def _effort(self, name: str, depth: int, truth: Truth) -> Effort:
+        """The fastest that finds enough; the one that finds most where none does."""
+        efforts = self._open[name].efforts
+        if len(efforts) == 1:
+            return efforts[0]
+        sample = self._numbers[::10]
+        tried: list[tuple[float, float, Effort]] = []
+        for effort in efforts:
+            answers = [self._call(name, "ask", sample, depth, effort) for _ in range(self._rounds)]
+            if None in answers:
+                return effort
+            seconds = np.min([taken for taken, _ in answers], axis=0)
+            share = self._recall(sample, answers[0][1], truth)
+            tried.append((float(np.median(seconds)), share, effort))
+        for _, share, effort in sorted(tried):
+            if share >= WANTED:
+                answer = self._call(name, "ask_all", depth, 1, effort)
+                if answer is None or self._recall(self._numbers, answer[1], truth) >= WANTED:
+                    return effort
+        return max(tried, key=lambda each: each[1])[2]
+
+    def _latencies(self, depth: int, efforts: dict[str, Effort]) -> dict[str, np.ndarray]:
+        """Seconds per query, the best of all rounds."""
+        count = len(self._numbers)
+        asked = [name for name, system in self._open.items() if system.one_at_a_time]
+        taken = {name: np.full(count, np.inf) for name in asked}
+        for _ in range(self._rounds + 1):  # the first also warms up
+            for first in range(0, count, TURN):
+                numbers = self._numbers[first : first + TURN]
+                for name in [name for name in taken if name in self._open]:
+                    answer = self._call(name, "ask", numbers, depth, efforts[name])
+                    if answer is not None:
+                        taken[name][numbers] = np.minimum(taken[name][numbers], answer[0])
+        return taken
+
+    def _rates(
+        self, depth: int, efforts: dict[str, Effort], truth: Truth
+    ) -> tuple[dict[str, list[float]], dict[str, float]]:
+        """Queries per second on one thread and on all, the best of all rounds; recall."""
+        rates = {name: [0.0, 0.0] for name in self._open}
+        shares = dict.fromkeys(self._open, 1.0)
+        for turn in range(self._rounds):
+            for place, threads in enumerate((1, usable_cores())):
+                for name in list(self._open):
+                    if turn > 0 and not self._open[name].one_at_a_time:
+                        continue  # it repeats all queries itself
+                    answer = self._call(name, "ask_all", depth, threads, efforts[name])
+                    if answer is not None:
+                        rates[name][place] = max(rates[name][place], answer[0])
+                        share = self._recall(self._numbers, answer[1], truth)
+                        shares[name] = min(shares[name], share)
+        return rates, shares
+
+    def _recall(self, numbers: Sequence[int], rows: Sequence[np.ndarray], truth: Truth) -> float:
+        return recall(self._documents, self._queries, numbers, rows, truth)
+
+    def _call(self, name: str, method: str, *arguments: object) -> Any:
+        if name not in self._open:
+            return None
+        try:
+            return self._open[name].worker.call(method, *arguments)
+        except FailedError as failed:
+            self.facts[name]["failed"] = str(failed)
+            self._open.pop(name).worker.close()
+            return None
+
+
+def _compare(rows: Sequence[Row], peer: str) -> None:
+    """Adds how many times as long as the peer each takes; by the rate where p50 is not known."""
+    for base in [row for row in rows if row["system"] == peer]:
+        for row in rows:
+            if "p50_ms" in row:
+                row[f"p50_to_{peer}"] = row["p50_ms"] / base["p50_ms"]
+            row[f"by_rate_to_{peer}"] = base["qps_core"] / row["qps_core"]
