@@ -222,7 +222,7 @@ def test_kernels_are_compiled_once(folder: Path, tmp_path: Path) -> None:
         f"index = InvertedIndex.open(Path({str(folder)!r}), 1)\n"
         "index.search(scipy.sparse.csr_matrix([[1.0] * 6]), 3, ['q'])\n"
         "from isthmus.indexes.inverted import kernels\n"
-        "counts = kernels.scan.stats\n"
+        "counts = kernels.search.stats\n"
         "print(sum(counts.cache_hits.values()), sum(counts.cache_misses.values()))"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}

@@ -113,7 +113,7 @@ class InvertedBuilder:
         layout = Layout(
             block=self._block, long_from=self._long_from(), postings=self._counts["postings"]
         )
-        shape = Shape(layout.block, layout.long_from)
+        shape = Shape(self.rows, layout.block, layout.long_from)
         stored = np.empty(0, dtype=self._stored_kind())
         integer = self._settings.weights == "integer"
         largest = weights.dtype.type(np.iinfo(stored.dtype).max if integer else np.inf)

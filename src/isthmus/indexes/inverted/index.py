@@ -24,7 +24,6 @@ from isthmus.indexes.manifest import Manifest, read_manifest
 from isthmus.indexes.selection import best
 from isthmus.records import Ranking
 
-_PROMISING = 4  # blocks that are searched first
 _BLOCKS_APIECE = 64  # fewer are not worth another thread
 Answer = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 _NOTHING: Answer = np.empty(0, dtype=np.int64), np.empty(0)
@@ -43,7 +42,7 @@ class InvertedIndex:
         self._rows = _mapped(folder, "rows")
         self._lists = Lists(*(_mapped(folder, name) for name in Lists._fields))
         self._postings = Postings(*(_mapped(folder, name) for name in Postings._fields))
-        self._shape = Shape(manifest.layout.block, manifest.layout.long_from)
+        self._shape = Shape(len(store), manifest.layout.block, manifest.layout.long_from)
 
     @classmethod
     def open(cls, folder: Path, threads: int | None = None) -> InvertedIndex:
@@ -128,25 +127,21 @@ class InvertedIndex:
         from isthmus.indexes.inverted import kernels  # brings numba, which opening does without
 
         exact, least = self._arithmetic(terms, weights)
-        query: Plan = kernels.plan(
-            terms, weights.astype(exact), self._lists, self._blocks, self._shape.long_from
-        )
-        order = np.argsort(-query.totals, kind="stable")
-        # The most promising blocks raise the threshold; the others are quicker read in turn.
-        order[_PROMISING:].sort()
+        weights = weights.astype(exact)
         # A floor beyond what this type holds is above every score.
         highest = np.inf if exact is np.float64 else np.iinfo(exact).max
         floors = np.full(shares, min(max(least, floor), highest), dtype=exact)
-
-        def scan(share: int) -> tuple[Array, Array]:
-            blocks = order[share::shares]
-            return kernels.scan(
-                query, blocks, self._postings, self._shape, allowed, floors, share, depth
-            )
-
+        fixed = self._postings, self._shape, allowed, floors
         if shares == 1:
-            found, scores = scan(0)
+            found, scores = kernels.search(terms, weights, self._lists, *fixed, depth)
         else:
+            query: Plan = kernels.plan(terms, weights, self._lists, self._shape)
+            order = kernels.in_order(query.totals)
+
+            def scan(share: int) -> tuple[Array, Array]:
+                blocks = np.ascontiguousarray(order[share::shares])
+                return kernels.scan(query, blocks, *fixed, share, depth)
+
             with ThreadPoolExecutor(shares) as pool:
                 parts = list(pool.map(scan, range(shares)))
             found, scores = (np.concatenate(part) for part in zip(*parts, strict=True))

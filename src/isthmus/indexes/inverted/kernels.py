@@ -30,16 +30,18 @@ from isthmus.indexes.inverted.lists import (
 
 _BYTE = 255
 _BUCKETS = 256
+_PROMISING = 4  # blocks that are searched first
 _LINE = 16  # masks that come with one access to memory
 
 
 @compiled
-def plan(terms: Array, weights: Array, lists: Lists, blocks: int, long_from: int) -> Plan:
+def plan(terms: Array, weights: Array, lists: Lists, shape: Shape) -> Plan:
     """The plan of a query.
 
     Totals are added in the order of terms, as scores are: rounded alike, a sum of larger numbers
     never comes out below a sum of smaller ones.
     """
+    blocks, long_from = -(-shape.documents // shape.block), shape.long_from
     short_blocks, long_blocks = np.zeros(blocks + 1, np.int64), np.zeros(blocks + 1, np.int64)
     totals = np.zeros(blocks, weights.dtype)
     for i in range(len(terms)):
@@ -78,6 +80,31 @@ def plan(terms: Array, weights: Array, lists: Lists, blocks: int, long_from: int
                 first += length
     short = Short(short_blocks, starts, stops, factors)
     return Plan(short, Long(long_blocks, records, firsts, strengths, units), totals)
+
+
+@compiled
+def in_order(totals: Array) -> Array:
+    """All blocks: the most promising, which raise the threshold; the others, quicker in turn."""
+    order = np.argsort(-totals, kind="mergesort")
+    order[_PROMISING:].sort()
+    return order
+
+
+@compiled
+def search(
+    terms: Array,
+    weights: Array,
+    lists: Lists,
+    postings: Postings,
+    shape: Shape,
+    allowed: Allowed,
+    floors: Array,
+    depth: int,
+) -> tuple[Array, Array]:
+    """What `scan` finds in all blocks. One call: each takes as long as scoring a small block."""
+    query = plan(terms, weights, lists, shape)
+    order = in_order(query.totals)
+    return scan(query, order, postings, shape, allowed, floors, 0, depth)
 
 
 @compiled

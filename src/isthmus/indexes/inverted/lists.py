@@ -22,8 +22,9 @@ Array = npt.NDArray[Any]
 
 
 class Shape(NamedTuple):
-    """How many documents a block has; lists are long from some length on."""
+    """How many documents there are and a block has; lists are long from some length on."""
 
+    documents: int
     block: int
     long_from: int
 
