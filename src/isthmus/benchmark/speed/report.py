@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +22,7 @@ RESULTS = "results.json"
 # decoders.
 _PAPER = {"bow": 0.012, "autoencoding": 0.174, "autoregressive": 0.202, "retromae": 0.682}
 _COLUMNS = (
-    "length", "recipe", "sequences/s", "tokens/s", "TFLOP/s", "of chip", "of mlm's", "GiB",
+    "texts × length", "recipe", "sequences/s", "tokens/s", "TFLOP/s", "of chip", "of mlm's", "GiB",
     "loss", "by arithmetic", "paper's", "× plain",
 )  # fmt: skip
 
@@ -54,6 +55,11 @@ class Row:
     lost_by_arithmetic: float | None = None
     lost_in_paper: float | None = None
     against_plain: float | None = None  # texts per second, as a multiple of the plain loop's
+
+    @property
+    def shape(self) -> str:
+        """Of a step."""
+        return f"{self.texts} × {self.length}"
 
     @property
     def rate(self) -> float | None:
@@ -113,6 +119,20 @@ class SpeedReport:
     rounds: int
     conditions: str  # chip, precision, model, texts, versions
 
+    @classmethod
+    def read(cls, folder: Path) -> SpeedReport | None:
+        """What `write` wrote; None where it has not written yet."""
+        file = folder / RESULTS
+        if not file.is_file():
+            return None
+        values = json.loads(file.read_text(encoding="utf-8"))
+        rows = (Row(**{**row, "rates": tuple(row["rates"])}) for row in values.pop("rows"))
+        return cls(tuple(rows), **values)
+
+    def with_rows(self, rows: Sequence[Row]) -> SpeedReport:
+        """The same with more rows."""
+        return replace(self, rows=(*self.rows, *rows))
+
     def table(self) -> Table:
         """A row for every recipe and shape."""
         caption = (
@@ -136,8 +156,7 @@ class SpeedReport:
 
     def write(self, folder: Path) -> None:
         """results.json and table.md, as far as there are rows."""
-        values = {**asdict(self), "rows": [asdict(row) for row in self.rows]}
-        write_json(folder / RESULTS, values)
+        write_json(folder / RESULTS, asdict(self))
         with writing(folder):
             (folder / "table.md").write_text(self.table().markdown(), encoding="utf-8")
 
@@ -176,11 +195,11 @@ class SpeedReport:
 
 def _cells(row: Row) -> tuple[Cell, ...]:
     if row.rate is None:
-        texts = [str(row.length), row.recipe, "failed", *[""] * (len(_COLUMNS) - 3)]
+        texts = [row.shape, row.recipe, "failed", *[""] * (len(_COLUMNS) - 3)]
         return tuple(Cell(text) for text in texts)
     spread = f"({_number(min(row.rates))}–{_number(max(row.rates))})"
     return (
-        Cell(str(row.length)),
+        Cell(row.shape),
         Cell(row.recipe),
         Cell(_number(row.rate), interval=spread),
         Cell(_number(row.tokens)),

@@ -23,7 +23,7 @@ class SpeedSettings(Settings):
     )
     documents: int = Field(20_000, ge=1, description="of the corpus, at most")
     lengths: list[Length] = Field(
-        [144], min_length=1, description="tokens per text, special ones included; a table each"
+        [144], min_length=1, description="tokens per text, special ones included"
     )
     batch: int | None = Field(None, ge=1, description="texts per step")
     tokens: int | None = Field(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from isthmus.benchmark.speed.counting import Texts
 from isthmus.benchmark.speed.report import (
     PLAIN,
     REFERENCE,
-    RESULTS,
     Round,
     Row,
     SpeedReport,
@@ -38,8 +37,9 @@ from isthmus.benchmark.speed.settings import SpeedSettings
 from isthmus.benchmark.speed.texts import corpus_of, starting_model
 from isthmus.collections import open_corpus
 from isthmus.config import resolve, shipped_recipes
-from isthmus.config.output import claim, finish
+from isthmus.config.output import claim, finish, is_complete
 from isthmus.config.recipes import find_recipe
+from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.progress import Bar, notice
@@ -75,27 +75,27 @@ def speed(
 def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
     """The same, from settings that are already complete."""
     recipes = _chosen(settings)
-    done: list[Row] = []
     folder = None if output is None else Path(output)
+    report = SpeedReport((), settings.rounds, _conditions(settings))
     if folder is not None and claim(folder, _VERB, _identity(settings)):
-        done = _earlier(folder)
-    with tempfile.TemporaryDirectory(prefix="isthmus-") as scratch:
+        report = SpeedReport.read(folder) or report
+        if is_complete(folder):
+            notice(f"{folder} is complete already")
+            return report
+    with tempfile.TemporaryDirectory(prefix="isthmus-") as scratch, _quick_collection():
         model = starting_model(settings, Path(scratch))
         _check(settings, recipes, model)
-        report = SpeedReport(tuple(done), settings.rounds, _conditions(settings, model))
-        total = len(recipes) * len(settings.lengths)
-        with Bar("speed", total, unit="recipes") as bar:
+        with Bar("speed", len(recipes) * len(settings.lengths), unit="recipes") as bar:
             for length in settings.lengths:
-                known = {row.recipe for row in done if row.length == length}
-                bar.advance(len(known & set(recipes)))
+                known = {row.recipe for row in report.rows if row.length == length}
                 missing = [recipe for recipe in recipes if recipe not in known]
+                bar.advance(len(recipes) - len(missing))
                 for rows in _at_length(settings, length, missing, model, Path(scratch)):
-                    report = SpeedReport((*report.rows, *rows), report.rounds, report.conditions)
+                    report = report.with_rows(rows)
                     if folder is not None:
                         report.write(folder)
                     bar.advance(1, _told(rows[-1]))
     if folder is not None:
-        report.write(folder)
         report.plot(folder / "speed.svg")
         finish(folder, {"rows": len(report.rows)})
     return report
@@ -129,19 +129,17 @@ def _identity(settings: SpeedSettings) -> dict[str, Any]:
     return {"settings": settings.model_dump(), "data": data, "chip": _chip()}
 
 
-def _earlier(folder: Path) -> list[Row]:
-    file = folder / RESULTS
-    if not file.is_file():
-        return []
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    return [Row(**{**row, "rates": tuple(row["rates"])}) for row in rows]
-
-
 def _check(settings: SpeedSettings, recipes: list[str], model: str) -> None:
     """Refuses what cannot work before anything is timed."""
-    backbone = Backbone.load(model, "add")
+    positions = Backbone.load(model, "add").positions
     for length in settings.lengths:
-        backbone.check_length(length, "lengths")
+        if length > positions:
+            raise SettingsError(
+                f"texts of {length} tokens are longer than the model has positions for",
+                where="--length",
+                allowed=f"at most {positions}",
+                remedy=f"--length {positions}",
+            )
         for recipe in recipes:
             settings_for(recipe, model, (length, 1), settings.seed, settings.pretrain)
 
@@ -165,7 +163,7 @@ def _at_length(
         return Ours(chosen, corpus, settings.steps, scratch / "training")
 
     reference = ours(REFERENCE)
-    bf16 = bool(reference.trainer.args.bf16)
+    bf16 = bool(reference.trainer.args.bf16)  # what the settings mean on this machine
     batches = reference.masked()
     counted = [Texts.of(batch, reference.task.vocabulary) for batch in batches]
     field = _Field(MatrixProduct(bf16), settings)
@@ -232,6 +230,20 @@ class _Field:
             self.leave(name)
 
 
+@contextmanager
+def _quick_collection() -> Iterator[None]:
+    """The garbage collector leaves alone what is there already.
+
+    A trainer collects whenever it starts, and looking through all of torch and transformers takes
+    longer than a turn.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def _free() -> None:
     gc.collect()
     if torch.cuda.is_available():
@@ -251,7 +263,7 @@ def _chip() -> str:
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
-def _conditions(settings: SpeedSettings, model: str) -> str:
+def _conditions(settings: SpeedSettings) -> str:
     threads = "" if device().type == "cuda" else f", {torch.get_num_threads()} threads"
     name = settings.model or f"BERT {settings.init or 'base'}, random weights"
     texts = (
