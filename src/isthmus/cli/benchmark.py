@@ -81,6 +81,6 @@ def speed(
     more = [*chosen, *(overrides or ())]
     report = speed(output, recipes or (), model, init, corpus, lengths or (), more)
     console = Console()
-    # In a file, a row is a line.
-    width = console.width if console.is_terminal else max(console.width, _WIDE)
-    console.print(report.table().terminal(), width=width)
+    if not console.is_terminal:  # in a file, a row is a line
+        console = Console(width=max(console.width, _WIDE))
+    console.print(report.table().terminal())

@@ -29,7 +29,8 @@ class SpeedSettings(Settings):
     tokens: int | None = Field(
         None, ge=16, description="or tokens per step, padding included; null: 32,768, on CPU 1,024"
     )
-    warm_up: int = Field(3, ge=1, description="steps before anything is timed")
+    # The default shows every batch once: where shapes differ, each may have to be compiled.
+    warm_up: int = Field(10, ge=1, description="steps before anything is timed")
     steps: int = Field(8, ge=1, description="timed in one turn")
     rounds: int = Field(5, ge=1, description="turns of each; medians are reported")
     pretrain: dict[str, Any] = Field(

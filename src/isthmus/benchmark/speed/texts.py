@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from isthmus.nn.loading import model_folder
 from isthmus.nn.sizes import check_size, new_backbone
 from isthmus.pretrain.parts import Column
 from isthmus.pretrain.recipe import Parts
-from isthmus.pretrain.scratch import start_from_nothing
+from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument, tokenise
-from isthmus.text.new_tokenizer import numbered_tokenizer
+from isthmus.text.new_tokenizer import new_tokenizer, numbered_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 
 _TEXTS = 256  # random ones that differ; the tokens of a text change nothing about its time
@@ -32,19 +32,24 @@ def starting_model(settings: SpeedSettings, scratch: Path) -> str:
         return model_folder(settings.model)
     size = settings.init or _SIZE
     check_size(size)
-    folder = scratch / START
-    if settings.corpus is not None:
-        corpus = open_corpus(settings.corpus, Problems("skip"))
-        some = islice(corpus.documents(), settings.documents)
-        texts = (document.contents() for document in some)
-        start_from_nothing(texts, size, settings.vocabulary, folder, settings.seed)
-        # As many terms as asked for, also where the texts have fewer words.
-        tokenizer = Tokenizer.load(str(folder))
-    else:
+    if settings.corpus is None:
         tokenizer = numbered_tokenizer(settings.vocabulary)
-        tokenizer.save(folder)
-    new_backbone(size, settings.vocabulary, tokenizer.pad_id, seed=settings.seed).save(folder)
+    else:
+        texts = (document.contents() for document in _some_documents(settings))
+        tokenizer = new_tokenizer(texts, settings.vocabulary)
+    # As many terms as asked for, also where the texts have fewer words.
+    backbone = new_backbone(size, settings.vocabulary, tokenizer.pad_id, seed=settings.seed)
+    folder = scratch / START
+    tokenizer.save(folder)
+    backbone.save(folder)
     return str(folder)
+
+
+def _some_documents(settings: SpeedSettings) -> Iterator[Document]:
+    assert settings.corpus is not None
+    # What is wrong with a line is no matter of speed.
+    corpus = open_corpus(settings.corpus, Problems("skip"))
+    return islice(corpus.documents(), settings.documents)
 
 
 def corpus_of(
@@ -54,10 +59,7 @@ def corpus_of(
     if settings.corpus is None:
         room = length - len(tokenizer.prefix) - len(tokenizer.suffix)
         return RandomCorpus(tokenizer, room, settings.seed)
-    corpus = open_corpus(settings.corpus, Problems("skip"))
-    source = f"{corpus.fingerprint()} {settings.documents}"
-    some = islice(corpus.documents(), settings.documents)
-    tokenised = tokenise(some, source, tokenizer.serialised, cache=scratch)
+    tokenised = tokenise(_some_documents(settings), "", tokenizer.serialised, cache=scratch)
     if not len(tokenised) or int(tokenised.lengths.max()) < 2:
         raise InputError(
             f"no document of the corpus is longer than one token ({len(tokenised):,} documents)",
