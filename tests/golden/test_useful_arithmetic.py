@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from isthmus.benchmark.speed.arithmetic import (
     TRAINED,
@@ -109,6 +110,35 @@ def test_without_padding_it_is_what_torch_counts(
     useful = operations(parts, shape, texts)
     assert useful is not None
     assert counter.get_total_flops() == useful + unasked(parts, shape, texts, len(tokenizer) + 3)
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "electra", "modernbert", "roberta"])
+def test_every_architecture_is_counted(kind: str, tokenizer: Tokenizer) -> None:
+    names = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
+    more = {"intermediate_size": 12, "max_position_embeddings": 40, "vocab_size": len(tokenizer)}
+    if kind == "distilbert":
+        names, more["hidden_dim"] = {"dim": 8, "n_layers": 3, "n_heads": 2}, 12
+    if kind == "electra":
+        more["embedding_size"] = 6
+    if kind == "modernbert":
+        more |= {"global_attn_every_n_layers": 3, "local_attention": 4, "pad_token_id": 0}
+    config = AutoConfig.for_model(kind, **names, **more)
+    task = PretrainTask(
+        Backbone(AutoModelForMaskedLM.from_config(config)), tokenizer, parts_of("mlm")
+    ).eval()
+    ids = torch.randint(20, 40, (2, 16), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    batch["labels"] = torch.where(torch.arange(16) % 3 == 0, ids, -100)
+    texts = Texts.of(batch, task.vocabulary)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        task(batch)["masked_lm"].backward()
+    shape = shape_of(task.backbone)
+    extra = unasked(task.parts, shape, texts, len(tokenizer))
+    if kind == "modernbert":  # two local layers, masked
+        assert shape.reaches == (None, 2, 2)
+        far = 2 * (pairs(texts.lengths) - pairs(texts.lengths, 2))
+        extra += TRAINED * attention(8, far)
+    assert counter.get_total_flops() == (operations(task.parts, shape, texts) or 0) + extra
 
 
 def unasked(parts: Parts, shape: Shape, texts: Texts, terms: int) -> int:
