@@ -97,6 +97,16 @@ def test_random_texts_are_full(recipe: str, tmp_path: Path) -> None:
     assert (turn.texts, turn.tokens) == (8, 8 * 24)
 
 
+def test_a_recipe_gets_the_shape_asked_for() -> None:
+    settings = settings_for("cotmae", "model", (200, 7), 3, {"decoder": {"layers": 1}})
+    assert (settings.max_length, settings.view["span"]) == (200, 200)
+    assert settings.training.per_device_train_batch_size == 3
+    assert settings.training.gradient_accumulation_steps == 1
+    assert (settings.training.seed, settings.decoder) == (
+        3, {"name": "bidirectional", "layers": 1, "init": "random", "head": "shared"},
+    )  # fmt: skip
+
+
 def turn(rate: float, operations: int | None = 100, peak: int | None = None) -> Turn:
     return Turn(seconds=10 / rate, texts=10, tokens=50, operations=operations, peak=peak)
 
@@ -208,6 +218,12 @@ def test_what_cannot_be_timed_is_refused(
     assert what in refused.value.what
     assert allowed in refused.value.allowed
     assert isinstance(refused.value, SettingsError) or "nowhere" in what
+
+
+def test_one_process_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SettingsError, match="2 processes"):
+        run_speed(init="tiny")
 
 
 def test_tokens_make_batches() -> None:

@@ -74,6 +74,13 @@ def speed(
 
 def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
     """The same, from settings that are already complete."""
+    if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise SettingsError(
+            f"there are {processes} processes: they would time each other",
+            where="WORLD_SIZE",
+            allowed="one process, without torchrun",
+            remedy="isthmus benchmark speed …, with CUDA_VISIBLE_DEVICES to choose the device",
+        )
     recipes = _chosen(settings)
     folder = None if output is None else Path(output)
     report = SpeedReport((), settings.rounds, _conditions(settings))
@@ -94,7 +101,7 @@ def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
                     report = report.with_rows(rows)
                     if folder is not None:
                         report.write(folder)
-                    bar.advance(1, _told(rows[-1]))
+                    bar.advance(1, [_told(row) for row in rows][-1])
     if folder is not None:
         report.plot(folder / "speed.svg")
         finish(folder, {"rows": len(report.rows)})
@@ -172,8 +179,8 @@ def _at_length(
     for recipe in recipes:
         if recipe != REFERENCE:
             field.enter(recipe, partial(ours, recipe))
-        rounds = field.race()
         names = [PLAIN, recipe] if recipe == REFERENCE else [recipe]
+        rounds = [] if set(names) <= set(field.errors) else field.race()
         yield [
             Row(length, texts, name, error=field.errors[name])
             if name in field.errors
@@ -252,9 +259,11 @@ def _free() -> None:
 
 def _told(row: Row) -> str:
     if row.rate is None:
-        notice(f"{row.recipe} at length {row.length} failed: {row.error}")
+        notice(f"{row.shape} {row.recipe} failed: {row.error}")
         return f"{row.recipe} failed"
-    return f"{row.recipe} {row.rate:,.1f} sequences/s"
+    told = f"{row.recipe} {row.rate:,.1f} sequences/s"
+    notice(f"{row.shape} {told}")
+    return told
 
 
 def _chip() -> str:
