@@ -36,7 +36,9 @@ def speed(
     ] = None,
     init: Annotated[
         str | None,
-        typer.Option(help="Random weights, by size: tiny, mini, small, base. The default: base."),
+        typer.Option(
+            help="Random weights, by size: tiny, mini, small, base. The default: base, on CPU mini."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Or a model: a folder, a hub name, package:NAME, a run.")

@@ -231,3 +231,4 @@ def test_tokens_make_batches() -> None:
     assert SpeedSettings().texts(512, gpu=True) == 64
     assert SpeedSettings(tokens=100).texts(144, gpu=False) == 1
     assert SpeedSettings(batch=5).texts(144, gpu=False) == 5
+    assert [SpeedSettings().size(gpu) for gpu in (True, False)] == ["base", "mini"]

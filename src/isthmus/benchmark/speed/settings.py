@@ -16,7 +16,9 @@ class SpeedSettings(Settings):
 
     recipes: list[str] = Field([], description="none: all shipped ones that need no generator")
     model: str | None = Field(None, description="a folder or hub name")
-    init: str | None = Field(None, description="or a size with random weights: base, …")
+    init: str | None = Field(
+        None, description="or a size with random weights; null: base, on CPU mini"
+    )
     vocabulary: int = Field(30_522, ge=100, description="terms of the model, with init")
     corpus: str | None = Field(
         None, description="texts of real lengths; null: random tokens, every text of full length"
@@ -45,6 +47,10 @@ class SpeedSettings(Settings):
         if self.batch is not None and self.tokens is not None:
             raise ValueError("give either batch (texts) or tokens per step, not both")
         return self
+
+    def size(self, gpu: bool) -> str:
+        """That of random weights."""
+        return self.init or ("base" if gpu else "mini")
 
     def texts(self, length: int, gpu: bool) -> int:
         """How many texts a step has."""

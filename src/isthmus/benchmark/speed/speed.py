@@ -274,7 +274,8 @@ def _chip() -> str:
 
 def _conditions(settings: SpeedSettings) -> str:
     threads = "" if device().type == "cuda" else f", {torch.get_num_threads()} threads"
-    name = settings.model or f"BERT {settings.init or 'base'}, random weights"
+    size = settings.size(torch.cuda.is_available())
+    name = settings.model or f"BERT {size}, random weights"
     texts = (
         f"the first {settings.documents:,} documents of {settings.corpus}"
         if settings.corpus is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from isthmus.benchmark.speed.settings import SpeedSettings
 from isthmus.collections import Problems, open_corpus
@@ -23,14 +24,13 @@ from isthmus.text.new_tokenizer import new_tokenizer, numbered_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 
 _TEXTS = 256  # random ones that differ; the tokens of a text change nothing about its time
-_SIZE = "base"
 
 
 def starting_model(settings: SpeedSettings, scratch: Path) -> str:
     """The folder or hub name that every contestant loads, as `isthmus pretrain` would."""
     if settings.model is not None:
         return model_folder(settings.model)
-    size = settings.init or _SIZE
+    size = settings.size(torch.cuda.is_available())
     check_size(size)
     if settings.corpus is None:
         tokenizer = numbered_tokenizer(settings.vocabulary)
