@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 
+from isthmus.benchmark.speed import SpeedSettings
 from isthmus.cli import app
 from isthmus.config import Settings, resolve
 from isthmus.evaluation import EvaluationSettings
@@ -51,6 +52,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "evaluate": EvaluationSettings,
     "export": ExportSettings,
     "parity": ParitySettings,
+    "benchmark speed": SpeedSettings,
 }
 FLAGS = {
     "rerank": "rerank.model",
@@ -83,7 +85,12 @@ def ours() -> list[tuple[str, list[str]]]:
         names = [Path(word).name for word in words]
         if "isthmus" in names:
             found.append((page, words[names.index("isthmus") + 1 :]))
-    for verb, command in COMMAND.commands.items():
+    inner = [
+        more
+        for command in COMMAND.commands.values()
+        for more in getattr(command, "commands", {}).items()
+    ]
+    for verb, command in [*COMMAND.commands.items(), *inner]:
         examples = EXAMPLES.findall(command.help or "")
         found += [(f"isthmus {verb} --help", shlex.split(example)[1:]) for example in examples]
     return found
@@ -91,10 +98,14 @@ def ours() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(("page", "words"), ours(), ids=lambda value: " ".join(value))
 def test_commands_can_be_typed(page: str, words: list[str]) -> None:
-    verb, *arguments = words
-    assert verb in COMMAND.commands, f"{page}: no verb {verb}"
-    context = COMMAND.commands[verb].make_context(verb, arguments)
-    check_settings(verb, context.params)
+    command, name = COMMAND, ""
+    while hasattr(command, "commands"):  # a verb may have verbs of its own
+        word, *words = words
+        assert word in command.commands, f"{page}: no verb {word}"
+        command, name = command.commands[word], f"{name} {word}".strip()
+        if not words:
+            break
+    check_settings(name, command.make_context(name, words).params)
 
 
 def check_settings(verb: str, values: dict[str, Any]) -> None:

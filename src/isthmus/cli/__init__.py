@@ -9,6 +9,7 @@ import typer
 
 from isthmus.cli import (
     add,
+    benchmark,
     delete,
     doctor,
     evaluate,
@@ -56,6 +57,7 @@ for verb in (
     masking,
     negatives,
     rerun,
+    benchmark,
     listing,
     doctor,
     quickstart,

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from isthmus.cli import app
 
 VERBS = list(get_group(app).commands)
+ALL = [*VERBS, "benchmark speed"]
 HEAVY = (
     "torch",
     "transformers",
@@ -32,14 +33,14 @@ def test_every_verb_is_listed() -> None:
         assert f" {verb} " in shown.stdout
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", ALL)
 def test_every_verb_shows_an_example(verb: str) -> None:
-    shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert f"isthmus {verb}" in shown.stdout.partition("Example")[2]
 
 
-@pytest.mark.parametrize("arguments", [[], *([verb] for verb in VERBS)])
+@pytest.mark.parametrize("arguments", [[], *(verb.split() for verb in ALL)])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     program = (
         "import runpy, sys\n"

@@ -1,0 +1,88 @@
+"""`isthmus benchmark speed`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isthmus.cli.options import Overrides
+
+_WIDE = 160
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the verb."""
+    group = typer.Typer(no_args_is_help=True)
+    group.callback()(benchmark)
+    group.command()(speed)
+    app.add_typer(group, name="benchmark")
+
+
+def benchmark() -> None:
+    """Measure this machine: how fast every recipe trains.
+
+    Example: isthmus benchmark speed --output runs/speed
+    """
+
+
+def speed(
+    recipes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--recipe",
+            help="A pre-training recipe, shipped or a path. Repeatable. All but simlm, if none.",
+        ),
+    ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            help="Random weights, by size: tiny, mini, small, base. The default: base, on CPU mini."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Or a model: a folder, a hub name, package:NAME, a run.")
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Texts of real lengths, as for `pretrain`. None: random tokens, full length."
+        ),
+    ] = None,
+    lengths: Annotated[
+        list[int] | None,
+        typer.Option("--length", help="Tokens per text. Repeatable. The default: 144."),
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Texts per step.")] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Or tokens per step. The default: 32,768 on a GPU, 1,024 on CPU."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="The folder to write: results.json, table.md, speed.svg. Resumes."),
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Time training with every recipe beside plain Hugging Face, in turns and in one run.
+
+    Prints sequences and tokens per second, useful TFLOP/s, their share of what a matrix product
+    reaches on this chip, peak memory, and what each recipe loses against masked LM (mlm) alone.
+    What is timed is `isthmus pretrain` itself. --set rounds=3 --set steps=4 shortens it; --set
+    pretrain.PATH=VALUE gives every recipe a setting.
+
+    Example: isthmus benchmark speed --length 512 --batch 64 --recipe bow --recipe retromae
+    --output runs/speed; isthmus benchmark speed --corpus docs.jsonl --length 144 --batch 256
+    """
+    from rich.console import Console
+
+    from isthmus.benchmark.speed import speed
+
+    shape = {"batch": batch, "tokens": tokens}
+    chosen = [f"{name}={value}" for name, value in shape.items() if value is not None]
+    more = [*chosen, *(overrides or ())]
+    report = speed(output, recipes or (), model, init, corpus, lengths or (), more)
+    console = Console()
+    if not console.is_terminal:  # in a file, a row is a line
+        console = Console(width=max(console.width, _WIDE))
+    console.print(report.table().terminal())
