@@ -1,0 +1,76 @@
+"""Texts without their padding: the tokens of a batch as one stream, and the way back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+# On a CPU, attention still pads (there is no kernel that need not), which costs as much as the
+# other layers save where there is less padding than this: benchmarks/packing.py.
+_LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
+
+
+class Packing(NamedTuple):
+    """Which places of a padded batch hold tokens, and where in the stream each text begins."""
+
+    tokens: Tensor  # their places in the flattened batch, ascending [tokens]
+    present: Tensor  # True where a token is [texts, 1, 1, length]
+    offsets: Tensor  # of each text's first token, and the number of tokens; int32 [texts + 1]
+    causal: bool = False  # whether a token sees only itself and what lies before it
+
+    @classmethod
+    def of(cls, mask: Tensor, tokens: Tensor | None = None) -> Packing:
+        """The packing of a mask [texts, length] that is not zero where a token is.
+
+        `tokens`, known where the batch was made, spare asking the device how many there are.
+        """
+        if tokens is None:
+            tokens = mask.flatten().nonzero()[:, 0]
+        present = mask.bool()
+        offsets = functional.pad(present.sum(1).cumsum(0), (1, 0)).to(torch.int32)
+        return cls(tokens, present[:, None, None, :], offsets)
+
+    @property
+    def texts(self) -> int:
+        """How many there are."""
+        return self.present.shape[0]
+
+    @property
+    def length(self) -> int:
+        """That of the padded batch: no text is longer."""
+        return self.present.shape[3]
+
+    @property
+    def saves(self) -> bool:
+        """Whether there is so much padding that it is quicker without."""
+        places = self.texts * self.length
+        least = _LEAST_PADDING.get(self.tokens.device.type, 0.0)
+        return len(self.tokens) < (1 - least) * places
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """The stream [1, tokens, ...] of a padded batch [texts, length, ...]."""
+        return padded.flatten(0, 1).index_select(0, self.tokens)[None]
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """The padded batch [texts, length, ...] of a stream [1, tokens, ...]; 0 in the padding."""
+        padded = packed.new_zeros(self.texts * self.length, *packed.shape[2:])
+        padded = padded.index_copy(0, self.tokens, packed[0])
+        return padded.unflatten(0, (self.texts, self.length))
+
+    def visible(self, reach: int | None = None) -> Tensor:
+        """True at [text, 1, row, column] where a row of the padded batch sees the column.
+
+        With a `reach`, no further than so many places to either side.
+        """
+        visible = self.present
+        if self.causal or reach is not None:
+            place = torch.arange(self.length, device=visible.device)
+            distance = place[:, None] - place
+            if self.causal:
+                visible = visible & (distance >= 0)
+            if reach is not None:
+                visible = visible & (distance.abs() <= reach)
+        return visible
