@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from isthmus.nn.dropout import drop
-from isthmus.nn.packing import Packing
+from isthmus.nn.packing import Packing, visible_within
 
 Attention = Literal["sdpa", "eager"]
 _NAMES: dict[Attention, str] = {"eager": "isthmus_plain", "sdpa": "isthmus_fused"}
@@ -26,6 +26,9 @@ _NAMES: dict[Attention, str] = {"eager": "isthmus_plain", "sdpa": "isthmus_fused
 _ASKING = frozenset(
     {"bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
 )
+# Tokens per text, on average, from which a CPU is quicker with one text after the other: what it
+# works on stays in its caches, and nothing is computed of padding (benchmarks/packing.py).
+_LONG = 64
 # Query, key, value [texts, heads, length, width], what each row sees, dropout, scale -> answers.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, float | None], Tensor]
 
@@ -78,9 +81,31 @@ def _within_texts(
 ) -> Tensor:
     if _has_kernel(stream[0]):
         return _variable_length(*stream, packing, dropout, scale, reach)
+    if stream[0].device.type == "cpu" and len(packing.tokens) >= _LONG * packing.texts:
+        return _text_by_text(attend, stream, packing, dropout, scale, reach)
     padded = (packing.unpack(states.transpose(1, 2)).transpose(1, 2) for states in stream)
     answers = attend(*padded, packing.visible(reach), dropout, scale)
     return packing.pack(answers.transpose(1, 2)).transpose(1, 2)
+
+
+def _text_by_text(
+    attend: Attend,
+    stream: tuple[Tensor, Tensor, Tensor],
+    packing: Packing,
+    dropout: float,
+    scale: float | None,
+    reach: int | None,
+) -> Tensor:
+    sizes = packing.offsets.diff().tolist()
+    whole = None
+    if packing.causal or reach is not None:
+        present = torch.ones(1, max(sizes), dtype=torch.bool, device=packing.tokens.device)
+        whole = visible_within(present, packing.causal, reach)
+    answers = []
+    for size, *text in zip(sizes, *(states.split(sizes, 2) for states in stream), strict=True):
+        visible = None if whole is None else whole[..., :size, :size]
+        answers.append(attend(*text, visible, dropout, scale))
+    return torch.cat(answers, 2)
 
 
 def _has_kernel(states: Tensor) -> bool:
@@ -152,7 +177,9 @@ def _products(
     scale: float | None,
 ) -> Tensor:
     """In plain products; `visible` True or False, or numbers to add as transformers makes them."""
-    scores = queries @ keys.transpose(2, 3) * (queries.shape[-1] ** -0.5 if scale is None else scale)
+    scores = (
+        queries @ keys.transpose(2, 3) * (queries.shape[-1] ** -0.5 if scale is None else scale)
+    )
     if visible is not None and visible.dtype == torch.bool:
         visible = ~visible * torch.finfo(torch.float32).min
     if visible is not None:
@@ -179,9 +206,7 @@ def _of_transformers(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
         else:
             # ModernBERT counts the token itself: flash attention, for which it does, does not.
             reach = None if sliding_window is None else sliding_window - 1
-            answers = _within_texts(
-                attend, (query, key, value), packing, rate, scaling, reach
-            )
+            answers = _within_texts(attend, (query, key, value), packing, rate, scaling, reach)
         return answers.transpose(1, 2).contiguous(), None
 
     return attention

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-# On a CPU, attention still pads (there is no kernel that need not), which costs as much as the
-# other layers save where there is less padding than this: benchmarks/packing.py.
+# The share of a batch below which packing and unpacking cost a CPU as much as padding does
+# (benchmarks/packing.py).
 _LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
 
 
@@ -61,16 +61,21 @@ class Packing(NamedTuple):
         return padded.unflatten(0, (self.texts, self.length))
 
     def visible(self, reach: int | None = None) -> Tensor:
-        """True at [text, 1, row, column] where a row of the padded batch sees the column.
+        """What each row of the padded batch sees, as `visible_within` says it."""
+        return visible_within(self.present[:, 0, 0], self.causal, reach)
 
-        With a `reach`, no further than so many places to either side.
-        """
-        visible = self.present
-        if self.causal or reach is not None:
-            place = torch.arange(self.length, device=visible.device)
-            distance = place[:, None] - place
-            if self.causal:
-                visible = visible & (distance >= 0)
-            if reach is not None:
-                visible = visible & (distance.abs() <= reach)
-        return visible
+
+def visible_within(mask: Tensor, causal: bool = False, reach: int | None = None) -> Tensor:
+    """True where a row may see a column of its text, [texts, 1, length or 1, length].
+
+    Causal: itself and what lies before it. With a `reach`: so many places to either side.
+    """
+    visible = mask.bool()[:, None, None, :]
+    if causal or reach is not None:
+        place = torch.arange(mask.shape[1], device=mask.device)
+        distance = place[:, None] - place
+        if causal:
+            visible = visible & (distance >= 0)
+        if reach is not None:
+            visible = visible & (distance.abs() <= reach)
+    return visible

@@ -27,8 +27,8 @@ from transformers import (
     RobertaModel,
 )
 
-from isthmus.nn.backbone import Backbone
 from isthmus.nn.attention import attention_name
+from isthmus.nn.backbone import Backbone
 from isthmus.nn.dropout import Dropout, drop, use_quick_dropout
 from isthmus.nn.sizes import new_backbone
 
@@ -133,7 +133,9 @@ def test_a_saved_model_is_anyones(tmp_path: Path) -> None:
     new_backbone("tiny", 60, 0).save(tmp_path / "start")
     backbone = Backbone.load(str(tmp_path / "start"), attention="eager")
     backbone.save(tmp_path / "saved")
-    assert attention_name("eager") not in (tmp_path / "saved" / "config.json").read_text(encoding="utf-8")
+    assert attention_name("eager") not in (tmp_path / "saved" / "config.json").read_text(
+        encoding="utf-8"
+    )
     assert "model_type" in json.loads((tmp_path / "saved" / "config.json").read_text("utf-8"))
     model = AutoModel.from_pretrained(tmp_path / "saved")
     assert type(next(m for m in model.modules() if isinstance(m, nn.Dropout))) is nn.Dropout

@@ -175,9 +175,9 @@ def test_the_encoder_reads_the_corrupted_text(
     seen: list[torch.Tensor] = []
     forward = model.backbone.forward
 
-    def spy(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def spy(ids: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         seen.append(ids)
-        return forward(ids, mask)
+        return forward(ids, mask, tokens)
 
     monkeypatch.setattr(model.backbone, "forward", spy)
     sums = model(batch)
