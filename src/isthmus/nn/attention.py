@@ -8,7 +8,7 @@ stream of the tokens of many texts, and each text attends to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -22,15 +22,16 @@ from isthmus.nn.packing import Packing, visible_within
 Attention = Literal["sdpa", "eager"]
 _NAMES: dict[Attention, str] = {"eager": "isthmus_plain", "sdpa": "isthmus_fused"}
 # Architectures that ask for attention and hand on the packing. MPNet attends by itself, to add a
-# bias by relative position; tests/parity holds each of these, packed, against itself, padded.
+# bias by relative position. tests/parity holds each of these, packed, against itself, padded.
 _ASKING = frozenset(
     {"bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
 )
 # Tokens per text, on average, from which a CPU is quicker with one text after the other: what it
 # works on stays in its caches, and nothing is computed of padding (benchmarks/packing.py).
 _LONG = 64
-# Query, key, value [texts, heads, length, width], what each row sees, dropout, scale -> answers.
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, float | None], Tensor]
+Triple = tuple[Tensor, Tensor, Tensor]  # queries, keys, values [texts, heads, length, width]
+# Of a triple, what each row sees, a dropout rate and a scale, the answers.
+Attend = Callable[[Triple, Tensor | None, float, float | None], Tensor]
 
 
 def attention_name(kind: Attention) -> str:
@@ -56,9 +57,7 @@ def use_packable_attention(model: Any) -> bool:
 
 
 def packed_attention(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    stream: Triple,
     packing: Packing,
     dropout: float = 0.0,
     scale: float | None = None,
@@ -68,44 +67,39 @@ def packed_attention(
 
     With a `reach`, a token sees no further than so many others to either side.
     """
-    return _within_texts(_sdpa, (queries, keys, values), packing, dropout, scale, reach)
+    return _within_texts(_sdpa, stream, packing, dropout, scale, reach)
 
 
 def _within_texts(
     attend: Attend,
-    stream: tuple[Tensor, Tensor, Tensor],
+    stream: Triple,
     packing: Packing,
     dropout: float,
     scale: float | None,
     reach: int | None,
 ) -> Tensor:
     if _has_kernel(stream[0]):
-        return _variable_length(*stream, packing, dropout, scale, reach)
+        return _variable_length(stream, packing, dropout, scale, reach)
     if stream[0].device.type == "cpu" and len(packing.tokens) >= _LONG * packing.texts:
-        return _text_by_text(attend, stream, packing, dropout, scale, reach)
-    padded = (packing.unpack(states.transpose(1, 2)).transpose(1, 2) for states in stream)
-    answers = attend(*padded, packing.visible(reach), dropout, scale)
-    return packing.pack(answers.transpose(1, 2)).transpose(1, 2)
+        sizes = packing.offsets.diff().tolist()
+        visible = None
+        if packing.causal or reach is not None:
+            visible = visible_within(packing.tokens.new_ones(1, max(sizes)), packing.causal, reach)
+        answers = [
+            attend(text, None if visible is None else visible[..., :size, :size], dropout, scale)
+            for size, text in zip(sizes, _texts(stream, sizes), strict=True)
+        ]
+        return torch.cat(answers, 2)
+    queries, keys, values = (
+        packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in stream
+    )
+    padded = attend((queries, keys, values), packing.visible(reach), dropout, scale)
+    return packing.pack(padded.transpose(1, 2)).transpose(1, 2)
 
 
-def _text_by_text(
-    attend: Attend,
-    stream: tuple[Tensor, Tensor, Tensor],
-    packing: Packing,
-    dropout: float,
-    scale: float | None,
-    reach: int | None,
-) -> Tensor:
-    sizes = packing.offsets.diff().tolist()
-    whole = None
-    if packing.causal or reach is not None:
-        present = torch.ones(1, max(sizes), dtype=torch.bool, device=packing.tokens.device)
-        whole = visible_within(present, packing.causal, reach)
-    answers = []
-    for size, *text in zip(sizes, *(states.split(sizes, 2) for states in stream), strict=True):
-        visible = None if whole is None else whole[..., :size, :size]
-        answers.append(attend(*text, visible, dropout, scale))
-    return torch.cat(answers, 2)
+def _texts(stream: Triple, sizes: list[int]) -> Iterable[Triple]:
+    queries, keys, values = (torch.split(part, sizes, 2) for part in stream)
+    return zip(queries, keys, values, strict=True)
 
 
 def _has_kernel(states: Tensor) -> bool:
@@ -126,21 +120,13 @@ def _flash(device: int) -> bool:
 
 
 def _variable_length(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    packing: Packing,
-    dropout: float,
-    scale: float | None,
-    reach: int | None,
+    stream: Triple, packing: Packing, dropout: float, scale: float | None, reach: int | None
 ) -> Tensor:
-    # The operator below torch.nn.attention.varlen, which has no dropout: with it, BERT's own.
+    # The operator below torch.nn.attention.varlen, whose own face has no dropout.
     behind, ahead = (-1, -1) if reach is None else (reach, reach)
-    if packing.causal:
-        ahead = 0
     longest = packing.length  # an upper bound is enough, and known without asking the device
-    answers, *_ = torch.ops.aten._flash_attention_forward(
-        *(states[0].transpose(0, 1) for states in (queries, keys, values)),
+    answers: Tensor = torch.ops.aten._flash_attention_forward(
+        *(part[0].transpose(0, 1) for part in stream),
         packing.offsets,
         packing.offsets,
         longest,
@@ -150,39 +136,26 @@ def _variable_length(
         False,  # nothing to debug
         scale=scale,
         window_size_left=behind,
-        window_size_right=ahead,
-    )
+        window_size_right=0 if packing.causal else ahead,
+    )[0]
     return answers.transpose(0, 1)[None]
 
 
-def _sdpa(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    visible: Tensor | None,
-    dropout: float,
-    scale: float | None,
-) -> Tensor:
-    return scaled_dot_product_attention(
-        queries, keys, values, attn_mask=visible, dropout_p=dropout, scale=scale
-    )
+def _sdpa(triple: Triple, visible: Tensor | None, dropout: float, scale: float | None) -> Tensor:
+    return scaled_dot_product_attention(*triple, attn_mask=visible, dropout_p=dropout, scale=scale)
 
 
 def _products(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    visible: Tensor | None,
-    dropout: float,
-    scale: float | None,
+    triple: Triple, visible: Tensor | None, dropout: float, scale: float | None
 ) -> Tensor:
     """In plain products; `visible` True or False, or numbers to add as transformers makes them."""
+    queries, keys, values = triple
     scores = (
         queries @ keys.transpose(2, 3) * (queries.shape[-1] ** -0.5 if scale is None else scale)
     )
-    if visible is not None and visible.dtype == torch.bool:
-        visible = ~visible * torch.finfo(torch.float32).min
     if visible is not None:
+        if visible.dtype == torch.bool:
+            visible = ~visible * torch.finfo(torch.float32).min
         scores = scores + visible
     return drop(scores.softmax(-1), dropout) @ values
 
@@ -200,13 +173,14 @@ def _of_transformers(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
         sliding_window: int | None = None,
         **_: Any,
     ) -> tuple[Tensor, None]:
+        triple = query, key, value
         rate = dropout if module.training else 0.0
         if packing is None:
-            answers = attend(query, key, value, attention_mask, rate, scaling)
+            answers = attend(triple, attention_mask, rate, scaling)
         else:
-            # ModernBERT counts the token itself: flash attention, for which it does, does not.
+            # ModernBERT counts the token itself, as transformers expects of everyone.
             reach = None if sliding_window is None else sliding_window - 1
-            answers = _within_texts(attend, (query, key, value), packing, rate, scaling, reach)
+            answers = _within_texts(attend, triple, packing, rate, scaling, reach)
         return answers.transpose(1, 2).contiguous(), None
 
     return attention

@@ -210,7 +210,8 @@ class Backbone(nn.Module):
 
     def packing(self, attention_mask: Tensor, tokens: Tensor | None = None) -> Packing | None:
         """How a batch is freed of its padding; None where it stays, or has too little."""
-        if not self.use_packing or torch.jit.is_tracing():  # a trace would fix the lengths
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if not self.use_packing or tracing:  # a trace would fix the lengths
             return None
         packing = Packing.of(attention_mask, tokens)
         return packing if packing.saves else None

@@ -139,7 +139,7 @@ class Layer(nn.Module):
         )
         rate = self.shape.attention_dropout if self.training else 0.0
         if isinstance(visible, Packing):
-            answer = packed_attention(*asked, visible, rate)
+            answer = packed_attention(asked, visible, rate)
         else:
             answer = scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)
         return self._dropped(self.output(answer.transpose(1, 2).flatten(2)))

@@ -30,6 +30,8 @@ class Packing(NamedTuple):
         if tokens is None:
             tokens = mask.flatten().nonzero()[:, 0]
         present = mask.bool()
+        if mask.device.type == "cpu":  # elsewhere it would stop the device
+            assert len(tokens) == int(present.sum()), "places of another batch"
         offsets = functional.pad(present.sum(1).cumsum(0), (1, 0)).to(torch.int32)
         return cls(tokens, present[:, None, None, :], offsets)
 
@@ -58,7 +60,7 @@ class Packing(NamedTuple):
         """The padded batch [texts, length, ...] of a stream [1, tokens, ...]; 0 in the padding."""
         padded = packed.new_zeros(self.texts * self.length, *packed.shape[2:])
         padded = padded.index_copy(0, self.tokens, packed[0])
-        return padded.unflatten(0, (self.texts, self.length))
+        return padded.view(self.texts, self.length, *packed.shape[2:])
 
     def visible(self, reach: int | None = None) -> Tensor:
         """What each row of the padded batch sees, as `visible_within` says it."""

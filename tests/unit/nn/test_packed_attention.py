@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isthmus.nn import attention
-from isthmus.nn.attention import packed_attention
+from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.packing import Packing, visible_within
 
 MASKS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -24,7 +24,7 @@ def mask_of(lengths: list[int]) -> Tensor:
     return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
 
 
-def by_hand(stream: list[Tensor], lengths: list[int], sees: Callable[[int, int], bool]) -> Tensor:
+def by_hand(stream: Triple, lengths: list[int], sees: Callable[[int, int], bool]) -> Tensor:
     """Each token's mean of the values it sees, weighted by softmax, one after the other."""
     queries, keys, values = (states[0].double() for states in stream)
     answers = torch.zeros_like(queries)
@@ -87,10 +87,13 @@ SIGHTS: dict[str, tuple[bool, int | None, Callable[[int, int], bool]]] = {
 LENGTHS = [3, 1, 7, 4]
 
 
-def tokens_of(lengths: list[int], **options: Any) -> list[Tensor]:
+def tokens_of(
+    lengths: list[int], change: Callable[[Tensor], Tensor] = torch.Tensor.clone
+) -> Triple:
     generator = torch.Generator().manual_seed(4)
     shape = 1, 2, sum(lengths), 8
-    return [torch.randn(shape, generator=generator, **options) for _ in range(3)]
+    queries, keys, values = (change(torch.randn(shape, generator=generator)) for _ in range(3))
+    return queries, keys, values
 
 
 @pytest.mark.parametrize("long", [0, 1000], ids=["text by text", "padded"])
@@ -102,7 +105,7 @@ def test_each_text_attends_to_itself(
     causal, reach, sees = SIGHTS[sight]
     stream = tokens_of(LENGTHS)
     packing = Packing.of(mask_of(LENGTHS))._replace(causal=causal)
-    found = packed_attention(*stream, packing, reach=reach)
+    found = packed_attention(stream, packing, reach=reach)
     torch.testing.assert_close(found.double(), by_hand(stream, LENGTHS, sees), rtol=1e-5, atol=1e-6)
 
 
@@ -124,9 +127,11 @@ def test_the_kernel_is_asked_for_the_same(sight: str, monkeypatch: pytest.Monkey
             near = (behind < 0 or row - column <= behind) and (ahead < 0 or column - row <= ahead)
             return near and (column <= row or not asked["is_causal"])
 
-        stream = [asked[name].transpose(0, 1)[None] for name in ("query", "key", "value")]
+        queries, keys, values = (
+            asked[name].transpose(0, 1)[None] for name in ("query", "key", "value")
+        )
         lengths = asked["cum_seq_q"].diff().tolist()
-        answers = by_hand(stream, lengths, sees)[0].transpose(0, 1).float()
+        answers = by_hand((queries, keys, values), lengths, sees)[0].transpose(0, 1).float()
         return (answers, *(torch.zeros(1) for _ in range(4)))
 
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel)
@@ -134,7 +139,7 @@ def test_the_kernel_is_asked_for_the_same(sight: str, monkeypatch: pytest.Monkey
     causal, reach, sees = SIGHTS[sight]
     stream = tokens_of(LENGTHS)
     packing = Packing.of(mask_of(LENGTHS))._replace(causal=causal)
-    found = packed_attention(*stream, packing, dropout=0.25, reach=reach)
+    found = packed_attention(stream, packing, dropout=0.25, reach=reach)
     torch.testing.assert_close(found.double(), by_hand(stream, LENGTHS, sees), rtol=1e-5, atol=1e-6)
 
 
@@ -143,12 +148,12 @@ def test_the_operator_takes_what_it_is_given(sight: str, monkeypatch: pytest.Mon
     """Shapes, types and gradients by torch's own account of the kernel, which needs no GPU."""
     monkeypatch.setattr(attention, "_has_kernel", lambda states: True)
     causal, reach, _ = SIGHTS[sight]
-    stream = [states.to("meta", torch.bfloat16).requires_grad_() for states in tokens_of(LENGTHS)]
+    stream = tokens_of(LENGTHS, lambda states: states.to("meta", torch.bfloat16).requires_grad_())
     here = Packing.of(mask_of(LENGTHS))
     packing = Packing(
         here.tokens.to("meta"), here.present.to("meta"), here.offsets.to("meta"), causal
     )
-    found = packed_attention(*stream, packing, dropout=0.1, scale=0.5, reach=reach)
+    found = packed_attention(stream, packing, dropout=0.1, scale=0.5, reach=reach)
     assert found.shape == stream[0].shape
     assert found.dtype == torch.bfloat16
     found.sum().backward()  # type: ignore[no-untyped-call]
@@ -163,12 +168,13 @@ def test_a_gpu_computes_the_same(sight: str) -> None:
     found = []
     for device, dtype in (("cpu", torch.float32), ("cuda", torch.bfloat16)):
         packing = Packing.of(mask_of(lengths).to(device))._replace(causal=causal)
-        stream = [
-            states.to(device, torch.bfloat16).to(dtype).requires_grad_()
-            for states in tokens_of(lengths)
-        ]
+
+        def moved(states: Tensor, device: str = device, dtype: torch.dtype = dtype) -> Tensor:
+            return states.to(device, torch.bfloat16).to(dtype).requires_grad_()
+
+        stream = tokens_of(lengths, moved)
         assert attention._has_kernel(stream[0]) == (device == "cuda")
-        answers = packed_attention(*stream, packing, reach=reach)
+        answers = packed_attention(stream, packing, reach=reach)
         answers.float().square().sum().backward()  # type: ignore[no-untyped-call]
         grads = [states.grad for states in stream]
         found.append(
@@ -181,12 +187,12 @@ def test_a_gpu_computes_the_same(sight: str) -> None:
 def test_a_gpu_is_not_asked_how_many_tokens_there_are() -> None:
     mask = mask_of([3, 5, 2])
     tokens = mask.flatten().nonzero()[:, 0].cuda()
-    stream = [states.cuda().bfloat16() for states in tokens_of([3, 5, 2])]
+    stream = tokens_of([3, 5, 2], lambda states: states.cuda().bfloat16())
     there = mask.cuda()
-    packed_attention(*stream, Packing.of(there, tokens))  # warm
+    packed_attention(stream, Packing.of(there, tokens))  # warm
     torch.cuda.set_sync_debug_mode("error")
     try:
         packing = Packing.of(there, tokens)
-        packing.unpack(packed_attention(*stream, packing, dropout=0.1).transpose(1, 2))
+        packing.unpack(packed_attention(stream, packing, dropout=0.1).transpose(1, 2))
     finally:
         torch.cuda.set_sync_debug_mode("default")
