@@ -188,6 +188,14 @@ def test_the_encoder_reads_the_corrupted_text(
     assert model.weights(0.3) == {"masked_lm": 1.0, "bag_of_words": 0.5}
 
 
+def test_the_places_of_tokens_are_those_of_the_mask(corpus: TokenisedCorpus) -> None:
+    examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=32, seed=0)
+    examples.pad_id = 7  # RoBERTa's is not 0 either
+    batch = examples.collate([examples[0, row] for row in range(3)])
+    assert not batch["attention_mask"].all()
+    assert torch.equal(batch["tokens"], batch["attention_mask"].flatten().nonzero()[:, 0])
+
+
 def test_the_batch_given_is_not_changed(corpus: TokenisedCorpus) -> None:
     examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=32, seed=0)
     batch = examples.collate([examples[0, 0], examples[0, 4]])
