@@ -150,6 +150,11 @@ class Backbone(nn.Module):
         return limit if padding is None else limit - padding - 1
 
     @property
+    def _windows(self) -> bool:
+        # ModernBERT: some layers see a few tokens to either side.
+        return getattr(self.config, "sliding_window", None) is not None
+
+    @property
     def _position_padding(self) -> int | None:
         # RoBERTa and its kin count positions from behind the padding id, and skip padding.
         embeddings = getattr(self.encoder, "embeddings", None)
@@ -209,7 +214,7 @@ class Backbone(nn.Module):
         return packing.unpack(states[0]), packing.unpack(states[1])
 
     def packing(self, attention_mask: Tensor, tokens: Tensor | None = None) -> Packing | None:
-        """How a batch is freed of its padding; None where it stays, or has too little."""
+        """How a batch is freed of its padding; None where it is quicker to leave it."""
         tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         if not self.use_packing or tracing:  # a trace would fix the lengths
             return None
@@ -225,6 +230,9 @@ class Backbone(nn.Module):
     ) -> tuple[Any, Packing | None]:
         options = {"output_hidden_states": True} if every_layer else {}
         packing = self.packing(attention_mask, tokens) if self.packs else None
+        if packing is not None and packing.full and not self._windows:
+            # Without any mask, torch chooses among its kernels.
+            return self.encoder(input_ids=input_ids, **options), None
         if packing is None:
             padded = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **options)
             return padded, None

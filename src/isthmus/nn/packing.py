@@ -9,7 +9,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 # The share of a batch below which packing and unpacking cost a CPU as much as padding does
-# (benchmarks/packing.py).
+# (benchmarks/packing.py). A GPU has a kernel for packed texts, and needs no mask for it.
 _LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
 
 
@@ -46,11 +46,16 @@ class Packing(NamedTuple):
         return self.present.shape[3]
 
     @property
+    def full(self) -> bool:
+        """Whether there is no padding."""
+        return len(self.tokens) == self.texts * self.length
+
+    @property
     def saves(self) -> bool:
-        """Whether there is so much padding that it is quicker without."""
+        """Whether it is quicker so than padded."""
         places = self.texts * self.length
         least = _LEAST_PADDING.get(self.tokens.device.type, 0.0)
-        return len(self.tokens) < (1 - least) * places
+        return len(self.tokens) <= (1 - least) * places
 
     def pack(self, padded: Tensor) -> Tensor:
         """The stream [1, tokens, ...] of a padded batch [texts, length, ...]."""
