@@ -29,8 +29,9 @@ from isthmus.text.tokenizer import Tokenizer
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", "../shared/data"))
 _MASKED = 0.30
-_STEPS = 3
-Step = Callable[[bool], None]
+_BATCHES = 3
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]
+Step = Callable[[Batch, bool], None]
 
 
 def main() -> None:
@@ -63,15 +64,16 @@ def main() -> None:
         "like beside like": bucketed_order(lengths, options.batch, 0, 0),
     }
     for name, order in orders.items():
-        chosen = order[: options.batch * _STEPS].reshape(_STEPS, options.batch)
+        chosen = order[: options.batch * _BATCHES].reshape(_BATCHES, options.batch)
         batches = [_batch(lengths[rows], len(backbone.word_embeddings), device) for rows in chosen]
         padding = 1 - sum(len(batch[2]) for batch in batches) / sum(
             batch[0].numel() for batch in batches
         )
-        padded, packed = _measure(_training(backbone, batches), options.rounds)
+        padded, packed, ratio = _measure(_training(backbone, device), batches, options.rounds)
         print(
-            f"{name:>16}: {padding:4.0%} padding, {padded / _STEPS:.3f} s a step padded, "
-            f"{packed / _STEPS:.3f} packed, ratio {padded / packed:.2f}"
+            f"{name:>16}: {padding:4.0%} padding, {padded:.3f} s a step padded, "
+            f"{packed:.3f} packed, ratio {ratio:.2f}",
+            flush=True,
         )
 
 
@@ -80,51 +82,55 @@ def _lengths(corpus: str, tokenizer: Tokenizer, longest: int) -> npt.NDArray[np.
     return np.array([len(row) for row in tokenizer.encode(documents, longest)])
 
 
-def _batch(
-    lengths: npt.NDArray[np.int64], terms: int, device: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _batch(lengths: npt.NDArray[np.int64], terms: int, device: str) -> Batch:
     """Random ids, their mask, the places of the tokens, and those that are hidden."""
     generator = torch.Generator().manual_seed(int(lengths.sum()))
     mask = torch.arange(int(lengths.max())) < torch.from_numpy(lengths)[:, None]
     ids = torch.randint(1000, terms, mask.shape, generator=generator) * mask
     hidden = (torch.rand(mask.shape, generator=generator) < _MASKED) & mask
-    made = ids, mask.long(), mask.flatten().nonzero()[:, 0], hidden
-    a, b, c, d = (tensor.to(device) for tensor in made)
-    return a, b, c, d
+    tokens = mask.flatten().nonzero()[:, 0]
+    return ids.to(device), mask.long().to(device), tokens.to(device), hidden.to(device)
 
 
-def _training(backbone: Backbone, batches: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Step:
-    """Some optimiser steps of masked LM, packed or padded."""
+def _training(backbone: Backbone, device: str) -> Step:
+    """One optimiser step of masked LM, packed or padded."""
     optimiser = torch.optim.AdamW(backbone.parameters(), lr=1e-5)
-    device = batches[0][0].device.type
 
-    def steps(packing: bool) -> None:
+    def step(batch: Batch, packing: bool) -> None:
+        ids, mask, tokens, hidden = batch
         backbone.use_packing = packing
-        for ids, mask, tokens, hidden in batches:
-            with torch.autocast(device, torch.bfloat16, enabled=native_bf16()):
-                states = backbone(ids, mask, tokens)
-                loss = backbone.predict(states[hidden]).cross_entropy(ids[hidden])
-            (loss / hidden.sum()).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            optimiser.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=native_bf16()):
+            states = backbone(ids, mask, tokens)
+            loss = backbone.predict(states[hidden]).cross_entropy(ids[hidden])
+        (loss / hidden.sum()).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        optimiser.zero_grad()
 
-    return steps
+    return step
 
 
-def _measure(steps: Step, rounds: int) -> tuple[float, float]:
-    """Seconds padded and packed, in turns: of the processor, or of the clock beside a GPU."""
+def _measure(step: Step, batches: list[Batch], rounds: int) -> tuple[float, float, float]:
+    """Seconds of a step padded and packed, of the processor or, beside a GPU, of the clock.
+
+    Each batch is taken both ways in turn, so that a busy machine slows both alike; the third number
+    is the median of the ratios.
+    """
     on_gpu = torch.cuda.is_available()
     now = time.perf_counter if on_gpu else time.process_time
-    seconds: dict[bool, list[float]] = {False: [], True: []}
+    pairs: list[tuple[float, float]] = []
     for number in range(rounds + 1):
-        for packing in seconds:
-            start = now()
-            steps(packing)
-            if on_gpu:
-                torch.cuda.synchronize()
+        for batch in batches:
+            seconds = {}
+            for packing in (number % 2 == 0, number % 2 == 1):
+                start = now()
+                step(batch, packing)
+                if on_gpu:
+                    torch.cuda.synchronize()
+                seconds[packing] = now() - start
             if number:  # the first round warms up
-                seconds[packing].append(now() - start)
-    return statistics.median(seconds[False]), statistics.median(seconds[True])
+                pairs.append((seconds[False], seconds[True]))
+    padded, packed = (statistics.median(side) for side in zip(*pairs, strict=True))
+    return padded, packed, statistics.median(one / other for one, other in pairs)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from transformers import (
     RobertaModel,
 )
 
-from isthmus.nn.attention import attention_name
+from isthmus.nn.attention import Attention, attention_name
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.dropout import Dropout, drop, use_quick_dropout
 from isthmus.nn.sizes import new_backbone
@@ -129,13 +129,14 @@ def test_a_model_in_training_asks_torch_for_no_dropout(
     assert not torch.equal(one, other), "but something is dropped"
 
 
-def test_a_saved_model_is_anyones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["eager", "sdpa"])
+def test_a_saved_model_is_anyones(kind: Attention, tmp_path: Path) -> None:
     new_backbone("tiny", 60, 0).save(tmp_path / "start")
-    backbone = Backbone.load(str(tmp_path / "start"), attention="eager")
+    backbone = Backbone.load(str(tmp_path / "start"), attention=kind)
+    assert backbone.config._attn_implementation == attention_name(kind)
     backbone.save(tmp_path / "saved")
-    assert attention_name("eager") not in (tmp_path / "saved" / "config.json").read_text(
-        encoding="utf-8"
-    )
+    written = (tmp_path / "saved" / "config.json").read_text(encoding="utf-8")
+    assert attention_name(kind) not in written
     assert "model_type" in json.loads((tmp_path / "saved" / "config.json").read_text("utf-8"))
     model = AutoModel.from_pretrained(tmp_path / "saved")
     assert type(next(m for m in model.modules() if isinstance(m, nn.Dropout))) is nn.Dropout
