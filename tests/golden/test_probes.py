@@ -323,6 +323,7 @@ def lone_losses(
     lone = {
         name: value[row : row + 1, :length] if value.dim() > 1 else value[row : row + 1]
         for name, value in step.items()
+        if name != "tokens"  # places in the whole batch
     }
     lone |= {"partner": torch.tensor([0]), "bottleneck": vector[None]}
     with torch.no_grad():

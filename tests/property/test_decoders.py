@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.decoders.autoregressive import causal
+from isthmus.pretrain.decoders.autoregressive import window as visible_window
 from isthmus.pretrain.decoders.enhanced import visibility
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import DECODERS, Decoder, decoder_prediction
@@ -214,9 +214,9 @@ def test_the_past_does_not_see_the_future(window: int | None, sizes: list[int], 
 AUTOREGRESSIVE = {window: make("autoregressive", window=window) for window in (None, 1, 2, 5)}
 
 
-def test_causal_by_hand() -> None:
+def test_a_window_by_hand() -> None:
     expected = ["x....", "xx...", "xxx..", "x.xx.", "x..xx"]
-    found = causal(5, 2, torch.device("cpu")).tolist()
+    found = visible_window(5, 2, torch.device("cpu")).tolist()
     assert ["".join("x" if cell else "." for cell in row) for row in found] == expected
 
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.dropout import use_quick_dropout
+from isthmus.nn.packing import Packing
 from isthmus.nn.prediction import Prediction
 from isthmus.nn.pretrained import (
-    Attention,
     explained,
     load_seeded,
     loading_options,
@@ -45,6 +46,8 @@ class Backbone(nn.Module):
         super().__init__()
         self.model = model
         use_quick_dropout(model)
+        self.packs = use_packable_attention(model)  # whether the encoder can do without padding
+        self.use_packing = True
         self.head_modules = _head_modules(model)
         if self.head_modules is not None:
             model.get_output_embeddings().__class__ = _VocabularyLayer
@@ -147,6 +150,11 @@ class Backbone(nn.Module):
         return limit if padding is None else limit - padding - 1
 
     @property
+    def _windows(self) -> bool:
+        # ModernBERT: some layers see a few tokens to either side.
+        return getattr(self.config, "sliding_window", None) is not None
+
+    @property
     def _position_padding(self) -> int | None:
         # RoBERTa and its kin count positions from behind the padding id, and skip padding.
         embeddings = getattr(self.encoder, "embeddings", None)
@@ -174,15 +182,24 @@ class Backbone(nn.Module):
                 remedy="save both from one source, or model.resize_token_embeddings(…) and save",
             )
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """H, the last hidden states [batch, length, width]."""
-        states: Tensor = self.encoder(
-            input_ids=input_ids, attention_mask=attention_mask
-        ).last_hidden_state
-        return states
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
+        """H, the last hidden states [batch, length, width]; in the padding, nothing of meaning.
+
+        `tokens`: where they are in the flattened batch, for a caller who knows without asking
+        the device; otherwise the mask tells.
+        """
+        output, packing = self._encode(input_ids, attention_mask, tokens)
+        states: Tensor = output.last_hidden_state
+        return states if packing is None else packing.unpack(states)
 
     def forward_with_layer(
-        self, input_ids: Tensor, attention_mask: Tensor, layer: int
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        layer: int,
+        tokens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The last hidden states, and those after `layer` layers, of one encoder pass.
 
@@ -190,10 +207,45 @@ class Backbone(nn.Module):
         fewer layers than all, they are not normed.
         """
         assert 0 <= layer <= self.depth, f"{layer} of {self.depth} layers"
-        output = self.encoder(
-            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
+        output, packing = self._encode(input_ids, attention_mask, tokens, every_layer=True)
+        states = output.last_hidden_state, output.hidden_states[layer]
+        if packing is None:
+            return states
+        return packing.unpack(states[0]), packing.unpack(states[1])
+
+    def packing(self, attention_mask: Tensor, tokens: Tensor | None = None) -> Packing | None:
+        """How a batch is freed of its padding; None where it is quicker to leave it."""
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if not self.use_packing or tracing:  # a trace would fix the lengths
+            return None
+        packing = Packing.of(attention_mask, tokens)
+        return packing if packing.saves else None
+
+    def _encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        tokens: Tensor | None,
+        every_layer: bool = False,
+    ) -> tuple[Any, Packing | None]:
+        options = {"output_hidden_states": True} if every_layer else {}
+        packing = self.packing(attention_mask, tokens) if self.packs else None
+        if packing is not None and packing.full and not self._windows:
+            # Without any mask, torch chooses among its kernels.
+            return self.encoder(input_ids=input_ids, **options), None
+        if packing is None:
+            padded = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **options)
+            return padded, None
+        positions = self._places(input_ids).expand_as(input_ids)
+        packed = self.encoder(
+            input_ids=packing.pack(input_ids),
+            position_ids=packing.pack(positions),
+            # transformers passes on a mask of four dimensions as it is, and makes none itself.
+            attention_mask=packing.present,
+            packing=packing,
+            **options,
         )
-        return output.last_hidden_state, output.hidden_states[layer]
+        return packed, packing
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """What the first layer receives [batch, length, width]: words, positions, types, normed."""
@@ -207,12 +259,14 @@ class Backbone(nn.Module):
         table = getattr(self.encoder.embeddings, "position_embeddings", None)
         if table is None:
             return None
+        return self.to_width(table(self._places(input_ids)))
+
+    def _places(self, input_ids: Tensor) -> Tensor:
+        """The number of every position, as the model counts [length] or [batch, length]."""
         if self._position_padding is None:
-            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        else:
-            present = (input_ids != self._position_padding).long()
-            positions = present.cumsum(1) * present + self._position_padding
-        return self.to_width(table(positions))
+            return torch.arange(input_ids.shape[1], device=input_ids.device)
+        present = (input_ids != self._position_padding).long()
+        return present.cumsum(1) * present + self._position_padding
 
     def to_width(self, vectors: Tensor) -> Tensor:
         """Vectors of the word-embedding space [..., embedding width] at the states' width."""

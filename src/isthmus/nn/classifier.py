@@ -9,9 +9,9 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from isthmus.errors import InputError
+from isthmus.nn.attention import Attention
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.pretrained import (
-    Attention,
     explained,
     load_seeded,
     loading_options,

@@ -7,14 +7,11 @@ replays torch's state does so for these draws too.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-_NAME = "isthmus_plain"
 _STEPS = 1 << 16
 
 
@@ -42,37 +39,8 @@ class Dropout(nn.Dropout):
 
 
 def use_quick_dropout(model: nn.Module) -> None:
-    """Replaces every nn.Dropout inside a model; attention drops by a rate of its own, below."""
+    """Replaces every nn.Dropout inside a model; attention has a rate of its own."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p))
-
-
-def plain_attention() -> str:
-    """The name by which transformers computes attention in plain products with this dropout."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    AttentionInterface.register(_NAME, _attention)
-    AttentionMaskInterface.register(_NAME, eager_mask)
-    return _NAME
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
-    """What `eager` gives in transformers, but for its dropout."""
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = query @ key.transpose(2, 3) * scale
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = drop(scores.softmax(-1), dropout, module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
 from isthmus.errors import InputError
-from isthmus.nn.dropout import plain_attention
+from isthmus.nn.attention import Attention, attention_name
 
-Attention = Literal["sdpa", "eager"]
 _DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout",
     "embedding_dropout", "mlp_dropout", "classifier_dropout",
@@ -26,7 +25,7 @@ def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
         "dtype": torch.float32,
         "use_safetensors": True,
         # None: fused where the architecture has it (MPNet has not), else plain products.
-        "attn_implementation": None if fused else plain_attention(),
+        "attn_implementation": None if fused else attention_name("eager"),
     }
 
 

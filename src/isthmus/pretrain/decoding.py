@@ -12,7 +12,9 @@ from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer, LayerShape, copy_layer
+from isthmus.nn.packing import Packing, visible_within
 from isthmus.nn.prediction import Prediction
+from isthmus.training.task import Batch
 
 
 class StackSettings(Settings):
@@ -35,11 +37,27 @@ class Stack(nn.Module):
             assert isinstance(layer, Layer)
             copy_layer(backbone, number, layer)
 
-    def forward(self, states: Tensor, visible: Tensor) -> Tensor:
+    def forward(self, states: Tensor, visible: Tensor | Packing) -> Tensor:
         """The states after the last layer."""
         for layer in self.layers:
             states = layer(states, visible)
         return states
+
+
+def within_texts(
+    layers: nn.Module, states: Tensor, step: Batch, backbone: Backbone, causal: bool = False
+) -> Tensor:
+    """The states [rows, length, width] after layers in which each text sees itself.
+
+    Where there is enough padding, the layers never meet it. Causal: each token sees itself and
+    what lies before it.
+    """
+    packing = backbone.packing(step["attention_mask"], step.get("tokens"))
+    if packing is not None:
+        packed = layers(packing.pack(states), packing._replace(causal=causal))
+        return packing.unpack(packed)
+    decoded: Tensor = layers(states, visible_within(step["attention_mask"], causal))
+    return decoded
 
 
 def _copied(backbone: Backbone, settings: StackSettings) -> list[int]:

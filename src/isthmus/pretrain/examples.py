@@ -73,7 +73,11 @@ class PretrainExamples(Examples):
         return Example(texts, columns, drawn)
 
     def collate(self, examples: list[Example]) -> Batch:
-        """All first texts, then all second ones: ids, mask, words (-1: special), keys, partner."""
+        """All first texts, then all second ones: ids, mask, words (-1: special), keys, partner.
+
+        `tokens`, the places of what is not padding, are found here: where the training device has
+        to be asked how many there are, it stands still.
+        """
         sides = range(self.view.rows)
         texts = [example.texts[side] for side in sides for example in examples]
         frame = len(self.prefix) + len(self.suffix)
@@ -98,6 +102,7 @@ class PretrainExamples(Examples):
             "words": torch.from_numpy(words),
             "keys": torch.tensor(keys, dtype=torch.int64),
             "partner": torch.from_numpy(partner),
+            "tokens": torch.from_numpy(np.flatnonzero(mask)),
         }
         if self.view.rows > 1:
             repeated = [len({text.start for text in example.texts}) == 1 for example in examples]

@@ -86,7 +86,7 @@ class Text:
 class View(Part, ABC):
     """Which text the encoder sees. Runs where data is read, on one document at a time."""
 
-    provides = frozenset({"input_ids", "attention_mask", "words", "keys", "partner"})
+    provides = frozenset({"input_ids", "attention_mask", "words", "keys", "partner", "tokens"})
     rows: ClassVar[int] = 1  # texts per document; the decoder rebuilds one from the other
 
     def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:

@@ -83,10 +83,10 @@ class PretrainTask(Task):
         step = dict(batch)
         layer = None if self.decoder is None else self.decoder.middle_layer(self.backbone.depth)
         if layer is None:
-            step["hidden_states"] = self.backbone(ids, mask)
+            step["hidden_states"] = self.backbone(ids, mask, batch.get("tokens"))
         else:
             step["hidden_states"], step["middle_states"] = self.backbone.forward_with_layer(
-                ids, mask, layer
+                ids, mask, layer, batch.get("tokens")
             )
         if self.bottleneck is not None:
             step["bottleneck"] = self.bottleneck(step, self.backbone, self.vocabulary)

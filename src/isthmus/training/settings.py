@@ -41,6 +41,9 @@ class TrainingSettings(Settings):
     bf16: bool | Literal["auto"] = Field(
         "auto", description="mixed precision; auto: where the chip computes it natively"
     )
+    packing: bool = Field(
+        True, description="texts go through the model without padding; false: padded"
+    )
     gradient_checkpointing: bool = False
     dropout: float | None = Field(None, ge=0, lt=1, description="replaces the model's rates")
     seed: int = Field(42, ge=0, lt=2**32)

@@ -17,6 +17,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from isthmus.config.output import write_json, writing
 from isthmus.errors import SettingsError, TrainingError, choices
+from isthmus.nn.backbone import Backbone
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
@@ -45,11 +46,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.description = description
         self._sums: dict[str, Tensor] = {}
         self._steps_summed = 0
-        if settings.gradient_checkpointing:
+        for module in task.modules():
+            if isinstance(module, Backbone):
+                module.use_packing = settings.packing
             # By hand: transformers asks the module it trains, and a task is none of its models.
-            for module in task.modules():
-                if isinstance(module, transformers.PreTrainedModel):
-                    module.gradient_checkpointing_enable({"use_reentrant": False})
+            if settings.gradient_checkpointing and isinstance(module, transformers.PreTrainedModel):
+                module.gradient_checkpointing_enable({"use_reentrant": False})
         _check_trackers(settings)
         arguments = _arguments(settings, output)
         super().__init__(

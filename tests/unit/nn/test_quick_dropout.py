@@ -27,8 +27,9 @@ from transformers import (
     RobertaModel,
 )
 
+from isthmus.nn.attention import Attention, attention_name
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.dropout import Dropout, drop, plain_attention, use_quick_dropout
+from isthmus.nn.dropout import Dropout, drop, use_quick_dropout
 from isthmus.nn.sizes import new_backbone
 
 SMALL = {
@@ -100,7 +101,7 @@ def test_attention_is_that_of_transformers(name: str) -> None:
     torch.manual_seed(1)
     plain = model_class(config_class(**SMALL, pad_token_id=0, attn_implementation="eager")).eval()
     quick = model_class(
-        config_class(**SMALL, pad_token_id=0, attn_implementation=plain_attention())
+        config_class(**SMALL, pad_token_id=0, attn_implementation=attention_name("eager"))
     ).eval()
     quick.load_state_dict(plain.state_dict())
     ids = torch.randint(5, 60, (4, 12))
@@ -128,11 +129,14 @@ def test_a_model_in_training_asks_torch_for_no_dropout(
     assert not torch.equal(one, other), "but something is dropped"
 
 
-def test_a_saved_model_is_anyones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["eager", "sdpa"])
+def test_a_saved_model_is_anyones(kind: Attention, tmp_path: Path) -> None:
     new_backbone("tiny", 60, 0).save(tmp_path / "start")
-    backbone = Backbone.load(str(tmp_path / "start"), attention="eager")
+    backbone = Backbone.load(str(tmp_path / "start"), attention=kind)
+    assert backbone.config._attn_implementation == attention_name(kind)
     backbone.save(tmp_path / "saved")
-    assert plain_attention() not in (tmp_path / "saved" / "config.json").read_text(encoding="utf-8")
+    written = (tmp_path / "saved" / "config.json").read_text(encoding="utf-8")
+    assert attention_name(kind) not in written
     assert "model_type" in json.loads((tmp_path / "saved" / "config.json").read_text("utf-8"))
     model = AutoModel.from_pretrained(tmp_path / "saved")
     assert type(next(m for m in model.modules() if isinstance(m, nn.Dropout))) is nn.Dropout

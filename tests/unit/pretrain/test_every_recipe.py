@@ -12,6 +12,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.config import resolve, shipped_recipes
+from isthmus.nn import attention
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.masking import IGNORED
@@ -112,6 +113,36 @@ def counts(made: Made, batch: Batch) -> dict[str, int]:
 
 
 every_recipe = pytest.mark.parametrize("name", NAMES)
+
+
+@every_recipe
+@pytest.mark.parametrize("long", [0, 1000], ids=["text by text", "padded for attention"])
+def test_packed_and_padded_are_the_same(
+    name: str, long: int, make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_LONG", long)
+    made = make(name)
+    task, _ = made
+    batch = prepared(made, list(range(len(TEXTS))))
+    assert task.backbone.packing(batch["attention_mask"], batch["tokens"]) is not None
+    calls: list[torch.Tensor] = []
+    task.backbone.encoder.embeddings.word_embeddings.register_forward_hook(
+        lambda _, given, got: calls.append(given[0])
+    )
+    found, items, slopes = [], [], []
+    for use in (True, False):
+        monkeypatch.setattr(task.backbone, "use_packing", use)
+        calls.clear()
+        task.zero_grad()
+        sums = task(batch)
+        assert (len(calls[0]) == 1) is use
+        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+        found.append({loss: value.detach() for loss, value in sums.items()})
+        items.append(counts(made, batch))
+        slopes.append({n: p.grad for n, p in task.named_parameters() if p.grad is not None})
+    assert items[0] == items[1]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-6, atol=1e-6)
 
 
 @every_recipe

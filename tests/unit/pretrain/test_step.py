@@ -175,9 +175,9 @@ def test_the_encoder_reads_the_corrupted_text(
     seen: list[torch.Tensor] = []
     forward = model.backbone.forward
 
-    def spy(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def spy(ids: torch.Tensor, mask: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         seen.append(ids)
-        return forward(ids, mask)
+        return forward(ids, mask, tokens)
 
     monkeypatch.setattr(model.backbone, "forward", spy)
     sums = model(batch)
@@ -186,6 +186,14 @@ def test_the_encoder_reads_the_corrupted_text(
     assert set(sums) == {"masked_lm", "bag_of_words", "bag_of_words/gap"}
     assert set(model.counts(batch)) == set(model.loss_names()) == {"masked_lm", "bag_of_words"}
     assert model.weights(0.3) == {"masked_lm": 1.0, "bag_of_words": 0.5}
+
+
+def test_the_places_of_tokens_are_those_of_the_mask(corpus: TokenisedCorpus) -> None:
+    examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=32, seed=0)
+    examples.pad_id = 7  # RoBERTa's is not 0 either
+    batch = examples.collate([examples[0, row] for row in range(3)])
+    assert not batch["attention_mask"].all()
+    assert torch.equal(batch["tokens"], batch["attention_mask"].flatten().nonzero()[:, 0])
 
 
 def test_the_batch_given_is_not_changed(corpus: TokenisedCorpus) -> None:

@@ -119,6 +119,63 @@ def interrupting(function: Any, before: Any) -> Any:
     return wrapped
 
 
+CURVE_TOLERANCE = 1e-4  # relative, over 24 steps in float32 without dropout
+
+
+def test_the_curve_of_a_packed_run_is_that_of_a_padded_one(
+    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BACKBONE.config, "attention_probs_dropout_prob", 0.0)
+    curves, shapes = {}, {}
+    for packing in (True, False):
+        run = trainer(
+            corpus, tmp_path / str(packing), packing=packing, max_steps=24, logging_steps=1,
+            save_steps=100,
+        )  # fmt: skip
+        assert isinstance(run.task, PretrainTask)
+        backbone = run.task.backbone
+        assert backbone.use_packing is packing
+        rows: list[int] = []
+        backbone.encoder.embeddings.register_forward_hook(
+            lambda _, given, got, rows=rows: rows.append(len(got))
+        )
+        curves[packing] = [entry for entry in run.fit() if "loss" in entry]
+        shapes[packing] = set(rows)
+    assert 1 in shapes[True], "some batches have enough padding to be packed"
+    assert shapes[False] == {4}
+    for name in ("masked_lm", "bag_of_words", "grad_norm"):
+        packed, padded = ([entry[name] for entry in curves[way]] for way in (True, False))
+        assert packed == pytest.approx(padded, rel=CURVE_TOLERANCE), name
+    assert curves[True][-1]["loss"] < 0.7 * curves[True][0]["loss"], "something was learnt"
+
+
+def test_a_packed_run_resumes_to_the_bit(
+    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_dropout(name: str) -> Trainer:
+        made = trainer(corpus, tmp_path / name)
+        for module in made.task.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.1
+        return made
+
+    whole = with_dropout("whole")
+    whole.fit()
+    torn = with_dropout("torn")
+
+    def interrupt() -> None:
+        if torn.state.global_step == 2:
+            raise KeyError
+
+    monkeypatch.setattr(torn, "compute_loss", interrupting(torn.compute_loss, interrupt))
+    with pytest.raises(KeyError):
+        torn.fit()
+    resumed = with_dropout("torn")
+    resumed.fit()
+    found, expected = resumed.task.state_dict(), whole.task.state_dict()
+    torch.testing.assert_close(dict(found), dict(expected), rtol=0, atol=0)
+
+
 def test_gradient_checkpointing_saves_memory_not_gradients(
     corpus: TokenisedCorpus, tmp_path: Path
 ) -> None:
@@ -157,5 +214,5 @@ def test_defaults_are_settings_of_transformers() -> None:
     import transformers
 
     known = set(transformers.TrainingArguments.__dataclass_fields__)
-    own = {"dropout", "min_lr_rate", "warmup_ratio"}
+    own = {"dropout", "min_lr_rate", "packing", "warmup_ratio"}
     assert set(TrainingSettings.model_fields) - known <= own

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer, LayerShape
-from isthmus.pretrain.decoding import embed_behind, own_positions
+from isthmus.pretrain.decoding import embed_behind, own_positions, within_texts
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -58,17 +58,20 @@ class Autoregressive(Decoder):
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
         states = embed_behind(vectors, step["input_ids"], backbone, self.positions)
-        visible = causal(states.shape[1], self.settings.window, states.device)
-        visible = visible & step["attention_mask"].bool()[:, None, None, :]
-        normed: Tensor = self.norm(self.layer(states, visible))
+        if self.settings.window is None:
+            decoded = within_texts(self.layer, states, step, backbone, causal=True)
+        else:
+            visible = window(states.shape[1], self.settings.window, states.device)
+            decoded = self.layer(states, visible & step["attention_mask"].bool()[:, None, None, :])
+        normed: Tensor = self.norm(decoded)
         return normed
 
 
-def causal(length: int, window: int | None, device: torch.device) -> Tensor:
-    """True at [row, column] where the row may see the column: slot 0, itself, what lies behind."""
+def window(length: int, size: int, device: torch.device) -> Tensor:
+    """True at [row, column] where the row sees the column: slot 0, and the latest tokens.
+
+    No kernel for packed texts knows a window with such a hole.
+    """
     place = torch.arange(length, device=device)
     distance = place[:, None] - place
-    visible = distance >= 0
-    if window is not None:
-        visible &= (distance < window) | (place == 0)
-    return visible
+    return (distance >= 0) & ((distance < size) | (place == 0))

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
-from isthmus.pretrain.decoding import Head, Stack, StackSettings, embed_behind, own_positions
+from isthmus.pretrain.decoding import (
+    Head,
+    Stack,
+    StackSettings,
+    embed_behind,
+    own_positions,
+    within_texts,
+)
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -49,9 +56,7 @@ class Bidirectional(Decoder):
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
         states = embed_behind(vectors, step["decoder_ids"], backbone, self.positions)
-        visible = step["attention_mask"].bool()[:, None, None, :]
-        decoded: Tensor = self.stack(states, visible)
-        return decoded
+        return within_texts(self.stack, states, step, backbone)
 
     def head(self, states: Tensor, backbone: Backbone) -> Prediction:
         """Through the encoder's head, or its own."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.decoding import Stack, StackSettings
+from isthmus.pretrain.decoding import Stack, StackSettings, within_texts
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -61,5 +61,4 @@ class Condenser(Decoder):
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The head's states."""
         states = torch.cat([step["bottleneck"][:, None], step["middle_states"][:, 1:]], 1)
-        condensed: Tensor = self.stack(states, step["attention_mask"].bool()[:, None, None, :])
-        return condensed
+        return within_texts(self.stack, states, step, backbone)

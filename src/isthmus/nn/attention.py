@@ -1,0 +1,189 @@
+"""Attention as transformers asks for it, of padded batches and of packed ones.
+
+Two kinds, `eager` in plain products (quicker to train with on a CPU) and `sdpa` through torch's
+fused kernels, are registered with transformers under names of our own. Both give what the kind of
+the same name gives there, and take a `packing` besides: then queries, keys and values are one
+stream of the tokens of many texts, and each text attends to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from isthmus.nn.dropout import drop
+from isthmus.nn.packing import Packing, visible_within
+
+Attention = Literal["sdpa", "eager"]
+_NAMES: dict[Attention, str] = {"eager": "isthmus_plain", "sdpa": "isthmus_fused"}
+# Architectures that ask for attention and hand on the packing. MPNet attends by itself, to add a
+# bias by relative position. tests/parity holds each of these, packed, against itself, padded.
+_ASKING = frozenset(
+    {"bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
+)
+# Tokens per text, on average, from which a CPU is quicker with one text after the other: what it
+# works on stays in its caches, and nothing is computed of padding (benchmarks/packing.py).
+_LONG = 64
+Triple = tuple[Tensor, Tensor, Tensor]  # queries, keys, values [texts, heads, length, width]
+# Of a triple, what each row sees, a dropout rate and a scale, the answers.
+Attend = Callable[[Triple, Tensor | None, float, float | None], Tensor]
+
+
+def attention_name(kind: Attention) -> str:
+    """The name by which transformers finds this kind."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask, sdpa_mask
+
+    AttentionInterface.register(_NAMES["eager"], _plain)
+    AttentionMaskInterface.register(_NAMES["eager"], eager_mask)
+    AttentionInterface.register(_NAMES["sdpa"], _fused)
+    AttentionMaskInterface.register(_NAMES["sdpa"], sdpa_mask)
+    return _NAMES[kind]
+
+
+def use_packable_attention(model: Any) -> bool:
+    """Whether a model of transformers can be given packed texts, which it can from here on."""
+    if model.config.model_type not in _ASKING:
+        return False
+    kind = model.config._attn_implementation
+    if kind in _NAMES:
+        model.set_attn_implementation(attention_name(kind))
+    return model.config._attn_implementation in _NAMES.values()
+
+
+def packed_attention(
+    stream: Triple,
+    packing: Packing,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    reach: int | None = None,
+) -> Tensor:
+    """What each text of a stream answers itself, [1, heads, tokens, width] like all that is given.
+
+    With a `reach`, a token sees no further than so many others to either side.
+    """
+    return _within_texts(_sdpa, stream, packing, dropout, scale, reach)
+
+
+def _within_texts(
+    attend: Attend,
+    stream: Triple,
+    packing: Packing,
+    dropout: float,
+    scale: float | None,
+    reach: int | None,
+) -> Tensor:
+    if _has_kernel(stream[0]):
+        return _variable_length(stream, packing, dropout, scale, reach)
+    if stream[0].device.type == "cpu" and len(packing.tokens) >= _LONG * packing.texts:
+        sizes = packing.offsets.diff().tolist()
+        visible = None
+        if packing.causal or reach is not None:
+            visible = visible_within(packing.tokens.new_ones(1, max(sizes)), packing.causal, reach)
+        answers = [
+            attend(text, None if visible is None else visible[..., :size, :size], dropout, scale)
+            for size, text in zip(sizes, _texts(stream, sizes), strict=True)
+        ]
+        return torch.cat(answers, 2)
+    queries, keys, values = (
+        packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in stream
+    )
+    padded = attend((queries, keys, values), packing.visible(reach), dropout, scale)
+    return packing.pack(padded.transpose(1, 2)).transpose(1, 2)
+
+
+def _texts(stream: Triple, sizes: list[int]) -> Iterable[Triple]:
+    queries, keys, values = (torch.split(part, sizes, 2) for part in stream)
+    return zip(queries, keys, values, strict=True)
+
+
+def _has_kernel(states: Tensor) -> bool:
+    width = states.shape[-1]
+    return (
+        states.device.type == "cuda"
+        and states.dtype in (torch.bfloat16, torch.float16)
+        and width % 8 == 0
+        and width <= 256
+        and _flash(states.device.index)
+    )
+
+
+@lru_cache
+def _flash(device: int) -> bool:
+    available = torch.backends.cuda.is_flash_attention_available()
+    return available and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8,)
+
+
+def _variable_length(
+    stream: Triple, packing: Packing, dropout: float, scale: float | None, reach: int | None
+) -> Tensor:
+    # The operator below torch.nn.attention.varlen, whose own face has no dropout.
+    behind, ahead = (-1, -1) if reach is None else (reach, reach)
+    longest = packing.length  # an upper bound is enough, and known without asking the device
+    answers: Tensor = torch.ops.aten._flash_attention_forward(
+        *(part[0].transpose(0, 1) for part in stream),
+        packing.offsets,
+        packing.offsets,
+        longest,
+        longest,
+        dropout,
+        packing.causal and reach is None,
+        False,  # nothing to debug
+        scale=scale,
+        window_size_left=behind,
+        window_size_right=0 if packing.causal else ahead,
+    )[0]
+    return answers.transpose(0, 1)[None]
+
+
+def _sdpa(triple: Triple, visible: Tensor | None, dropout: float, scale: float | None) -> Tensor:
+    return scaled_dot_product_attention(*triple, attn_mask=visible, dropout_p=dropout, scale=scale)
+
+
+def _products(
+    triple: Triple, visible: Tensor | None, dropout: float, scale: float | None
+) -> Tensor:
+    """In plain products; `visible` True or False, or numbers to add as transformers makes them."""
+    queries, keys, values = triple
+    scores = (
+        queries @ keys.transpose(2, 3) * (queries.shape[-1] ** -0.5 if scale is None else scale)
+    )
+    if visible is not None:
+        if visible.dtype == torch.bool:
+            visible = ~visible * torch.finfo(torch.float32).min
+        scores = scores + visible
+    return drop(scores.softmax(-1), dropout) @ values
+
+
+def _of_transformers(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
+    def attention(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        packing: Packing | None = None,
+        sliding_window: int | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        triple = query, key, value
+        rate = dropout if module.training else 0.0
+        if packing is None:
+            answers = attend(triple, attention_mask, rate, scaling)
+        else:
+            # ModernBERT counts the token itself, as transformers expects of everyone.
+            reach = None if sliding_window is None else sliding_window - 1
+            answers = _within_texts(attend, triple, packing, rate, scaling, reach)
+        return answers.transpose(1, 2).contiguous(), None
+
+    return attention
+
+
+_plain, _fused = _of_transformers(_products), _of_transformers(_sdpa)

@@ -1,0 +1,88 @@
+"""Texts without their padding: the tokens of a batch as one stream, and the way back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+# The share of a batch below which packing and unpacking cost a CPU as much as padding does
+# (benchmarks/packing.py). A GPU has a kernel for packed texts, and needs no mask for it.
+_LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
+
+
+class Packing(NamedTuple):
+    """Which places of a padded batch hold tokens, and where in the stream each text begins."""
+
+    tokens: Tensor  # their places in the flattened batch, ascending [tokens]
+    present: Tensor  # True where a token is [texts, 1, 1, length]
+    offsets: Tensor  # of each text's first token, and the number of tokens; int32 [texts + 1]
+    causal: bool = False  # whether a token sees only itself and what lies before it
+
+    @classmethod
+    def of(cls, mask: Tensor, tokens: Tensor | None = None) -> Packing:
+        """The packing of a mask [texts, length] that is not zero where a token is.
+
+        `tokens`, known where the batch was made, spare asking the device how many there are.
+        """
+        if tokens is None:
+            tokens = mask.flatten().nonzero()[:, 0]
+        present = mask.bool()
+        if mask.device.type == "cpu":  # elsewhere it would stop the device
+            assert len(tokens) == int(present.sum()), "places of another batch"
+        offsets = functional.pad(present.sum(1).cumsum(0), (1, 0)).to(torch.int32)
+        return cls(tokens, present[:, None, None, :], offsets)
+
+    @property
+    def texts(self) -> int:
+        """How many there are."""
+        return self.present.shape[0]
+
+    @property
+    def length(self) -> int:
+        """That of the padded batch: no text is longer."""
+        return self.present.shape[3]
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no padding."""
+        return len(self.tokens) == self.texts * self.length
+
+    @property
+    def saves(self) -> bool:
+        """Whether it is quicker so than padded."""
+        places = self.texts * self.length
+        least = _LEAST_PADDING.get(self.tokens.device.type, 0.0)
+        return len(self.tokens) <= (1 - least) * places
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """The stream [1, tokens, ...] of a padded batch [texts, length, ...]."""
+        return padded.flatten(0, 1).index_select(0, self.tokens)[None]
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """The padded batch [texts, length, ...] of a stream [1, tokens, ...]; 0 in the padding."""
+        padded = packed.new_zeros(self.texts * self.length, *packed.shape[2:])
+        padded = padded.index_copy(0, self.tokens, packed[0])
+        return padded.view(self.texts, self.length, *packed.shape[2:])
+
+    def visible(self, reach: int | None = None) -> Tensor:
+        """What each row of the padded batch sees, as `visible_within` says it."""
+        return visible_within(self.present[:, 0, 0], self.causal, reach)
+
+
+def visible_within(mask: Tensor, causal: bool = False, reach: int | None = None) -> Tensor:
+    """True where a row may see a column of its text, [texts, 1, length or 1, length].
+
+    Causal: itself and what lies before it. With a `reach`: so many places to either side.
+    """
+    visible = mask.bool()[:, None, None, :]
+    if causal or reach is not None:
+        place = torch.arange(mask.shape[1], device=mask.device)
+        distance = place[:, None] - place
+        if causal:
+            visible = visible & (distance >= 0)
+        if reach is not None:
+            visible = visible & (distance.abs() <= reach)
+    return visible

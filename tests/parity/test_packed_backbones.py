@@ -1,0 +1,203 @@
+"""Every architecture: a batch without its padding gives what the padded one gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from isthmus.nn import attention, packing
+from isthmus.nn.backbone import _HEADS, Backbone
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 67,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 40,
+    "pad_token_id": 1,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(_HEADS, SIZES),
+    "distilbert": {
+        "vocab_size": 67, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
+        "max_position_embeddings": 40, "pad_token_id": 1, "dropout": 0.0, "attention_dropout": 0.0,
+    },
+    "electra": {**SIZES, "embedding_size": 12},
+    # Two tokens to either side in two layers of three.
+    "modernbert": {**SIZES, "global_attn_every_n_layers": 3, "local_attention": 4},
+}  # fmt: skip
+LENGTHS = [4, 1, 17, 9, 2, 13]  # the longest fills its row, the shortest is one token
+architecture = pytest.mark.parametrize("kind", MODELS)
+kinds_of_attention = pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+
+
+@pytest.fixture(params=["text by text", "padded for attention"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of a CPU, which otherwise depend on how long the texts are."""
+    found: str = request.param
+    monkeypatch.setitem(packing._LEAST_PADDING, "cpu", 0.0)
+    monkeypatch.setattr(attention, "_LONG", 0 if found == "text by text" else 1000)
+    return found
+
+
+def random_backbone(kind: str, implementation: str) -> Backbone:
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(kind, **MODELS[kind])
+    # MPNet knows no other than its own.
+    chosen = "eager" if kind == "mpnet" else implementation
+    model = AutoModelForMaskedLM.from_config(config, attn_implementation=chosen)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return Backbone(model).train()
+
+
+def padded_batch(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(2, 67, mask.shape, generator=generator)
+    return torch.where(mask, ids, 1), mask.long()
+
+
+def gradients(backbone: Backbone, loss: Tensor) -> dict[str, Tensor]:
+    backbone.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return {n: p.grad.clone() for n, p in backbone.named_parameters() if p.grad is not None}
+
+
+def both_ways(backbone: Backbone, run: Callable[[Backbone], Tensor]) -> tuple[Any, Any]:
+    """States and gradients of a loss on them, packed and padded."""
+    found = []
+    for use in (True, False):
+        backbone.use_packing = use
+        states = run(backbone)
+        weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(3))
+        found.append((states.detach(), gradients(backbone, (states * weights).sum())))
+    return found[0], found[1]
+
+
+@architecture
+@kinds_of_attention
+def test_states_and_gradients(kind: str, implementation: str) -> None:
+    backbone = random_backbone(kind, implementation)
+    ids, mask = padded_batch(LENGTHS)
+    rows = mask.bool()
+    streams: list[Tensor] = []
+    backbone.encoder.embeddings.register_forward_hook(lambda *call: streams.append(call[2]))
+    packed, padded = both_ways(backbone, lambda b: b(ids, mask)[rows])
+    expected = (1, sum(LENGTHS)) if kind != "mpnet" else tuple(ids.shape)
+    assert tuple(streams[0].shape[:2]) == expected, "the encoder met no padding"
+    assert tuple(streams[1].shape[:2]) == tuple(ids.shape)
+    torch.testing.assert_close(packed[0], padded[0], rtol=1e-5, atol=1e-5)
+    assert set(packed[1]) == set(padded[1])
+    for name, gradient in padded[1].items():
+        torch.testing.assert_close(packed[1][name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@architecture
+def test_states_of_a_layer(kind: str) -> None:
+    backbone = random_backbone(kind, "eager")
+    ids, mask = padded_batch(LENGTHS)
+    rows = mask.bool()
+    for layer in (0, 2, 3):
+        packed, padded = both_ways(
+            backbone,
+            lambda b, layer=layer: torch.cat(  # type: ignore[misc]
+                [states[rows] for states in b.forward_with_layer(ids, mask, layer)]
+            ),
+        )
+        torch.testing.assert_close(packed[0], padded[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(packed[1], padded[1], rtol=1e-4, atol=1e-5)
+
+
+@architecture
+def test_padding_is_zero_and_the_places_may_be_given(kind: str) -> None:
+    backbone = random_backbone(kind, "sdpa")
+    ids, mask = padded_batch(LENGTHS)
+    found = backbone(ids, mask)
+    if backbone.packs:
+        assert not found[mask == 0].any()
+    given = backbone(ids, mask, mask.flatten().nonzero()[:, 0])
+    torch.testing.assert_close(given, found, rtol=0, atol=0)
+
+
+@architecture
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [7], [1], [1, 1]], ids=str)
+def test_a_batch_without_padding_needs_no_mask(kind: str, lengths: list[int]) -> None:
+    backbone = random_backbone(kind, "sdpa")
+    ids, mask = padded_batch(lengths)
+    asked: list[dict[str, Any]] = []
+    backbone.encoder.register_forward_pre_hook(
+        lambda *call: asked.append(call[2]), with_kwargs=True
+    )
+    packed, padded = both_ways(backbone, lambda b: b(ids, mask))
+    torch.testing.assert_close(packed, padded, rtol=1e-5, atol=1e-5)
+    assert ("packing" in asked[0]) is (kind == "modernbert"), "where it would make a window"
+    assert ("attention_mask" in asked[0]) is (kind in ("modernbert", "mpnet"))
+
+
+@architecture
+def test_nothing_leaks_from_text_to_text(kind: str) -> None:
+    backbone = random_backbone(kind, "eager").eval()
+    ids, mask = padded_batch(LENGTHS)
+    with torch.no_grad():
+        before = backbone(ids, mask)
+        changed = ids.clone()
+        changed[2, 3] = 40 if int(ids[2, 3]) != 40 else 41
+        after = backbone(changed, mask)
+    differs = (before != after).flatten(1).any(1).tolist()
+    assert differs == [False, False, True, False, False, False]
+
+
+def test_a_window_holds() -> None:
+    """ModernBERT's first layer is global; the other two see two tokens further each."""
+    backbone = random_backbone("modernbert", "sdpa").eval()
+    layers = backbone.encoder.layers
+    assert [layer.attention_type for layer in layers] == [
+        "full_attention", "sliding_attention", "sliding_attention",
+    ]  # fmt: skip
+    ids, mask = padded_batch(LENGTHS)
+    seen: list[tuple[Tensor, Tensor]] = []
+    layers[1].register_forward_hook(lambda _, given, got: seen.append((given[0], got)))
+    with torch.no_grad():
+        backbone(ids, mask)
+        states = seen[0][0].clone()
+        start = 4 + 1  # of the third text, in the stream
+        states[0, start + 8] = torch.randn(16)
+        used = backbone.packing(mask)
+        assert used is not None
+        angles = backbone.encoder.rotary_emb(
+            states, used.pack(torch.arange(17).expand(6, 17)), "sliding_attention"
+        )
+        options = {"attention_mask": used.present, "position_embeddings": angles, "packing": used}
+        changed = layers[1](states, **options)
+    differs = (changed != seen[0][1])[0].any(1).nonzero()[:, 0].tolist()
+    assert differs == [start + place for place in (6, 7, 8, 9, 10)]
+
+
+@architecture
+def test_padding_on_the_left_is_padding_too(kind: str) -> None:
+    backbone = random_backbone(kind, "sdpa")
+    ids, mask = (side.flip(1) for side in padded_batch(LENGTHS))
+    packed, padded = both_ways(backbone, lambda b: b(ids, mask)[mask.bool()])
+    torch.testing.assert_close(packed[0], padded[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_checkpointed_gradients_are_the_same(kind: str) -> None:
+    backbone = random_backbone(kind, "eager")
+    ids, mask = padded_batch(LENGTHS)
+    saving = copy.deepcopy(backbone)
+    saving.model.gradient_checkpointing_enable({"use_reentrant": False})
+    expected = gradients(backbone, backbone(ids, mask).square().sum())
+    found = gradients(saving, saving(ids, mask).square().sum())
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
