@@ -32,15 +32,14 @@ from isthmus.indexes.dense.scanning import (
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.manifest import Manifest, read_manifest
 from isthmus.indexes.selection import best
-from isthmus.records import Ranking
+from isthmus.indexes.vector_index import Answer, VectorIndex
 
 VECTORS = "vectors.npy"
-Answer = tuple[Rows, Doubles]
 _BLOCK_BYTES = 2**26
 _MANY = 32  # queries that BLAS answers sooner together than integers one by one
 
 
-class DenseIndex:
+class DenseIndex(VectorIndex):
     """One vector per document, memory-mapped; where there are codes, they are scanned."""
 
     def __init__(
@@ -76,33 +75,6 @@ class DenseIndex:
         codes = Codes.open(folder) if manifest.codes is not None else None
         near = Approximate.open(folder, backend, manifest) if is_approximate(backend) else None
         return cls(manifest, DocumentStore(folder), vectors, backend, block_rows, codes, near)
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def search(
-        self,
-        vectors: npt.NDArray[np.floating[Any]],
-        depth: int,
-        query_ids: Sequence[str],
-        among: Collection[str] | None = None,
-    ) -> list[Ranking]:
-        """The `depth` documents of highest inner product per query, equal ones by document id.
-
-        `among` leaves only the documents of these ids; ids that the index does not hold are
-        nobody's.
-        """
-        return self.store.rankings(query_ids, self.find(vectors, depth, query_ids, among))
-
-    def find(
-        self,
-        vectors: npt.NDArray[np.floating[Any]],
-        depth: int,
-        query_ids: Sequence[str],
-        among: Collection[str] | None = None,
-    ) -> list[Answer]:
-        """Rows and scores of what `search` answers."""
-        return self.answers(self.prepared(vectors, query_ids), depth, among)
 
     def prepared(self, vectors: npt.NDArray[np.floating[Any]], query_ids: Sequence[str]) -> Floats:
         """The queries as `answers` takes them."""

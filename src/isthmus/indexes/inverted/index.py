@@ -22,15 +22,14 @@ from isthmus.indexes.inverted.lists import Allowed, Array, Lists, Plan, Postings
 from isthmus.indexes.inverted.quantising import Rows, quantised
 from isthmus.indexes.manifest import Manifest, read_manifest
 from isthmus.indexes.selection import best
-from isthmus.records import Ranking
+from isthmus.indexes.vector_index import Answer, VectorIndex
 
 _BLOCKS_APIECE = 64  # fewer are not worth another thread
-Answer = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 _NOTHING: Answer = np.empty(0, dtype=np.int64), np.empty(0)
 
 
-class InvertedIndex:
-    """Lists of documents per term, memory-mapped."""
+class InvertedIndex(VectorIndex):
+    """Lists of documents per term, memory-mapped; who shares no term with a query is no answer."""
 
     def __init__(
         self, manifest: Manifest, store: DocumentStore, folder: Path, threads: int | None = None
@@ -50,35 +49,8 @@ class InvertedIndex:
         manifest = read_manifest(folder, "inverted")
         return cls(manifest, DocumentStore(folder), folder, threads)
 
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def search(
-        self,
-        vectors: Any,
-        depth: int,
-        query_ids: Sequence[str],
-        among: Collection[str] | None = None,
-    ) -> list[Ranking]:
-        """The `depth` documents of highest inner product per query, equal ones by document id.
-
-        Documents that share no term with the query are not part of the answer. `among` leaves only
-        the documents of these ids; ids that the index does not hold are nobody's.
-        """
-        return self.store.rankings(query_ids, self.find(vectors, depth, query_ids, among))
-
-    def find(
-        self,
-        vectors: Any,
-        depth: int,
-        query_ids: Sequence[str],
-        among: Collection[str] | None = None,
-    ) -> list[Answer]:
-        """Rows and scores of what `search` answers; `vectors` is a sparse matrix of scipy."""
-        return self.answers(self.prepared(vectors, query_ids), depth, among)
-
     def prepared(self, vectors: Any, query_ids: Sequence[str]) -> Rows:
-        """The queries as `answers` takes them."""
+        """The queries as `answers` takes them; `vectors` is a sparse matrix of scipy."""
         assert vectors.shape[0] == len(query_ids)
         assert self.manifest.inverted is not None
         assert self.manifest.dimension is not None

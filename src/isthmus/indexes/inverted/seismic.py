@@ -31,11 +31,11 @@ from isthmus.indexes.approximation import (
     usable_about,
 )
 from isthmus.indexes.inverted.forward import weighed_rows
-from isthmus.indexes.inverted.index import Answer, InvertedIndex
+from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.inverted.quantising import Rows, quantised
 from isthmus.indexes.manifest import Manifest
 from isthmus.indexes.selection import best
-from isthmus.records import Ranking
+from isthmus.indexes.vector_index import Answer, VectorIndex
 
 _NAME: Approximation = "seismic"
 _LISTS = "lists"
@@ -43,7 +43,7 @@ _HIGHEST = float(np.finfo(np.float16).max)
 _QUERY_TERMS = 32  # of a document, where documents serve as queries
 
 
-class SeismicIndex:
+class SeismicIndex(VectorIndex):
     """Answers as an inverted index does, but may miss documents.
 
     Scores are Seismic's: those of the inverted index where its weights are whole and up to 2,048,
@@ -66,29 +66,6 @@ class SeismicIndex:
         with _silence():
             lists = seismic.load(str(folder / _NAME / about.file))
         return cls(exact, lists, about.settings)
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def search(
-        self,
-        vectors: Any,
-        depth: int,
-        query_ids: Sequence[str],
-        among: Collection[str] | None = None,
-    ) -> list[Ranking]:
-        """Documents of high inner product per query, best first, equal ones by document id."""
-        return self.store.rankings(query_ids, self.find(vectors, depth, query_ids, among))
-
-    def find(
-        self,
-        vectors: Any,
-        depth: int,
-        query_ids: Sequence[str],
-        among: Collection[str] | None = None,
-    ) -> list[Answer]:
-        """Rows and scores of what `search` answers."""
-        return self.answers(self.prepared(vectors, query_ids), depth, among)
 
     def prepared(self, vectors: Any, query_ids: Sequence[str]) -> Rows:
         """The queries as `answers` takes them."""

@@ -27,6 +27,7 @@ from isthmus.indexes.approximation import (
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, read_manifest
+from isthmus.indexes.vector_index import Answer, VectorIndex
 from isthmus.records import Document, Ranking
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 Index: TypeAlias = "DenseIndex | InvertedIndex | SeismicIndex | SegmentedIndex | Bm25Index"
 Rows = npt.NDArray[np.int64]
-Answer = tuple[Rows, npt.NDArray[np.float64]]
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 _MORE = 4
 
@@ -131,7 +131,7 @@ class SegmentedIndex:
     def __init__(
         self,
         manifest: Manifest,
-        indexes: Sequence[DenseIndex | InvertedIndex],
+        indexes: Sequence[VectorIndex],
         deleted: Sequence[Rows],
     ) -> None:
         assert manifest.segments is not None
@@ -218,7 +218,7 @@ class _Asked(NamedTuple):
 
 
 def _living(
-    index: DenseIndex | InvertedIndex | SeismicIndex,
+    index: VectorIndex,
     part: Part,
     asked: _Asked,
     floors: npt.NDArray[np.float64],

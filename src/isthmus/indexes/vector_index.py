@@ -1,0 +1,64 @@
+"""What all indexes of vectors have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.manifest import Manifest
+from isthmus.records import Ranking
+
+Answer = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]  # rows and scores, best first
+
+
+class VectorIndex(ABC):
+    """Documents by inner product: queries are prepared once, and then answered."""
+
+    manifest: Manifest
+    store: DocumentStore
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def search(
+        self,
+        vectors: Any,
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Ranking]:
+        """The `depth` documents of highest inner product per query, equal ones by document id.
+
+        `among` leaves only the documents of these ids; ids that the index does not hold are
+        nobody's.
+        """
+        return self.store.rankings(query_ids, self.find(vectors, depth, query_ids, among))
+
+    def find(
+        self,
+        vectors: Any,
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Answer]:
+        """Rows and scores of what `search` answers."""
+        return self.answers(self.prepared(vectors, query_ids), depth, among)
+
+    @abstractmethod
+    def prepared(self, vectors: Any, query_ids: Sequence[str]) -> Any:
+        """The queries as `answers` takes them; other indexes of the kind take them too."""
+
+    @abstractmethod
+    def answers(
+        self,
+        queries: Any,
+        depth: int,
+        among: Collection[str] | None = None,
+        floors: npt.NDArray[np.float64] | None = None,
+    ) -> list[Answer]:
+        """Rows and scores of what `search` answers; lower scores than `floors` may be left out."""
