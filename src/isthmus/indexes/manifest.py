@@ -15,7 +15,8 @@ from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.errors import InputError, MismatchError, SettingsError
 
-FORMAT = 1
+FORMAT = 2
+_OLDEST: dict[str, int] = {"inverted": 2}  # kinds whose older files cannot be read
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 Kind = Literal["dense", "inverted", "bm25"]
@@ -175,6 +176,14 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
         manifest = Manifest.parse(values, where=str(file))
     except SettingsError as error:
         raise _damaged(file, f"the manifest is damaged: {error.what}") from None
+    if manifest.segments is None and version < (oldest := _OLDEST.get(manifest.kind, 1)):
+        raise InputError(
+            f"the index has format version {version}, which isthmus {__version__} no longer reads "
+            f"for {_NAMES[manifest.kind]} index",
+            where=str(file),
+            allowed=f"format version {oldest} to {FORMAT}",
+            remedy="build the index again, with isthmus index",
+        )
     for name, stored in manifest.files.items():
         part = folder / name
         if not part.is_file():

@@ -203,6 +203,14 @@ def test_newer_format_is_refused(folder: Path) -> None:
         InvertedIndex.open(folder)
 
 
+def test_an_older_format_is_refused(folder: Path) -> None:
+    file = folder / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 1}))
+    with pytest.raises(InputError, match=r"format version 1, which .* no longer reads") as caught:
+        InvertedIndex.open(folder)
+    assert "isthmus index" in str(caught.value)
+
+
 def test_opening_brings_neither_numba_nor_torch(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import InputError
-from isthmus.indexes.manifest import read_manifest, verify, workplace
+from isthmus.indexes.manifest import FORMAT, read_manifest, verify, workplace
 
 
 def test_manifest_tells_what_filled_the_index(dense_folder: Path) -> None:
@@ -33,10 +33,15 @@ def _refusal(folder: Path) -> InputError:
 
 
 def test_newer_format_is_refused(dense_folder: Path) -> None:
-    _edit(dense_folder, format=2)
+    _edit(dense_folder, format=FORMAT + 1)
     error = _refusal(dense_folder)
-    assert "format version 2" in error.what
+    assert f"format version {FORMAT + 1}" in error.what
     assert "--upgrade" in error.remedy
+
+
+def test_older_dense_indexes_are_read(dense_folder: Path) -> None:
+    _edit(dense_folder, format=1)
+    assert read_manifest(dense_folder, "dense").format == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "1"}', '{"format": 1}'])
