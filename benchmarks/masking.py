@@ -4,6 +4,9 @@ The peers are the papers' own figures: CDMAE's table 6 has PMI masking at 2.75 t
 per-row masks at 29 times the cost of uniform masking (batch 128, 150 tokens, CPU).
 
     python benchmarks/masking.py [--batch 128] [--length 150] [--model NAME] [--rounds 9]
+
+On a GPU, the share of the kernels' time is what a step loses that the GPU is busy with. Where the
+step is small, the host that launches the kernels is what takes time: try a larger --batch as well.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ def main() -> None:
     parser.add_argument("--model", default=MINILM, help="whose tokenizer is used")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=9, help="the median of so many is printed")
+    parser.add_argument("--repeat", type=int, default=10, help="calls that are timed together")
     options = parser.parse_args()
     device = torch.device(options.device)
     tokenizer = Tokenizer.load(model_folder(options.model))
@@ -61,7 +65,7 @@ def main() -> None:
         f"{options.batch} texts of {options.length} tokens, {device.type}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    seconds = _measure(strategies, options.rounds, device)
+    seconds = _measure(strategies, options, device)
     for name in strategies:
         ratio = seconds[name] / seconds["uniform"]
         print(f"{name:>20}: {1000 * seconds[name]:8.3f} ms, {ratio:6.2f} x uniform")
@@ -73,7 +77,7 @@ def main() -> None:
         )
         for name, strategy in strategies.items():
             share = _kernels(strategy) / whole
-            added = _added(strategy, step, options.rounds, device)
+            added = _added(strategy, step, options, device)
             low, middle, high = (f"{value:+.2%}" for value in statistics.quantiles(added, n=4))
             print(f"{name:>20}: {share:6.2%} of kernels; {middle} of time ({low} to {high})")
 
@@ -122,11 +126,15 @@ def _kernels(job: Callable[[], object], repeat: int = 10) -> float:
         for _ in range(repeat):
             job()
         torch.cuda.synchronize()
-    return sum(event.self_device_time_total for event in seen.key_averages()) / repeat / 1e6
+    total = sum(float(event.self_device_time_total) for event in seen.key_averages())
+    return total / repeat / 1e6
 
 
 def _added(
-    strategy: Callable[[], object], step: Callable[[], object], rounds: int, device: torch.device
+    strategy: Callable[[], object],
+    step: Callable[[], object],
+    options: argparse.Namespace,
+    device: torch.device,
 ) -> list[float]:
     """What steps with the strategy take longer than those before and after them, as a share."""
 
@@ -135,26 +143,28 @@ def _added(
         step()
 
     found = []
-    for _ in range(rounds):
-        before, with_it, after = (_seconds(job, device) for job in (step, both, step))
+    for _ in range(options.rounds):
+        before, with_it, after = (
+            _seconds(job, options.repeat, device) for job in (step, both, step)
+        )
         found.append(2 * with_it / (before + after) - 1)
     return found
 
 
 def _measure(
-    jobs: dict[str, Callable[[], object]], rounds: int, device: torch.device
+    jobs: dict[str, Callable[[], object]], options: argparse.Namespace, device: torch.device
 ) -> dict[str, float]:
     """Median seconds of each, taken in turns so that a busy machine slows all alike."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
-    for number in range(rounds + 2):
+    for number in range(options.rounds + 2):
         for name, job in jobs.items():
-            seconds = _seconds(job, device)
+            seconds = _seconds(job, options.repeat, device)
             if number > 1:  # the first two rounds warm up
                 taken[name].append(seconds)
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def _seconds(job: Callable[[], object], device: torch.device, repeat: int = 10) -> float:
+def _seconds(job: Callable[[], object], repeat: int, device: torch.device) -> float:
     _wait(device)
     start = time.perf_counter()
     for _ in range(repeat):

@@ -180,7 +180,8 @@ def test_a_gpu_computes_the_same(sight: str) -> None:
         found.append(
             [each.float().cpu() for each in (answers.detach(), *grads) if each is not None]
         )
-    torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=2e-2)
+    # Gradients of up to 10, each a sum of numbers rounded to 8 bits.
+    torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=5e-2)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

@@ -45,20 +45,15 @@ def _fill(sizes: Tensor, left: Tensor) -> Tensor:
     big from then on, so the biggest item that still could is smaller in every round: there are at
     most as many rounds as different sizes, and m different sizes need m (m + 1) / 2 tokens.
     """
-    never = torch.iinfo(sizes.dtype).max
-    open_ = sizes.masked_fill(sizes == 0, never)
-    taken = torch.zeros_like(sizes)
-    left = left[:, None]
+    open_ = sizes.clone()
+    left = left[:, None].clone()
     for _ in range((math.isqrt(8 * sizes.shape[1] + 1) - 1) // 2):
-        candidates = torch.where(open_ <= left, open_, 0)
-        passed = candidates.cumsum(1) <= left
-        picked = torch.where(passed, candidates, 0)
+        candidates = open_ * (open_ <= left)
+        picked = candidates * (candidates.cumsum(1) <= left)
         amount = picked.sum(1, keepdim=True)
         # Asking a GPU would mean waiting for it; rounds that find nothing cost less.
         if amount.device.type == "cpu" and not amount.any():
             break
-        taken += picked
-        left = left - amount
-        # Passed are those just taken, and those too big: neither can be taken again.
-        open_ = open_.masked_fill(passed, never)
-    return taken > 0
+        open_ -= picked
+        left -= amount
+    return open_ < sizes
