@@ -65,6 +65,7 @@ CONDENSER: dict[str, Any] = {
 }
 MEAN: dict[str, Any] = {"objectives": {"bag_of_words": {"vector": "mean"}}}
 VECTORS = {"cls": {}, "mean": MEAN, "lexicon": LEXMAE}
+TERMS = 5  # of a lexicon, that count in retrieval
 
 
 @dataclass(frozen=True)
@@ -352,7 +353,7 @@ def test_retrieval(
     vector: str,
     query: str,
 ) -> None:
-    bench = make(VECTORS[vector], {"measure": {"retrieval": {"query": query}}})
+    bench = make(VECTORS[vector], {"measure": {"retrieval": {"query": query, "terms": TERMS}}})
     queries, passages = alone(bench.held_out.queries), alone(bench.held_out.passages)
     if query == "title":
         titles = [tokenizer.backend.encode(DOCUMENTS[row][0]).ids for row in sorted(HELD_OUT)]
@@ -365,7 +366,9 @@ def test_retrieval(
     def weights(ids: list[int]) -> Vector:
         found = plain_vector(ids, vector)
         if vector == "lexicon":
-            return [math.log1p(max(logit, 0.0)) for logit in found] or [0.0] * size
+            least = sorted(found)[-TERMS] if found else 0.0
+            kept = [logit if logit >= least else 0.0 for logit in found] or [0.0] * size
+            return [math.log1p(max(logit, 0.0)) for logit in kept]
         return found
 
     asked, shown = [weights(ids) for ids in queries], [weights(ids) for ids in passages]

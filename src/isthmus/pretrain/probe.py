@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
@@ -55,6 +56,10 @@ class Probe(Part, ABC):
         """Whether a recipe has what is measured."""
         return True
 
+    def remark(self, last: float) -> str | None:
+        """What a user should know who ends with this number; None: nothing beyond it."""
+        return None
+
     @abstractmethod
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
         """The numbers, from a task in evaluation mode, without gradient."""
@@ -69,11 +74,17 @@ def trained_vector(parts: Parts) -> Vector:
     return "cls" if parts.bottleneck is None else parts.bottleneck.trains
 
 
-def represent(task: PretrainTask, batch: Batch, vector: Vector) -> Tensor:
-    """What stands for each text when it is searched: a dense vector, or lexicon weights."""
+def represent(task: PretrainTask, batch: Batch, vector: Vector, terms: int) -> Tensor:
+    """What stands for each text when it is searched: a dense vector, or `terms` lexicon weights.
+
+    The largest: before fine-tuning most terms have a weight, and as they are so many, those that a
+    text has nothing to do with outweigh the others.
+    """
     states = task.backbone(batch["input_ids"], batch["attention_mask"])
     if vector == "lexicon":
-        return _largest(task, batch, states).relu().log1p()
+        weights = _largest(task, batch, states).relu().log1p()
+        values, places = weights.topk(min(terms, weights.shape[1]))
+        return torch.zeros_like(weights).scatter(1, places, values)
     return _pooled(batch, states, vector)
 
 

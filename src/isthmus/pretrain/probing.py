@@ -62,4 +62,9 @@ def report_probes(
     history: Sequence[Mapping[str, float]], probes: Mapping[str, Probe], output: Path
 ) -> str:
     """Writes table and plot into a folder; returns where each probe began, was best and ended."""
-    return report_curves(history, _TOPIC, probes, output, "probes")
+    told = report_curves(history, _TOPIC, probes, output, "probes")
+    if not told:
+        return ""
+    last = looks(history)[-1]
+    remarks = [probe.remark(last[f"{PREFIX}{name}"]) for name, probe in probes.items()]
+    return "\n".join([told, *(remark for remark in remarks if remark is not None)])

@@ -27,6 +27,7 @@ from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.held_out import prepare_held_out
 from isthmus.pretrain.pretrain import run
 from isthmus.pretrain.probe import HeldOut, Probe, assemble_probes
+from isthmus.pretrain.probes.bottleneck import Bottleneck
 from isthmus.pretrain.probes.masked_lm import MaskedLm
 from isthmus.pretrain.probing import (
     BEST,
@@ -555,6 +556,15 @@ def test_what_is_told_at_the_end(
     assert said in told
     assert str(tmp_path / "probes.tsv") in told
     assert str(tmp_path / "probes.svg") in told
+
+
+@pytest.mark.parametrize(("last", "remarked"), [(0.004, True), (0.3, False), (math.nan, False)])
+def test_a_decoder_that_does_without_the_vector_is_remarked_upon(
+    tmp_path: Path, last: float, remarked: bool
+) -> None:
+    history = [{"step": 0, "probe/bottleneck": 0.0}, {"step": 9, "probe/bottleneck": last}]
+    told = report_probes(history, {"bottleneck": Bottleneck(Bottleneck.Settings())}, tmp_path)
+    assert ("does without the bottleneck" in told) == remarked
 
 
 def test_without_matplotlib_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ from isthmus.pretrain.probe import HeldOut, Probe, on_device
 from isthmus.pretrain.recipe import Parts
 from isthmus.pretrain.step import PretrainTask
 
+_UNUSED = 0.05  # nats; runs that had begun to use it were above, all others below 0.01
+
 
 class Bottleneck(Probe):
     """Reconstruction loss with shuffled vectors less that with the true ones.
@@ -19,6 +21,16 @@ class Bottleneck(Probe):
     def applies(self, parts: Parts) -> bool:
         """Only where there is a decoder."""
         return parts.decoder is not None
+
+    def remark(self, last: float) -> str | None:
+        """Whether training has reached the vector at all."""
+        if not last < _UNUSED:  # nor where there is no number
+            return None
+        return (
+            "the decoder does without the bottleneck, so the vectors have learnt nothing from it: "
+            "train longer, mask more for the decoder, or take bow or retromae, which need the "
+            "vector from the first step"
+        )
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
         """The difference, and both losses."""

@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
@@ -14,9 +15,12 @@ from isthmus.pretrain.step import PretrainTask
 
 
 class RetrievalSettings(Settings):
-    """What plays the query."""
+    """What plays the query, and how much of a lexicon counts."""
 
     query: Literal["auto", "title", "sentence"] = "auto"
+    terms: int = Field(
+        256, ge=1, description="of a lexicon's weights, the largest, as an index keeps them"
+    )
 
 
 class Retrieval(Probe):
@@ -32,8 +36,12 @@ class Retrieval(Probe):
             return {"": math.nan}
 
         def vectors(batches: list[dict[str, Tensor]]) -> Tensor:
-            device_batches = on_device(task, batches)
-            return torch.cat([represent(task, batch, held_out.vector) for batch in device_batches])
+            return torch.cat(
+                [
+                    represent(task, batch, held_out.vector, self.settings.terms)
+                    for batch in on_device(task, batches)
+                ]
+            )
 
         scores = vectors(held_out.queries).float() @ vectors(held_out.passages).float().T
         wanted = held_out.group_of_query[:, None] == held_out.group_of_passage
