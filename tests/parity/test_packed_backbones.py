@@ -1,4 +1,4 @@
-"""Every architecture: a batch without its padding gives what the padded one gives."""
+"""Every architecture: packed or padded, compiled or not, it gives the same."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from isthmus.nn import attention, packing
 from isthmus.nn.backbone import _HEADS, Backbone
+from isthmus.nn.compiling import compile_layers
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,
@@ -101,6 +102,23 @@ def test_states_and_gradients(kind: str, implementation: str) -> None:
     assert set(packed[1]) == set(padded[1])
     for name, gradient in padded[1].items():
         torch.testing.assert_close(packed[1][name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@architecture
+@pytest.mark.parametrize("use_packing", [True, False], ids=["packed", "padded"])
+def test_compiled_layers(kind: str, use_packing: bool) -> None:
+    backbone = random_backbone(kind, "eager")
+    backbone.use_packing = use_packing
+    compiled = copy.deepcopy(backbone)
+    # What dynamo understands of the layers is what is in question, not how it is put into code.
+    compile_layers(compiled, "aot_eager")
+    assert list(compiled.state_dict()) == list(backbone.state_dict())
+    ids, mask = padded_batch(LENGTHS)
+    found = []
+    for each in (compiled, backbone):
+        states = each(ids, mask)[mask.bool()]
+        found.append((states.detach(), gradients(each, states.square().sum())))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
 @architecture

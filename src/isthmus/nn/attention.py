@@ -9,7 +9,6 @@ stream of the tokens of many texts, and each text attends to itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -109,14 +108,10 @@ def _has_kernel(states: Tensor) -> bool:
         and states.dtype in (torch.bfloat16, torch.float16)
         and width % 8 == 0
         and width <= 256
-        and _flash(states.device.index)
+        and torch.backends.cuda.is_flash_attention_available()
+        and not torch.version.hip
+        and torch.cuda.get_device_capability(states.device) >= (8,)
     )
-
-
-@lru_cache
-def _flash(device: int) -> bool:
-    available = torch.backends.cuda.is_flash_attention_available()
-    return available and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8,)
 
 
 def _variable_length(

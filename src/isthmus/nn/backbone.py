@@ -132,6 +132,12 @@ class Backbone(nn.Module):
         return int(self.config.num_hidden_layers)
 
     @property
+    def layers(self) -> list[nn.Module]:
+        """From the first to the last; transformers gives them no common name."""
+        lists = (part for part in self.encoder.modules() if isinstance(part, nn.ModuleList))
+        return list(next(part for part in lists if len(part) == self.depth))
+
+    @property
     def word_embeddings(self) -> Tensor:
         """E, the [vocabulary, embedding width] matrix of input embeddings."""
         weight: Tensor = self.model.get_input_embeddings().weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -107,6 +108,10 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
             with (
                 torch.no_grad(),
                 torch.autocast(arguments.device.type, torch.bfloat16, enabled=arguments.bf16),
+                # Compiling once more, for a look, takes longer than the look.
+                torch.compiler.set_stance("force_eager")
+                if self.trainer.compiled
+                else nullcontext(),
             ):
                 measured = self.measure()
             task.train(was_training)

@@ -44,6 +44,9 @@ class TrainingSettings(Settings):
     packing: bool = Field(
         True, description="texts go through the model without padding; false: padded"
     )
+    torch_compile: bool | Literal["auto"] = Field(
+        "auto", description="fuse the operations of a layer; auto: on a GPU, from 2,000 steps on"
+    )
     gradient_checkpointing: bool = False
     dropout: float | None = Field(None, ge=0, lt=1, description="replaces the model's rates")
     seed: int = Field(42, ge=0, lt=2**32)

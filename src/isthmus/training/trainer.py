@@ -18,6 +18,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from isthmus.config.output import write_json, writing
 from isthmus.errors import SettingsError, TrainingError, choices
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.compiling import compile_layers
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
@@ -26,6 +27,8 @@ from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 
 _COMPLETE = "complete.json"
+# Steps that save as much time as compiling takes: half a minute, a hundredth of a second each.
+_WORTH_COMPILING = 2000
 STOPPED_EARLY = "stopped_early"  # the line of the log that says so
 
 
@@ -63,6 +66,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         # compute_loss divides by the items of the whole optimiser step already.
         self.loss_is_scaled_for_ga = True
         self.order = EpochOrder(examples, self._step_batch_size(), settings.seed)
+        self.compiled = self._pays_to_compile()
+        if self.compiled:
+            compile_layers(task)
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.add_callback(SetEpoch(self.order))
@@ -92,6 +98,13 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def _step_batch_size(self) -> int:
         per_pass = self.args.train_batch_size * self.args.world_size
         return int(per_pass * self.args.gradient_accumulation_steps)
+
+    def _pays_to_compile(self) -> bool:
+        if self.settings.torch_compile != "auto":
+            return self.settings.torch_compile
+        passes = len(self.examples) / self._step_batch_size() * self.settings.num_train_epochs
+        steps = self.settings.max_steps or passes
+        return torch.cuda.is_available() and steps >= _WORTH_COMPILING
 
     # What the whole optimiser step holds must be known before its first pass: each pass is divided
     # by it. So randomness is drawn here, for all passes at once, and the items are counted.

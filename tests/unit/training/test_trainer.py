@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.compiling import compile_layers
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.recipe import PretrainSettings, assemble
@@ -18,6 +21,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.gather import gather, rank
+from isthmus.training.looking import Looking
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.trainer import Trainer, last_checkpoint
 
@@ -147,6 +151,76 @@ def test_the_curve_of_a_packed_run_is_that_of_a_padded_one(
         packed, padded = ([entry[name] for entry in curves[way]] for way in (True, False))
         assert packed == pytest.approx(padded, rel=CURVE_TOLERANCE), name
     assert curves[True][-1]["loss"] < 0.7 * curves[True][0]["loss"], "something was learnt"
+
+
+def test_the_curve_of_a_compiled_run_is_that_of_an_uncompiled_one(
+    corpus: TokenisedCorpus, tmp_path: Path
+) -> None:
+    curves = {}
+    for compiled in (True, False):
+        run = trainer(
+            corpus, tmp_path / str(compiled), torch_compile=compiled, max_steps=24,
+            logging_steps=1, save_steps=100, packing=False,
+        )  # fmt: skip
+        assert run.compiled is compiled
+        before = counters["stats"]["unique_graphs"]
+        curves[compiled] = [entry for entry in run.fit() if "loss" in entry]
+        assert (counters["stats"]["unique_graphs"] > before) is compiled
+    for name in ("masked_lm", "bag_of_words", "grad_norm"):
+        fused, plain = ([entry[name] for entry in curves[way]] for way in (True, False))
+        assert fused == pytest.approx(plain, rel=CURVE_TOLERANCE), name
+
+
+def test_a_look_compiles_nothing(
+    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "isthmus.training.trainer.compile_layers", partial(compile_layers, backend="aot_eager")
+    )
+    run = trainer(corpus, tmp_path / "run", torch_compile=True, max_steps=2)
+    ids = torch.arange(5, 15)[None]
+
+    def graphs() -> int:
+        return int(counters["stats"]["unique_graphs"])
+
+    def measure() -> dict[str, float]:
+        before = graphs()
+        assert isinstance(run.task, PretrainTask)
+        run.task.backbone(ids, torch.ones_like(ids))
+        return {"compiled": graphs() - before}
+
+    run.add_callback(Looking(run, "look", measure, 1))
+    before = graphs()
+    compiled = [line["look/compiled"] for line in run.fit() if "look/compiled" in line]
+    assert compiled == [0, 0, 0]
+    assert graphs() > before, "but training does"
+
+
+@pytest.mark.parametrize(
+    ("values", "gpu", "expected"),
+    [
+        ({"max_steps": 2000}, True, True),
+        ({"max_steps": 1999}, True, False),
+        ({"max_steps": None, "num_train_epochs": 700}, True, True),  # 12 documents, 4 a step
+        ({"max_steps": None, "num_train_epochs": 600}, True, False),
+        ({"max_steps": 2000}, False, False),
+        ({"max_steps": 1, "torch_compile": True}, False, True),
+        ({"max_steps": 2000, "torch_compile": False}, True, False),
+    ],
+)
+def test_when_it_pays_to_compile(
+    corpus: TokenisedCorpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+    gpu: bool,
+    expected: bool,
+) -> None:
+    run = trainer(corpus, tmp_path, **{"torch_compile": False, **values})
+    run.settings = TrainingSettings.parse(values, where="test")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(run, "_step_batch_size", lambda: 4)
+    assert run._pays_to_compile() is expected
 
 
 def test_a_packed_run_resumes_to_the_bit(

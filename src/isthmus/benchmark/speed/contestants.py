@@ -306,6 +306,7 @@ def settings_for(
         "training.max_steps": 1,
         "training.logging_steps": _NEVER,
         "training.save_steps": _NEVER,
+        "training.torch_compile": torch.cuda.is_available(),  # as a training of usual length
         "training.report_to": [],
         "training.seed": seed,
     }
