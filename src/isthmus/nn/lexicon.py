@@ -97,24 +97,22 @@ def _find(
     # cheaper than masking as many logits as there are terms.
     first = inside.int().argmax(1)
     features = torch.where(inside[:, :, None], features, features[number, first][:, None])
-    wide, _ = aligned(matrix, None)
+    wide, offsets = aligned(matrix, None if bias is None else bias.to(matrix.dtype))
     step = rows_at_once(length * len(wide), features.device)
     # One row is never cut: a trace of the model (encoders/int8.py) would keep the size of a piece.
     parts = torch.split(features, step) if rows > 1 else (features,)
     values, places = [], []
     for part in parts:
-        logits = functional.linear(part, wide)[..., : len(matrix)]
+        logits = functional.linear(part, wide, offsets)[..., : len(matrix)]
         if with_places:
             largest, place = logits.max(1)
             places.append(place.int())
         else:
             largest = logits.amax(1)  # several times faster on a CPU
         values.append(largest)
-    # The same for all positions, a bias is added to the largest alone.
-    exact = torch.promote_types(features.dtype, torch.float32)
     known = inside.any(1, keepdim=True)
-    found = torch.cat(values).to(exact)
-    found = torch.where(known, found if bias is None else found + bias, 0)
+    exact = torch.promote_types(features.dtype, torch.float32)
+    found = torch.where(known, torch.cat(values).to(exact), 0)
     if not with_places:
         return found, None
     place = torch.cat(places)
@@ -124,13 +122,7 @@ def _find(
 
 def _for_features(features: Tensor, matrix: Tensor, places: Tensor, slopes: Tensor) -> Tensor:
     positions = features.shape[0] * features.shape[1]
-    # Terms in the order of their places; those without a slope come last, and are not looked at.
-    keys = torch.where(slopes != 0, places, positions).flatten()
-    keys, order = keys.sort(stable=True)
-    starts = torch.searchsorted(
-        keys, torch.arange(positions + 1, device=keys.device, dtype=keys.dtype), out_int32=True
-    )
-    terms, weights = (order % len(matrix)).int(), slopes.flatten()[order]
+    terms, weights, starts = _by_place(places, slopes, positions)
     if _has_kernels(features, matrix):
         from isthmus.nn.lexicon_kernels import features_gradient
 
@@ -138,13 +130,24 @@ def _for_features(features: Tensor, matrix: Tensor, places: Tensor, slopes: Tens
     else:
         gradient = functional.embedding_bag(
             terms,
-            matrix.to(slopes.dtype),
+            matrix.to(weights.dtype),
             starts,
             mode="sum",
             per_sample_weights=weights,
             include_last_offset=True,
         )
     return gradient.view_as(features)
+
+
+def _by_place(places: Tensor, slopes: Tensor, positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Terms and slopes in the order of their places, and where those of each place start.
+
+    Those without a slope come last, behind all places.
+    """
+    keys, order = torch.where(slopes != 0, places, positions).flatten().sort(stable=True)
+    every = torch.arange(positions + 1, dtype=keys.dtype, device=keys.device)
+    starts = torch.searchsorted(keys, every, out_int32=True)
+    return (order % places.shape[1]).int(), slopes.flatten()[order], starts
 
 
 def _for_matrix(features: Tensor, places: Tensor, slopes: Tensor) -> Tensor:
