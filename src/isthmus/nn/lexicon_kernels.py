@@ -38,7 +38,7 @@ class Gathering(NamedTuple):
     vectors: int = 32
     columns: int = 128
     warps: int = 4
-    stages: int = 3
+    stages: int = 1  # so many programs share a multiprocessor that each may wait for what it asked
 
 
 GATHERING = Gathering()
@@ -64,7 +64,7 @@ def find_largest(
     features = features.flatten(0, 1).contiguous()
     # The positions inside, one row after the other: nothing else is multiplied, and the device
     # need not be asked how many there are.
-    tokens = (~inside).flatten().byte().argsort(stable=True).int()
+    tokens = inside.flatten().nonzero_static(size=inside.numel(), fill_value=0)[:, 0].int()
     offsets = functional.pad(inside.sum(1).cumsum(0), (1, 0)).int()
     values = torch.zeros(rows, terms, dtype=torch.float32, device=features.device)
     places = torch.full_like(values, -1, dtype=torch.int32) if with_places else None
