@@ -198,8 +198,8 @@ def _find(
             top = tl.max(tl.where(seen[None, :], logits, float("-inf")), 1)
             better = top > best
             if places is not None:
-                equal = seen[None, :] & (logits == top[:, None])
-                first = tl.min(tl.where(equal, slot[None, :], token_tile), 1)
+                own = tl.where(seen, slot, token_tile)
+                first = tl.min(tl.where(logits == top[:, None], own[None, :], token_tile), 1)
                 place = tl.where(better, start + first, place)
             best = tl.where(better, top, best)
             going = end <= start + token_tile
