@@ -179,4 +179,6 @@ def _has_kernels(features: Tensor, matrix: Tensor) -> bool:
 
 @lru_cache
 def _triton(device: int) -> bool:
-    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8,)
+    if find_spec("triton") is None or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8,)
