@@ -27,6 +27,14 @@ class Prediction(NamedTuple):
     matrix: Tensor
     bias: Tensor | None
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it is multiplied in: that of the features, or of autocast."""
+        device = self.features.device.type
+        if torch.is_autocast_enabled(device):
+            return torch.get_autocast_dtype(device)
+        return self.features.dtype
+
     def logits(self) -> Tensor:
         """Multiplied out, [..., terms]."""
         matrix, bias = aligned(self.matrix, self.bias)
@@ -41,11 +49,8 @@ class Prediction(NamedTuple):
 
     def cross_entropy(self, targets: Tensor) -> Tensor:
         """Σ -log softmax(logits)[target] in float32, without holding all logits; 0 of no tokens."""
-        device = self.features.device.type
-        dtype = self.features.dtype
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-        total: Tensor = _CrossEntropy.apply(*self, targets, dtype, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        train = torch.is_grad_enabled()
+        total: Tensor = _CrossEntropy.apply(*self, targets, self.dtype, train)  # type: ignore[no-untyped-call]
         return total
 
 

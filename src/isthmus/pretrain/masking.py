@@ -54,6 +54,16 @@ def choose_smallest(values: Tensor, amount: Tensor) -> Tensor:
     return torch.zeros_like(first).scatter_(1, order, first)
 
 
+def at_chosen(chosen: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    """Of each [rows, length, ...], what stands where `chosen` is True, [chosen, ...].
+
+    A GPU that is asked how many those are stands still: once here, and not once for each. Nor are
+    places sorted on the way back, as they are behind an index of True and False.
+    """
+    places = chosen.flatten().nonzero()[:, 0]
+    return tuple(value.flatten(0, 1).index_select(0, places) for value in values)
+
+
 def replace(
     batch: Batch,
     chosen: Tensor,

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
-from isthmus.pretrain.masking import IGNORED, MaskingSettings, replace
+from isthmus.pretrain.masking import IGNORED, MaskingSettings, at_chosen, replace
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.registry import Registry
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
@@ -193,14 +193,15 @@ class Decoder(Part, nn.Module, ABC):
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
         """The prediction and its targets, at the labelled positions."""
-        labelled = step["decoder_labels"] != IGNORED
+        labels = step["decoder_labels"]
         states = self.decode(step, backbone, vocabulary)
-        features, matrix, bias = self.head(states[labelled], backbone)
+        chosen, targets = at_chosen(labels != IGNORED, states, labels)
+        features, matrix, bias = self.head(chosen, backbone)
         return {
             "decoder_features": features,
             "decoder_matrix": matrix,
             "decoder_bias": matrix.new_zeros(len(matrix)) if bias is None else bias,
-            "decoder_targets": step["decoder_labels"][labelled],
+            "decoder_targets": targets,
         }
 
 

@@ -11,6 +11,7 @@ import torch
 
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretrain.examples import Example, PretrainExamples
+from isthmus.pretrain.masking import at_chosen
 from isthmus.pretrain.parts import Text
 from isthmus.pretrain.randomness import key, second
 from isthmus.pretrain.recipe import PretrainSettings, assemble
@@ -220,3 +221,17 @@ def test_rows_beyond_the_tokens_are_special() -> None:
     assert vocabulary.special.sum() == 9
     assert vocabulary.regular.tolist() == list(range(5, len(TOKENIZER)))
     assert not list(vocabulary.state_dict()), "nothing of it belongs into a checkpoint"
+
+
+def test_what_is_chosen_is_what_an_index_of_truths_gives() -> None:
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randn(3, 5, 2, generator=generator, requires_grad=True)
+    ids = torch.randint(50, (3, 5), generator=generator)
+    chosen = torch.rand(3, 5, generator=generator) < 0.5
+    chosen[1] = False
+    for mask in (chosen, torch.zeros_like(chosen), torch.ones_like(chosen)):
+        found, tokens = at_chosen(mask, states, ids)
+        assert torch.equal(found, states[mask])
+        assert torch.equal(tokens, ids[mask])
+        (gradient,) = torch.autograd.grad(found.sum(), states)
+        assert torch.equal(gradient, mask[:, :, None].expand(3, 5, 2).float())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.masking import IGNORED
+from isthmus.pretrain.masking import IGNORED, at_chosen
 from isthmus.pretrain.parts import Objective
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -25,6 +25,6 @@ class MaskedLm(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed cross-entropy."""
-        labelled = step["labels"] != IGNORED
-        prediction = backbone.predict(step["hidden_states"][labelled])
-        return {"": prediction.cross_entropy(step["labels"][labelled])}
+        labels = step["labels"]
+        states, targets = at_chosen(labels != IGNORED, step["hidden_states"], labels)
+        return {"": backbone.predict(states).cross_entropy(targets)}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.masking import at_chosen
 from isthmus.pretrain.parts import Objective
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -30,10 +31,11 @@ class ReplacedToken(Objective):
     ) -> dict[str, Tensor]:
         """The summed cross-entropy, and the share of all tokens that are restored replacements."""
         regular = ~vocabulary.is_special(step["input_ids"])
-        prediction = backbone.predict(step["hidden_states"][regular])
-        targets = step["input_ids"][regular]
-        replaced = step["encoder_ids"][regular] != targets
+        states, targets, seen = at_chosen(
+            regular, step["hidden_states"], step["input_ids"], step["encoder_ids"]
+        )
+        prediction = backbone.predict(states)
         with torch.no_grad():
             guessed = prediction.most_likely()
-        restored = (replaced & (guessed == targets)).sum().to(torch.float32)
+        restored = ((seen != targets) & (guessed == targets)).sum().to(torch.float32)
         return {"": prediction.cross_entropy(targets), "restored": restored}

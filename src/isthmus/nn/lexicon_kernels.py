@@ -1,0 +1,285 @@
+"""The largest logit of each text and term on a GPU: no logit is ever written to memory.
+
+Triton kernels; nn/lexicon.py chooses, and says the same in plain torch. What they cost, and why the
+backward pass gathers instead of multiplying: docs/decisions/lexicon-kernels.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as functional
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+class Tiles(NamedTuple):
+    """What one program of the forward kernel works on at a time, and with what."""
+
+    terms: int
+    tokens: int
+    width: int
+    warps: int
+    stages: int
+    registers: int | None = None  # of a thread, at most
+    rows: int = 8  # texts that one program reads: only behind the last is a tile not full
+
+
+# So few registers that two programs share a multiprocessor: while one looks for maxima, the other
+# multiplies.
+TILES = Tiles(terms=128, tokens=128, width=64, warps=8, stages=3, registers=128)
+
+
+class Gathering(NamedTuple):
+    """The same of the backward kernels: some vectors at a time, and some columns of them."""
+
+    vectors: int = 32
+    columns: int = 128
+    warps: int = 4
+    stages: int = 1  # so many programs share a multiprocessor that each may wait for what it asked
+
+
+GATHERING = Gathering()
+# Terms from which fewer columns are gathered at a time, so that those of all terms stay in the
+# cache: of a quarter of a million, 64 are 32 MB in bf16.
+_MANY_TERMS = 1 << 16
+
+
+def find_largest(
+    features: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    inside: Tensor,
+    with_places: bool,
+    tiles: Tiles = TILES,
+) -> tuple[Tensor, Tensor | None]:
+    """The largest logit [rows, terms] in float32, and its place among all positions, in int32.
+
+    Of equal logits the first counts. 0 and the place -1 for a row without a position inside; NaN
+    for one without any number.
+    """
+    rows, (terms, width) = len(inside), matrix.shape
+    features = features.flatten(0, 1).contiguous()
+    # The positions inside, one row after the other: nothing else is multiplied, and the device
+    # need not be asked how many there are.
+    tokens = inside.flatten().nonzero_static(size=inside.numel(), fill_value=0)[:, 0].int()
+    offsets = functional.pad(inside.sum(1).cumsum(0), (1, 0)).int()
+    values = torch.zeros(rows, terms, dtype=torch.float32, device=features.device)
+    places = torch.full_like(values, -1, dtype=torch.int32) if with_places else None
+    grid = triton.cdiv(terms, tiles.terms), triton.cdiv(rows, tiles.rows)
+    with torch.cuda.device(features.get_device()):
+        _find[grid](
+            features,
+            matrix.contiguous(),
+            bias,
+            tokens,
+            offsets,
+            values,
+            places,
+            rows,
+            terms,
+            width,
+            whole=width % tiles.width == 0,
+            term_tile=tiles.terms,
+            token_tile=tiles.tokens,
+            width_tile=tiles.width,
+            row_tile=tiles.rows,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+            maxnreg=tiles.registers,
+        )
+    return values, places
+
+
+def features_gradient(
+    terms: Tensor,
+    weights: Tensor,
+    starts: Tensor,
+    matrix: Tensor,
+    gathering: Gathering = GATHERING,
+) -> Tensor:
+    """Σ weights · matrix[terms] over each range from one start to the next, in float32."""
+    count, width = len(starts) - 1, matrix.shape[1]
+    gradient = torch.empty(count, width, dtype=torch.float32, device=matrix.device)
+    columns, vectors = gathering.columns, gathering.vectors
+    if len(matrix) >= _MANY_TERMS:
+        columns, vectors = columns // 2, vectors * 2
+    with torch.cuda.device(matrix.get_device()):
+        _sum_ranges[count, triton.cdiv(width, columns)](
+            terms,
+            weights,
+            starts,
+            matrix.contiguous(),
+            gradient,
+            width,
+            vector_tile=vectors,
+            column_tile=columns,
+            stages=gathering.stages,
+            num_warps=gathering.warps,
+        )
+    return gradient
+
+
+def matrix_gradient(
+    places: Tensor, slopes: Tensor, features: Tensor, gathering: Gathering = GATHERING
+) -> Tensor:
+    """Σ slopes · features[places] over the rows of places and slopes, in float32 [terms, width]."""
+    (rows, terms), width = places.shape, features.shape[1]
+    gradient = torch.empty(terms, width, dtype=torch.float32, device=features.device)
+    grid = triton.cdiv(terms, gathering.vectors), triton.cdiv(width, gathering.columns)
+    with torch.cuda.device(features.get_device()):
+        _sum_places[grid](
+            places,
+            slopes,
+            features.contiguous(),
+            gradient,
+            rows,
+            terms,
+            width,
+            term_tile=gathering.vectors,
+            column_tile=gathering.columns,
+            stages=gathering.stages,
+            num_warps=gathering.warps,
+        )
+    return gradient
+
+
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def _find(
+    features: tl.tensor,
+    matrix: tl.tensor,
+    bias: tl.tensor,
+    tokens: tl.tensor,
+    offsets: tl.tensor,
+    values: tl.tensor,
+    places: tl.tensor,
+    rows: tl.tensor,
+    terms: tl.tensor,
+    width: tl.tensor,
+    whole: tl.constexpr,
+    term_tile: tl.constexpr,
+    token_tile: tl.constexpr,
+    width_tile: tl.constexpr,
+    row_tile: tl.constexpr,
+) -> None:
+    row = tl.program_id(1) * row_tile
+    last = tl.minimum(row + row_tile, rows)
+    term = tl.program_id(0) * term_tile + tl.arange(0, term_tile)
+    known = term < terms
+    # Past the last term, that one again: cheaper than masks.
+    sources = matrix + tl.minimum(term, terms - 1)[:, None] * width
+    column = tl.arange(0, width_tile)
+    slot = tl.arange(0, token_tile)
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    finish = tl.load(offsets + last)
+    best = tl.full([term_tile], float("-inf"), tl.float32)
+    place = tl.full([term_tile], -1, tl.int32)
+    for start in range(begin, finish, token_tile):
+        position = tl.load(tokens + tl.minimum(start + slot, finish - 1)).to(tl.int64)
+        targets = features + position[None, :] * width
+        # Terms are the rows of the product: a thread then holds many tokens of one term.
+        logits = tl.zeros([term_tile, token_tile], tl.float32)
+        for step in range(0, width, width_tile):
+            at = step + column
+            if whole:
+                left = tl.load(sources + at[None, :])
+                right = tl.load(targets + at[:, None])
+            else:
+                left = tl.load(sources + at[None, :], mask=(at < width)[None, :], other=0.0)
+                right = tl.load(targets + at[:, None], mask=(at < width)[:, None], other=0.0)
+            logits = tl.dot(left, right, logits, input_precision="ieee")
+        # Each row that has tokens in this tile; the last one may go on in the next.
+        going = (row < last) & (begin < start + token_tile)
+        while going:
+            seen = (slot >= begin - start) & (slot < end - start)
+            top = tl.max(tl.where(seen[None, :], logits, float("-inf")), 1)
+            better = top > best
+            if places is not None:
+                own = tl.where(seen, slot, token_tile)
+                first = tl.min(tl.where(logits == top[:, None], own[None, :], token_tile), 1)
+                place = tl.where(better, start + first, place)
+            best = tl.where(better, top, best)
+            going = end <= start + token_tile
+            if going:
+                kept = known & (end > begin)
+                target = row.to(tl.int64) * terms + term
+                found = tl.where(best == float("-inf"), float("nan"), best)
+                if bias is not None:
+                    found += tl.load(bias + term, mask=known, other=0.0)
+                tl.store(values + target, found, mask=kept)
+                if places is not None:
+                    token = tl.load(tokens + place, mask=kept & (place >= 0), other=-1)
+                    tl.store(places + target, token, mask=kept)
+                best = tl.full([term_tile], float("-inf"), tl.float32)
+                place = tl.full([term_tile], -1, tl.int32)
+                row += 1
+                begin = end
+                end = tl.load(offsets + row + 1, mask=row < last, other=0)
+                going = (row < last) & (begin < start + token_tile)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sum_ranges(
+    terms: tl.tensor,
+    weights: tl.tensor,
+    starts: tl.tensor,
+    matrix: tl.tensor,
+    gradient: tl.tensor,
+    width: tl.tensor,
+    vector_tile: tl.constexpr,
+    column_tile: tl.constexpr,
+    stages: tl.constexpr,
+) -> None:
+    place = tl.program_id(0)
+    column = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
+    within = column < width
+    finish = tl.load(starts + place + 1)
+    total = tl.zeros([vector_tile, column_tile], tl.float32)
+    for start in tl.range(tl.load(starts + place), finish, vector_tile, num_stages=stages):
+        entry = start + tl.arange(0, vector_tile)
+        term = tl.load(terms + entry, mask=entry < finish, other=0)
+        weight = tl.load(weights + entry, mask=entry < finish, other=0.0)
+        vectors = tl.load(
+            matrix + term[:, None] * width + column[None, :],
+            mask=(entry < finish)[:, None] & within[None, :],
+            other=0.0,
+        )
+        total += weight[:, None] * vectors.to(tl.float32)
+    target = gradient + place.to(tl.int64) * width + column
+    tl.store(target, tl.sum(total, 0), mask=within)
+
+
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def _sum_places(
+    places: tl.tensor,
+    slopes: tl.tensor,
+    features: tl.tensor,
+    gradient: tl.tensor,
+    rows: tl.tensor,
+    terms: tl.tensor,
+    width: tl.tensor,
+    term_tile: tl.constexpr,
+    column_tile: tl.constexpr,
+    stages: tl.constexpr,
+) -> None:
+    term = tl.program_id(0) * term_tile + tl.arange(0, term_tile)
+    column = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
+    known, within = term < terms, column < width
+    total = tl.zeros([term_tile, column_tile], tl.float32)
+    source = term.to(tl.int64)
+    for _ in tl.range(0, rows, num_stages=stages):
+        place = tl.load(places + source, mask=known, other=0).to(tl.int64)
+        slope = tl.load(slopes + source, mask=known, other=0.0)
+        # What has no slope is not fetched: after a relu, that is most of it.
+        vectors = tl.load(
+            features + place[:, None] * width + column[None, :],
+            mask=(slope != 0)[:, None] & within[None, :],
+            other=0.0,
+        )
+        total += slope[:, None] * vectors.to(tl.float32)
+        source += terms
+    target = gradient + term.to(tl.int64)[:, None] * width + column[None, :]
+    tl.store(target, total, mask=known[:, None] & within[None, :])

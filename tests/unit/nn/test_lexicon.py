@@ -1,0 +1,324 @@
+"""The largest logit of each text and term: in plain torch, and as a GPU's kernels compute it.
+
+Without a GPU the kernels run in Triton's interpreter, where Triton is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from isthmus.nn import lexicon
+from isthmus.nn.lexicon import largest_of
+from isthmus.nn.prediction import Prediction
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+if not ON_GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[Any]:
+    """The module of kernels, wherever they can run."""
+    pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested here")
+    from triton.runtime import interpreter
+
+    from isthmus.nn import lexicon_kernels
+
+    if ON_GPU:
+        yield lexicon_kernels
+        return
+    if not isinstance(lexicon_kernels._find, interpreter.InterpretedFunction):
+        pytest.skip("Triton was imported before its interpreter was asked for")
+    with pytest.MonkeyPatch.context() as patch:
+        teach(interpreter, patch)
+        yield lexicon_kernels
+
+
+def teach(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
+    """What the interpreter of Triton 3.6 lacks: numpy 2.4, and products of bf16."""
+    prepare, multiply = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
+
+    def with_numbers(tensor: Any, scope: Any) -> None:
+        prepare(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    def widened(handle: Any) -> Any:
+        if handle.dtype != interpreter.tl.bfloat16:
+            return handle
+        data = (handle.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(data, interpreter.tl.float32)
+
+    def with_bf16(self: Any, left: Any, right: Any, *more: Any) -> Any:
+        return multiply(self, widened(left), widened(right), *more)
+
+    patch.setattr(interpreter, "_patch_lang_tensor", with_numbers)
+    patch.setattr(interpreter.InterpreterBuilder, "create_dot", with_bf16)
+
+
+@pytest.fixture(params=["plain", "kernels"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who computes; the kernels in tiles so small that every text has several."""
+    name: str = request.param
+    if name == "kernels":
+        module = request.getfixturevalue("kernels")
+        tiles = module.Tiles(terms=32, tokens=16, width=32, warps=4, stages=2, rows=3)
+        monkeypatch.setattr(module.find_largest, "__defaults__", (tiles,))
+    monkeypatch.setattr(lexicon, "_has_kernels", lambda *tensors: name == "kernels")
+    return name
+
+
+def made(
+    inside: Tensor, terms: int = 70, width: int = 40, dtype: torch.dtype = torch.float32
+) -> Prediction:
+    generator = torch.Generator().manual_seed(3)
+    shapes = (*inside.shape, width), (terms, width), (terms,)
+    numbers = (torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes)
+    return Prediction(*(number.requires_grad_() for number in numbers))
+
+
+def ragged(lengths: list[int], longest: int) -> Tensor:
+    return (torch.arange(longest) < torch.tensor(lengths)[:, None]).to(DEVICE)
+
+
+def by_hand(given: Prediction, inside: Tensor) -> Tensor:
+    """All logits at once, in float64; of equal ones the first."""
+    features, matrix, bias = (None if tensor is None else tensor.double().cpu() for tensor in given)
+    assert features is not None
+    assert matrix is not None
+    logits = features @ matrix.T + (0 if bias is None else bias)
+    rows = []
+    for row, seen in zip(logits, inside.cpu(), strict=True):
+        numbers = row[seen]
+        rows.append(numbers.max(0).values if len(numbers) else 0 * row[0])
+    return torch.stack(rows) if rows else logits.sum(1)
+
+
+def slopes_of(found: Tensor) -> Tensor:
+    """What comes back from above: zero for every third term."""
+    generator = torch.Generator().manual_seed(4)
+    slopes = torch.randn(found.shape, generator=generator)
+    slopes[:, ::3] = 0
+    return slopes
+
+
+def gradients(value: Tensor, given: Prediction) -> list[Tensor]:
+    slopes = slopes_of(value).to(value)
+    wanted = [tensor for tensor in given if tensor is not None and tensor.requires_grad]
+    return [
+        gradient.double().cpu() for gradient in torch.autograd.grad((value * slopes).sum(), wanted)
+    ]
+
+
+def holes() -> Tensor:
+    """Texts with special tokens anywhere, of which some have nothing else."""
+    inside = torch.rand(11, 35, generator=torch.Generator().manual_seed(5)) < 0.7
+    inside[0] = inside[4] = inside[-1] = False
+    inside[6:9] = False  # all that one program reads
+    inside[2] = inside[9] = False
+    inside[2, 0] = inside[9, 34] = True
+    inside[3] = True
+    return inside.to(DEVICE)
+
+
+INSIDE: dict[str, Callable[[], Tensor]] = {
+    "ragged": lambda: ragged([1, 16, 17, 45, 3, 32, 31, 1], 45),
+    "with holes": holes,
+    "one text": lambda: ragged([40], 40),
+    "one token": lambda: ragged([1], 1),
+    "ends with a tile": lambda: ragged([16, 0, 32, 0, 0, 0, 16], 32),
+    "nothing": lambda: ragged([0, 0], 5),
+    "no texts": lambda: torch.ones(0, 4, dtype=torch.bool, device=DEVICE),
+}
+
+
+@pytest.mark.parametrize("case", INSIDE)
+@pytest.mark.parametrize(("terms", "width"), [(70, 40), (64, 64), (3, 5)])
+def test_value_and_gradients(way: str, case: str, terms: int, width: int) -> None:
+    inside = INSIDE[case]()
+    given = made(inside, terms, width)
+    found, expected = largest_of(given, inside), by_hand(given, inside)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+    for one, other in zip(gradients(found, given), gradients(expected, given), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(largest_of(given, inside), found, rtol=1e-6, atol=1e-6)
+
+
+def test_in_bf16_only_what_goes_in_is_rounded(way: str) -> None:
+    inside = holes()
+    given = made(inside, dtype=torch.bfloat16)
+    found, expected = largest_of(given, inside), by_hand(given, inside)
+    rounding = 1e-5 if way == "kernels" else 1e-2
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=rounding, atol=rounding)
+    assert way == "plain" or not torch.equal(found, found.bfloat16().float())
+    for one, other in zip(gradients(found, given), gradients(expected, given), strict=True):
+        if way == "kernels":  # rounded logits tie, and another of them may count
+            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+
+
+def test_autocast_and_types(way: str) -> None:
+    inside = holes()
+    given = made(inside)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found = largest_of(given, inside)
+    rounded = Prediction(given.features.bfloat16(), given.matrix.bfloat16(), given.bias)
+    exact = by_hand(rounded, inside)
+    rounding = 1e-5 if way == "kernels" else 2e-2
+    torch.testing.assert_close(found.double().cpu(), exact, rtol=rounding, atol=rounding)
+    (found * slopes_of(found).to(found)).sum().backward()  # type: ignore[no-untyped-call]
+    for part in given:
+        assert part is not None
+        assert part.grad is not None
+        assert part.grad.dtype == torch.float32
+        assert part.grad.shape == part.shape
+
+
+def test_of_equal_logits_the_first_counts(way: str) -> None:
+    if ON_GPU and way == "plain":
+        pytest.skip("of equal numbers, torch may take any on a GPU")
+    inside = ragged([40, 9, 40], 40)
+    inside[0, :2] = False
+    given = made(inside)
+    # In the same tile, in another, outside and before; across the end of a tile.
+    first = ([0, 1, 2], [5, 0, 15])
+    again = ([0, 0, 0, 1, 2], [9, 39, 1, 8, 16])
+    with torch.no_grad():
+        given.features[first] *= 1000
+        given.features[again] = given.features[[0, 0, 0, 1, 2], [5, 5, 5, 0, 15]]
+    (found,) = torch.autograd.grad(largest_of(given, inside).sum(), given.features)
+    assert found.any(2)[first].all()
+    assert not found.any(2)[again].any()
+
+
+def test_of_equal_texts_each_keeps_its_own_places(way: str) -> None:
+    inside = ragged([5, 5, 5], 5)
+    given = made(inside)
+    with torch.no_grad():
+        given.features[1:] = given.features[0].clone()
+    (found,) = torch.autograd.grad(largest_of(given, inside).sum(), given.features)
+    assert found[0].any()
+    torch.testing.assert_close(found[1:], found[:1].expand(2, -1, -1))
+
+
+def test_without_bias_and_with_frozen_parts(way: str) -> None:
+    inside = holes()
+    given = made(inside)._replace(bias=None)
+    assert given.bias is None
+    for frozen in ("matrix", "features", "neither"):
+        kept = (
+            given
+            if frozen == "neither"
+            else given._replace(**{frozen: getattr(given, frozen).detach()})
+        )
+        found, expected = largest_of(kept, inside), by_hand(kept, inside)
+        torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+        for one, other in zip(gradients(found, kept), gradients(expected, kept), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_what_lies_outside_does_not_matter(way: str) -> None:
+    inside = holes()
+    given = made(inside)
+    found = largest_of(given, inside)
+    wild = torch.where(inside[:, :, None], given.features, 1e30).detach().requires_grad_()
+    other = largest_of(given._replace(features=wild), inside)
+    assert torch.equal(found, other)
+    (gradient,) = torch.autograd.grad(other.sum(), wild)
+    assert not gradient[~inside].any()
+
+
+def test_a_broken_text_is_seen_in_its_row_alone(way: str) -> None:
+    inside = ragged([20, 3, 20], 20)
+    given = made(inside)
+    with torch.no_grad():
+        given.features[1] = torch.nan
+    assert largest_of(given, inside).isnan().any(1).tolist() == [False, True, False]
+
+
+def test_what_has_no_slope_is_not_fetched(kernels: Any) -> None:
+    features = torch.ones(6, 4, device=DEVICE)
+    features[3] = torch.nan
+    places = torch.tensor([[0, 3, 1], [3, 4, -1]], dtype=torch.int32, device=DEVICE)
+    slopes = torch.tensor([[2.0, 0.0, 1.0], [0.0, 5.0, 0.0]], device=DEVICE)
+    found = kernels.matrix_gradient(places, slopes, features)
+    assert found.tolist() == [[2.0] * 4, [5.0] * 4, [1.0] * 4]
+
+
+@pytest.mark.parametrize("terms", [300, 1 << 16], ids=["few terms", "many terms"])
+def test_ranges_are_summed(kernels: Any, terms: int) -> None:
+    generator = torch.Generator().manual_seed(6)
+    matrix = torch.randn(terms, 130, generator=generator).to(DEVICE)
+    sizes = torch.tensor([0, 1, 100, 0, 33, 32, 0])
+    starts = torch.cat([torch.zeros(1), sizes.cumsum(0)]).int()
+    count = int(sizes.sum())
+    chosen = torch.randint(terms, (count + 5,), generator=generator)
+    weights = torch.randn(count + 5, generator=generator)
+    found = kernels.features_gradient(
+        chosen.int().to(DEVICE), weights.to(DEVICE), starts.to(DEVICE), matrix
+    )
+    parts = torch.split((weights[:, None] * matrix.cpu()[chosen])[:count], sizes.tolist())
+    expected = torch.stack([part.sum(0) for part in parts])
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexicon, "_triton", lambda device: True)
+    matrix = torch.ones(2, 2)
+    assert not lexicon._has_kernels(matrix.bfloat16(), matrix)
+
+    class OnGpu:
+        device = torch.device("cuda", 0)
+
+        def __init__(self, dtype: torch.dtype) -> None:
+            self.dtype = dtype
+
+    found = {dtype: lexicon._has_kernels(OnGpu(dtype), matrix) for dtype in lexicon_types()}  # type: ignore[arg-type]
+    assert found == {
+        torch.bfloat16: True,
+        torch.float16: True,
+        torch.float32: False,
+        torch.float64: False,
+    }
+    monkeypatch.setattr(lexicon, "KERNELS", False)
+    assert not any(lexicon._has_kernels(OnGpu(dtype), matrix) for dtype in lexicon_types())  # type: ignore[arg-type]
+
+
+def lexicon_types() -> list[torch.dtype]:
+    return [torch.bfloat16, torch.float16, torch.float32, torch.float64]
+
+
+@pytest.mark.skipif(not ON_GPU, reason="there is no GPU here")
+def test_a_gpu_takes_the_kernels_and_is_not_asked_anything(kernels: Any) -> None:
+    inside = ragged([130, 1, 144, 75], 144)
+    given = made(inside, 1000, 768, torch.bfloat16)
+    assert lexicon._has_kernels(given.features, given.matrix)
+
+    def step() -> None:
+        torch.autograd.grad(largest_of(given, inside).relu().log1p().sum(), given[:2])
+
+    def numbers() -> list[Tensor]:
+        found = largest_of(given, inside)
+        return [found.detach().double().cpu(), *gradients(found, given)]
+
+    step()  # compiled
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    exact = by_hand(given, inside)
+    found = numbers()
+    torch.testing.assert_close(found[0], exact.detach(), rtol=1e-4, atol=1e-4)
+    # In two orders of summing, a near tie may be decided otherwise.
+    for one, other in zip(found[1:], gradients(exact, given), strict=True):
+        assert (one - other).norm() < 1e-2 * other.norm()
+    assert all(torch.equal(one, other) for one, other in zip(found, numbers(), strict=True))
