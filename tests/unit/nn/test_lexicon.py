@@ -272,6 +272,7 @@ def test_ranges_are_summed(kernels: Any, terms: int) -> None:
 
 def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "_triton", lambda device: True)
+    monkeypatch.setattr(lexicon, "KERNELS", True)
     matrix = torch.ones(2, 2)
     assert not lexicon._has_kernels(matrix.bfloat16(), matrix)
 
@@ -297,7 +298,10 @@ def lexicon_types() -> list[torch.dtype]:
 
 
 @pytest.mark.skipif(not ON_GPU, reason="there is no GPU here")
-def test_a_gpu_takes_the_kernels_and_is_not_asked_anything(kernels: Any) -> None:
+def test_a_gpu_takes_the_kernels_and_is_not_asked_anything(
+    kernels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lexicon, "KERNELS", True)
     inside = ragged([130, 1, 144, 75], 144)
     given = made(inside, 1000, 768, torch.bfloat16)
     assert lexicon._has_kernels(given.features, given.matrix)
