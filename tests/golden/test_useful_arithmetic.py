@@ -11,13 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from isthmus.benchmark.speed.arithmetic import (
+    FORWARD,
     TRAINED,
     Shape,
     attention,
     causal_pairs,
     encoder,
     pairs,
-    prediction,
 )
 from isthmus.benchmark.speed.contestants import settings_for
 from isthmus.benchmark.speed.counting import Texts, counted, operations, shape_of
@@ -142,7 +142,7 @@ def test_every_architecture_is_counted(kind: str, tokenizer: Tokenizer) -> None:
 
 
 def unasked(parts: Parts, shape: Shape, texts: Texts, terms: int) -> int:
-    """What today's step computes and nobody needs, less the products that it finds a way around."""
+    """What today's step computes and nobody needs: known, small, and not useful."""
     extra = 2 * terms * texts.labelled  # the gradient of the head's bias, as a product with ones
     if parts.decoder is not None:
         extra += 2 * terms * texts.decoder_labelled
@@ -150,8 +150,8 @@ def unasked(parts: Parts, shape: Shape, texts: Texts, terms: int) -> int:
         ahead = pairs(texts.lengths) - causal_pairs(texts.lengths)
         extra += TRAINED * attention(shape.width, ahead)
     if isinstance(parts.bottleneck, Lexicon):  # logits of [CLS] and [SEP]
-        extra += TRAINED * prediction(shape, sum(texts.lengths) - texts.inside)
-        extra -= (TRAINED - 2) * sum(texts.lengths) * shape.vocabulary  # slopes are gathered
+        outside = sum(texts.lengths) - texts.inside
+        extra += outside * (TRAINED * shape.head + FORWARD * shape.vocabulary)
     return extra
 
 
@@ -182,7 +182,7 @@ def test_what_recipes_cost_at_bert_base() -> None:
     # Once per text: the longer the texts, the less.
     assert more_than_masked_lm("bow", half) == pytest.approx(0.0005, abs=0.0001)
     assert more_than_masked_lm("bow", batch_of(144, 256)) == pytest.approx(0.0018, abs=0.0001)
-    assert more_than_masked_lm("lexmae", batch_of(144, 256)) == pytest.approx(0.53, abs=0.01)
+    assert more_than_masked_lm("lexmae", batch_of(144, 256)) == pytest.approx(0.37, abs=0.01)
 
 
 def test_every_part_is_counted_or_known_not_to_be() -> None:

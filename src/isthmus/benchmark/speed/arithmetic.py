@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 # A multiply-add is two operations. The backward pass has two products for each of the forward
 # pass: for the gradient of what went in, and for that of the matrix.
+FORWARD = 2
 TRAINED = 2 * 3
 FIXED = 2 * 2  # the matrix is not trained: it needs no gradient
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from isthmus.benchmark.speed.arithmetic import (
     FIXED,
+    FORWARD,
     TRAINED,
     Shape,
     causal_pairs,
@@ -103,11 +104,7 @@ def masked_lm_operations(shape: Shape, texts: Texts) -> int:
 
 
 def operations(parts: Parts, shape: Shape, texts: Texts) -> int | None:
-    """Useful floating-point operations of training on one batch; None where a part is unknown.
-
-    Three times the forward pass, whatever a gradient's zeros would allow to leave out (that of a
-    maximum over positions, LexMAE's, is nearly all zeros).
-    """
+    """Useful floating-point operations of training on one batch; None where a part is unknown."""
     total = TRAINED * encoder(shape, texts.lengths)
     for part in parts:
         count = _COUNTS.get(type(part))
@@ -126,9 +123,10 @@ def _projected(part: Any, shape: Shape, texts: Texts) -> int:
 
 
 def _lexicon(part: Any, shape: Shape, texts: Texts) -> int:
-    # Logits of every token; then their weights times the embeddings, which are not trained here.
-    weighted = len(texts.lengths) * shape.vocabulary
-    return TRAINED * prediction(shape, texts.inside) + FIXED * weighted
+    # Logits of every token, of which only the largest have a slope, so that there is no product
+    # behind them; then their weights times the embeddings, which are not trained here.
+    head, logits = texts.inside * shape.head, texts.inside * shape.vocabulary
+    return TRAINED * head + FORWARD * logits + FIXED * len(texts.lengths) * shape.vocabulary
 
 
 def _stack(part: Any, shape: Shape, texts: Texts) -> int:
