@@ -103,6 +103,19 @@ def test_pretraining(
     assert_same_training(one, passes)
 
 
+def test_pretraining_with_a_budget_of_tokens(
+    commands: Any, model: Path, collection: Path, shared: list[str], tmp_path: Path
+) -> None:
+    command: list[str | Path] = ["pretrain", "--recipe", "bow", "--corpus", collection, *shared]
+    command += ["--model", model, "--set", "max_length=32", "--set", "probes.documents=0"]
+    command += ["--set", "training.per_device_train_tokens=128", "--output"]
+    # Two passes of one process are one pass of two, which take the batches in turn.
+    one, two = tmp_path / "one", tmp_path / "two"
+    commands.succeed(*command, one, "--set", "training.gradient_accumulation_steps=2")
+    on_two_processes(commands, *command, two)
+    assert_same_training(one, two)
+
+
 def test_pretraining_with_decoders_and_pairs(
     commands: Any,
     model: Path,

@@ -64,13 +64,11 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
     """
     began = time.monotonic()
     settings = with_folders(written, stages or {})
+    check(settings)
     sources = negative_sources(settings.negatives, teacher=settings.teacher is not None)
-    _check_kind(settings)
     sparse_by = regularizers(settings.regularizers)
     learnt_by = losses(settings.losses, _given(settings))
     teaching = teacher_source(settings.teacher)
-    _check_teacher(settings, learnt_by, sources)
-    check_development(settings.development, settings.encoder)
     problems = Problems(settings.problems)
     collection = open_collection(settings.collection, problems)
     check_split(collection, settings)
@@ -151,6 +149,7 @@ def check(settings: FinetuneSettings) -> None:
     """Refuses settings that cannot work, before any data or weights are read."""
     sources = negative_sources(settings.negatives, teacher=settings.teacher is not None)
     _check_kind(settings)
+    _check_batch(settings)
     regularizers(settings.regularizers)
     teacher_source(settings.teacher)
     _check_teacher(settings, losses(settings.losses, _given(settings)), sources)
@@ -237,6 +236,19 @@ def _check_kind(settings: FinetuneSettings) -> None:
                 allowed=f"{key} with encoder={' or '.join(others)}",
                 remedy=f"--set encoder={others[0]}, or leave {key} out",
             )
+
+
+def _check_batch(settings: FinetuneSettings) -> None:
+    """Refuses batches whose number of queries, hence of negatives, changes from step to step."""
+    if (tokens := settings.training.per_device_train_tokens) is not None:
+        raise SettingsError(
+            f"training.per_device_train_tokens = {tokens} is for pre-training: here the texts of a "
+            "batch are each other's negatives",
+            where="training.per_device_train_tokens",
+            allowed="null",
+            remedy="--set training.per_device_train_batch_size=N, and mini_batch_size where memory "
+            "is short",
+        )
 
 
 def _given(settings: FinetuneSettings) -> set[str]:

@@ -53,8 +53,9 @@ class PretrainExamples(Examples):
 
     @property
     def lengths(self) -> npt.NDArray[np.integer]:
-        """About how many tokens of each document the encoder will see."""
-        return self.view.length(self.corpus.lengths[self.rows], self.room)
+        """About how many tokens of each document the encoder will see, special ones included."""
+        shown = self.view.length(self.corpus.lengths[self.rows], self.room)
+        return self.view.rows * (shown + len(self.prefix) + len(self.suffix))
 
     def __getitem__(self, position: tuple[int, int]) -> Example:
         """The example of (epoch, row)."""

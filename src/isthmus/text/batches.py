@@ -35,6 +35,26 @@ def bucketed_order(
     return np.concatenate([batches[i] for i in generator.permutation(len(batches))])
 
 
+def token_batches(
+    lengths: npt.NDArray[np.integer], count: int, seed: int, epoch: int
+) -> list[npt.NDArray[np.int64]]:
+    """The examples of one epoch in `count` batches of as many tokens each as can be.
+
+    Shuffled, sorted in pools and shuffled again as above, but nothing is left over. No batch is
+    empty where no example is longer than the mean of a batch.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    order = generator.permutation(len(lengths))
+    pool = max(1, len(order) * _POOL_BATCHES // count)
+    pools = (order[start : start + pool] for start in range(0, len(order), pool))
+    order = np.concatenate([chosen[np.argsort(lengths[chosen], kind="stable")] for chosen in pools])
+    ends = np.cumsum(lengths[order], dtype=np.int64)
+    # Cut behind the example that reaches each part of the whole.
+    reached = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
+    batches = np.split(order, reached + 1)
+    return [batches[number] for number in generator.permutation(count)]
+
+
 def length_sorted_batches(
     lengths: Sequence[int] | npt.NDArray[np.integer], tokens: int
 ) -> list[npt.NDArray[np.int64]]:

@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 from isthmus.progress import Bar, notice
-from isthmus.training.order import EpochOrder
+from isthmus.training.order import EpochOrder, TokenBatches
 
 
 class SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
@@ -19,7 +19,7 @@ class SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
 
     # accelerate's own set_epoch does not reach a sampler behind both a shard and a skip wrapper,
     # which is exactly what a resumed run on several processes has.
-    def __init__(self, order: EpochOrder) -> None:
+    def __init__(self, order: EpochOrder | TokenBatches) -> None:
         self.order = order
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

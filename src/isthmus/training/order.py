@@ -1,4 +1,4 @@
-"""The order in which a trainer asks for examples."""
+"""The order in which a trainer asks for examples: so many at a time, or so many tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from torch.utils.data import Sampler
 
-from isthmus.text.batches import bucketed_order
+from isthmus.errors import SettingsError
+from isthmus.text.batches import bucketed_order, token_batches
 from isthmus.training.task import Examples
 
 
@@ -26,3 +27,34 @@ class EpochOrder(Sampler[tuple[int, int]]):
     def __len__(self) -> int:
         rows = len(self.examples)
         return rows if rows <= self.batch else rows // self.batch * self.batch
+
+
+class TokenBatches(Sampler[list[tuple[int, int]]]):
+    """The batches of one epoch, each of about so many tokens; as many in every epoch.
+
+    `processes` take them in turn, so each gets as many.
+    """
+
+    def __init__(self, examples: Examples, tokens: int, seed: int, processes: int = 1) -> None:
+        longest = int(examples.lengths.max(initial=0))
+        if tokens < longest:
+            raise SettingsError(
+                f"training.per_device_train_tokens = {tokens} has no room for a text of {longest}",
+                where="training.per_device_train_tokens",
+                allowed=f"{longest} or more",
+                remedy=f"--set training.per_device_train_tokens={max(4096, longest)}, or a smaller "
+                "max_length",
+            )
+        self.examples = examples
+        self.seed = seed
+        self.epoch = 0
+        # Rounded down: a batch may be larger by a part of itself, but none is empty.
+        whole = int(examples.lengths.sum()) // tokens
+        self.count = max(whole - whole % processes, processes)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        batches = token_batches(self.examples.lengths, self.count, self.seed, self.epoch)
+        return ([(self.epoch, int(row)) for row in batch] for batch in batches)
+
+    def __len__(self) -> int:
+        return self.count

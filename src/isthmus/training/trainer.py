@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from isthmus.config.output import write_json, writing
@@ -22,7 +22,7 @@ from isthmus.nn.compiling import compile_layers
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
-from isthmus.training.order import EpochOrder
+from isthmus.training.order import EpochOrder, TokenBatches
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 
@@ -65,7 +65,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         )
         # compute_loss divides by the items of the whole optimiser step already.
         self.loss_is_scaled_for_ga = True
-        self.order = EpochOrder(examples, self._step_batch_size(), settings.seed)
+        self.order = self._order()
         self.compiled = self._pays_to_compile()
         if self.compiled:
             compile_layers(task)
@@ -99,11 +99,35 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         per_pass = self.args.train_batch_size * self.args.world_size
         return int(per_pass * self.args.gradient_accumulation_steps)
 
+    def _order(self) -> EpochOrder | TokenBatches:
+        tokens = self.settings.per_device_train_tokens
+        if tokens is None:
+            return EpochOrder(self.examples, self._step_batch_size(), self.settings.seed)
+        return TokenBatches(self.examples, tokens, self.settings.seed, self.args.world_size)
+
+    def get_train_dataloader(self) -> Any:
+        """Batches of so many texts, which transformers makes, or of so many tokens."""
+        if isinstance(self.order, EpochOrder):
+            return super().get_train_dataloader()
+        loader: DataLoader[Any] = DataLoader(
+            self.examples,  # type: ignore[arg-type]
+            batch_sampler=self.order,
+            collate_fn=self.examples.collate,
+            num_workers=self.args.dataloader_num_workers,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
+
     def _pays_to_compile(self) -> bool:
         if self.settings.torch_compile != "auto":
             return self.settings.torch_compile
-        passes = len(self.examples) / self._step_batch_size() * self.settings.num_train_epochs
-        steps = self.settings.max_steps or passes
+        per_step = self._step_batch_size()
+        if isinstance(self.order, TokenBatches):
+            passes = self.args.world_size * self.args.gradient_accumulation_steps
+            per_step = len(self.examples) / len(self.order) * passes
+        epochs = self.settings.num_train_epochs
+        steps = self.settings.max_steps or len(self.examples) / per_step * epochs
         return torch.cuda.is_available() and steps >= _WORTH_COMPILING
 
     # What the whole optimiser step holds must be known before its first pass: each pass is divided
@@ -181,6 +205,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return {name: value.item() for name, value in self._sums.items()}
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any]:
+        assert isinstance(self.order, EpochOrder)
         return self.order
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:

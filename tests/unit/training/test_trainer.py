@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.compiling import compile_layers
 from isthmus.nn.sizes import new_backbone
@@ -23,6 +24,7 @@ from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.gather import gather, rank
 from isthmus.training.looking import Looking
 from isthmus.training.settings import TrainingSettings
+from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer, last_checkpoint
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 70)
@@ -171,6 +173,54 @@ def test_the_curve_of_a_compiled_run_is_that_of_an_uncompiled_one(
         assert fused == pytest.approx(plain, rel=CURVE_TOLERANCE), name
 
 
+def test_batches_of_so_many_tokens(corpus: TokenisedCorpus, tmp_path: Path) -> None:
+    run = trainer(
+        corpus, tmp_path / "run", per_device_train_tokens=32, max_steps=None, num_train_epochs=2,
+        logging_steps=1, save_steps=3,
+    )  # fmt: skip
+    lengths = run.examples.lengths
+    assert lengths.tolist() == [len(corpus[row].tokens) + 2 for row in range(12)]
+    seen: list[Batch] = []
+    prepare = run.task.prepare
+    run.task.prepare = lambda batch: seen.append(batch) or prepare(batch)  # type: ignore[method-assign, func-returns-value]
+    run.fit()
+    count = int(lengths.sum()) // 32
+    assert run.state.global_step == len(seen) == 2 * count
+    for epoch in (seen[:count], seen[count:]):
+        tokens = [int(batch["attention_mask"].sum()) for batch in epoch]
+        assert sum(tokens) == lengths.sum(), "every text, once"
+        assert all(abs(each - lengths.sum() / count) < lengths.max() for each in tokens)
+    assert len({len(batch["input_ids"]) for batch in seen}) > 1
+
+
+def test_batches_of_so_many_tokens_are_resumed(
+    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(name: str) -> Trainer:
+        return trainer(corpus, tmp_path / name, per_device_train_tokens=32, max_steps=8)
+
+    whole, torn = made("whole"), made("torn")
+    whole.fit()
+
+    def interrupt() -> None:
+        if torn.state.global_step == 7:  # in the second epoch, of five steps each
+            raise KeyError
+
+    monkeypatch.setattr(torn, "compute_loss", interrupting(torn.compute_loss, interrupt))
+    with pytest.raises(KeyError):
+        torn.fit()
+    resumed = made("torn")
+    resumed.fit()
+    found, expected = resumed.task.state_dict(), whole.task.state_dict()
+    torch.testing.assert_close(dict(found), dict(expected), rtol=0, atol=0)
+
+
+def test_no_room_for_a_text(corpus: TokenisedCorpus, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no room for a text of") as caught:
+        trainer(corpus, tmp_path, per_device_train_tokens=8)
+    assert "per_device_train_tokens=4096" in caught.value.remedy
+
+
 def test_a_look_compiles_nothing(
     corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,5 +338,5 @@ def test_defaults_are_settings_of_transformers() -> None:
     import transformers
 
     known = set(transformers.TrainingArguments.__dataclass_fields__)
-    own = {"dropout", "min_lr_rate", "packing", "warmup_ratio"}
+    own = {"dropout", "min_lr_rate", "packing", "per_device_train_tokens", "warmup_ratio"}
     assert set(TrainingSettings.model_fields) - known <= own

@@ -248,7 +248,7 @@ class _Watched(Trainer):
     def __init__(self, task: PretrainTask, examples: PretrainExamples, *more: Any) -> None:
         super().__init__(task, examples, *more)
         self.seen: list[Batch] = []
-        self.order = _Settled(examples, self.order.batch, self.order.seed)
+        self.order = _Settled(examples, self._step_batch_size(), self.settings.seed)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
