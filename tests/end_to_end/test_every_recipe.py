@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 _SIZES: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -66,15 +67,6 @@ _NEAR_ZERO = 0.1
 # does not see is always the same in a batch that is never drawn anew, and so is its position.
 _NOT_TO_ZERO = ("bag_of_words", "replaced_token/restored", "view/one_span")
 recipe = pytest.mark.parametrize("recipe", [known.name for known in shipped_recipes("pretrain")])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices so small are no work to share, and sums in one order are equal to the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

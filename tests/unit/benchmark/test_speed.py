@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,11 @@ from isthmus.pretrain.step import PretrainTask
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY: dict[str, Any] = {
     "vocabulary": 300, "batch": 4, "steps": 3, "rounds": 2, "warm_up": 1,
     "pretrain": {"training": {"bf16": False}},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -37,18 +37,10 @@ from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 DOCUMENTS = 150
 COPY = "copy"  # of the text that answers the first query of dev
 STEPS = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums in one order are equal to the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

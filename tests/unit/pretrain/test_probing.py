@@ -46,6 +46,7 @@ from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.trainer import STOPPED_EARLY, Trainer, last_checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 DOCUMENTS = 420
 STEPS = 8
 AUTOENCODING: dict[str, Any] = {
@@ -80,15 +81,6 @@ class Scripted(Probe):
         return {"": self.script.get(step, 0.0), "beside": 1.0}
 
     trainer: Trainer
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums in one order are equal to the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
