@@ -85,8 +85,15 @@ def plan(terms: Array, weights: Array, lists: Lists, shape: Shape) -> Plan:
 @compiled
 def in_order(totals: Array) -> Array:
     """All blocks: the most promising, which raise the threshold; the others, quicker in turn."""
-    order = np.argsort(-totals, kind="mergesort")
-    order[_PROMISING:].sort()
+    order, left = np.arange(len(totals)), totals.copy()
+    count = min(_PROMISING, len(totals))
+    for turn in range(count):
+        order[turn] = np.argmax(left)
+        left[order[turn]] = -1
+    for block in range(len(totals)):
+        if left[block] >= 0:
+            order[count] = block
+            count += 1
     return order
 
 
@@ -381,6 +388,34 @@ def strongest(
                 slot -= 1
             kept[slot] = weights[place]
             found[row, slot] = terms[place]
+
+
+@compiled
+def nearest(
+    strong: Array, lists: Array, groups: Array, worth: Array, count: int, found: Array
+) -> None:
+    """Fills in, per row, which of so many groups shares the terms of most worth with it.
+
+    `groups` are those that hold a term, from where to where is in `lists`; the last term is none.
+    """
+    none = len(worth) - 1
+    shared = np.empty(-(-count // CELL) * CELL, worth.dtype)
+    for row in range(len(strong)):
+        shared[:] = 0
+        for term in strong[row]:
+            if term == none:
+                break
+            for place in range(np.uint64(lists[term]), np.uint64(lists[term + 1])):
+                shared[np.uint32(groups[place])] += worth[term]
+        most = shared[0]
+        found[row] = 0
+        for first in range(0, len(shared), CELL):
+            best = highest(shared, first)
+            if best > most:
+                most = best
+                found[row] = first
+        while shared[found[row]] < most:
+            found[row] += 1
 
 
 @compiled
