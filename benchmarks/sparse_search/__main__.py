@@ -6,8 +6,10 @@ import argparse
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from os import getloadavg
 from pathlib import Path
 from typing import Any
@@ -33,15 +35,16 @@ def main() -> None:
     print(report["machine"])
     for documents in options.documents:
         folder = Path(tempfile.mkdtemp(prefix="sparse_search-"))
+        report["sizes"].append({})
         try:
-            report["sizes"].append(_compare(options, documents, folder))
+            for size in _compare(options, documents, folder):
+                report["sizes"][-1] = size
+                if options.output:
+                    options.output.write_text(json.dumps(report, indent=1) + "\n")
+                    options.output.with_suffix(".md").write_text(markdown(report))
         finally:
             shutil.rmtree(folder)
-        table = markdown(report)
-        if options.output:
-            options.output.write_text(json.dumps(report, indent=1) + "\n")
-            options.output.with_suffix(".md").write_text(table)
-    print("\n" + table)
+    print("\n" + markdown(report))
 
 
 def _options() -> argparse.Namespace:
@@ -87,7 +90,8 @@ def _machine(jar: str | None) -> str:
     return f"{usable_cores()} cores of {cpu}; {', '.join(versions)}"
 
 
-def _compare(options: argparse.Namespace, count: int, folder: Path) -> dict[str, Any]:
+def _compare(options: argparse.Namespace, count: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """What is known so far, after every step: a run that is cut short loses one."""
     if options.vectors:
         vectors.write_real(folder, options.vectors, count, options.queries)
         kind = "real" if count <= options.real else f"noisy copies of {options.real:,} real ones"
@@ -108,18 +112,27 @@ def _compare(options: argparse.Namespace, count: int, folder: Path) -> dict[str,
     print(f"{count:,} documents", flush=True)
     truth = brute_force(documents, queries, _DEPTHS)
     turns = Turns(documents, queries, options.rounds)
-    built = {name: _build(name, options, folder) for name in options.systems}
+    built: dict[str, Row] = {}
+    for name in options.systems:
+        built[name] = _build(name, options, folder)
+        yield {**size, "rows": _rows(built, [])}
+    measured: dict[int, list[Row]] = {}
     with ExitStack() as stack:
         for name, facts in built.items():
             if "failed" not in facts:
                 worker = stack.enter_context(_worker(name, options, folder))
                 turns.open(name, worker, facts)
-        measured = [row for depth in _DEPTHS for row in turns.measure(depth, truth[depth])]
-        turns.weigh()
+        for depth in _DEPTHS:
+            for rows in turns.measure(depth, truth[depth]):
+                measured[depth] = rows
+                turns.weigh()
+                yield {**size, "rows": _rows(built, chain(*measured.values()))}
+
+
+def _rows(built: dict[str, Row], measured: Iterable[Row]) -> list[Row]:
     rows = [{**built[row["system"]], **row} for row in measured]
     known = {row["system"] for row in rows}
-    rows += [{"system": name, **facts} for name, facts in built.items() if name not in known]
-    return {**size, "rows": rows}
+    return rows + [{"system": name, **facts} for name, facts in built.items() if name not in known]
 
 
 def _worker(name: str, options: argparse.Namespace, folder: Path) -> Worker:

@@ -42,7 +42,7 @@ def _section(size: dict[str, Any]) -> str:
     notes |= {
         f"{row['system']}, k={row['k']}: no effort finds {WANTED}, this one finds most": None
         for row in size["rows"]
-        if row.get("effort") and row["recall"] < WANTED
+        if row.get("effort") and row.get("recall", 1) < WANTED
     }
     return "\n".join([*lines, *(f"\n{note}" for note in notes)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,21 +40,18 @@ class Turns:
             facts["open_seconds"] = seconds
             self._open[name] = _Open(worker, *about)
 
-    def measure(self, depth: int, truth: Truth) -> list[Row]:
-        """A row per system, for so many results."""
+    def measure(self, depth: int, truth: Truth) -> Iterator[list[Row]]:
+        """A row per system, for so many results; again after every round, with what is known."""
         efforts = {name: self._effort(name, depth, truth) for name in list(self._open)}
-        seconds = self._latencies(depth, efforts)
-        rates, shares = self._rates(depth, efforts, truth)
-        rows = []
-        for name in self._open:
-            row = {"system": name, "k": depth, "effort": efforts[name], "recall": shares[name]}
-            row["qps_core"], row["qps_all"] = rates[name]
-            if name in seconds:
-                row["p50_ms"], row["p99_ms"] = 1000 * np.percentile(seconds[name], [50, 99])
-            rows.append(row)
-        for peer in ("plain", "isthmus"):
-            _compare(rows, peer)
-        return rows
+        rows = {n: Row(system=n, k=depth, effort=effort) for n, effort in efforts.items()}
+        for seconds in self._latencies(depth, efforts):
+            for name, taken in seconds.items():
+                rows[name]["p50_ms"], rows[name]["p99_ms"] = 1000 * np.percentile(taken, [50, 99])
+            yield self._compared(rows)
+        for rates, shares in self._rates(depth, efforts, truth):
+            for name, (one, all_) in rates.items():
+                rows[name].update(qps_core=one, qps_all=all_, recall=shares[name])
+            yield self._compared(rows)
 
     def weigh(self) -> None:
         """Adds to the facts how much memory each holds by now."""
@@ -82,8 +79,8 @@ class Turns:
                     return effort
         return max(tried, key=lambda each: each[1])[2]
 
-    def _latencies(self, depth: int, efforts: dict[str, Effort]) -> dict[str, np.ndarray]:
-        """Seconds per query, the best of all rounds."""
+    def _latencies(self, depth: int, efforts: dict[str, Effort]) -> Iterator[dict[str, np.ndarray]]:
+        """Seconds per query, the best so far, after every round."""
         count = len(self._numbers)
         asked = [name for name, system in self._open.items() if system.one_at_a_time]
         taken = {name: np.full(count, np.inf) for name in asked}
@@ -94,12 +91,12 @@ class Turns:
                     answer = self._call(name, "ask", numbers, depth, efforts[name])
                     if answer is not None:
                         taken[name][numbers] = np.minimum(taken[name][numbers], answer[0])
-        return taken
+            yield taken
 
     def _rates(
         self, depth: int, efforts: dict[str, Effort], truth: Truth
-    ) -> tuple[dict[str, list[float]], dict[str, float]]:
-        """Queries per second on one thread and on all, the best of all rounds; recall."""
+    ) -> Iterator[tuple[dict[str, list[float]], dict[str, float]]]:
+        """Queries per second on one thread and on all, the best so far, and recall, per round."""
         rates = {name: [0.0, 0.0] for name in self._open}
         shares = dict.fromkeys(self._open, 1.0)
         for turn in range(self._rounds):
@@ -112,7 +109,14 @@ class Turns:
                         rates[name][place] = max(rates[name][place], answer[0])
                         share = self._recall(self._numbers, answer[1], truth)
                         shares[name] = min(shares[name], share)
-        return rates, shares
+            yield rates, shares
+
+    def _compared(self, rows: dict[str, Row]) -> list[Row]:
+        """Rows of those that have not failed, each beside the plain index and isthmus."""
+        left = [row for name, row in rows.items() if name in self._open]
+        for peer in ("plain", "isthmus"):
+            _compare(left, peer)
+        return left
 
     def _recall(self, numbers: Sequence[int], rows: Sequence[np.ndarray], truth: Truth) -> float:
         return recall(self._documents, self._queries, numbers, rows, truth)
@@ -134,4 +138,5 @@ def _compare(rows: Sequence[Row], peer: str) -> None:
         for row in rows:
             if "p50_ms" in row:
                 row[f"p50_to_{peer}"] = row["p50_ms"] / base["p50_ms"]
-            row[f"by_rate_to_{peer}"] = base["qps_core"] / row["qps_core"]
+            if "qps_core" in row:
+                row[f"by_rate_to_{peer}"] = base["qps_core"] / row["qps_core"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from isthmus.indexes.inverted import building as inverting
 from isthmus.indexes.inverted import index as inverted
+from isthmus.indexes.inverted import ordering
 from isthmus.indexes.inverted.building import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
@@ -27,9 +28,11 @@ BLOCKS = st.sampled_from([256, 512, 1024])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_blocks_are_shared_out() -> Iterator[None]:
+def few_are_treated_as_many() -> Iterator[None]:
+    """A handful of blocks is shared out among threads, a few hundred documents form groups."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inverted, "_BLOCKS_APIECE", 1)
+        patch.setattr(ordering, "_HALVED", 256)
         yield
 
 

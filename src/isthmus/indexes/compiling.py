@@ -43,8 +43,8 @@ def _prefetch(_: Any, array: Any, place: Any) -> Any:
         item = builder.gep(builder.bitcast(data, byte), [builder.mul(arguments[1], size)])
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # To read, to be kept near, data.
-        builder.call(function, [item, word(0), word(3), word(1)])
+        # To read, to be kept in the second cache (the first is taken by scores), data.
+        builder.call(function, [item, word(0), word(2), word(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate

@@ -92,6 +92,15 @@ def test_ties_go_by_id_however_many(tmp_path: Path, description: Description) ->
         assert ranking.document_ids == tuple(f"{number:03}" for number in range(depth))
 
 
+def test_bounds_are_rounded_up(tmp_path: Path, description: Description) -> None:
+    """The second best is alone in its block; a 255th less, and its cell would be out of reach."""
+    rows = [[60_000.0, 9, 0, 0, 0, 0]] * 256 + [[50_000.0, 0, 9, 0, 0, 0]] * 256
+    rows[100], rows[400] = [65_535.0, 9, 0, 0, 0, 0], [60_100.0, 0, 9, 0, 0, 0]
+    index = build(tmp_path / "index", description, rows, scale=1)
+    found = ask(index, 1, 0, 0, 0, 0, 0, depth=2)
+    assert found == Ranking("q", (chr(97 + 100), chr(97 + 400)), (65_535.0, 60_100.0))
+
+
 @pytest.mark.parametrize("weight", [2.55, 2.56, 5.1, 7.65, 7.66, 655.35])
 def test_large_weights(tmp_path: Path, description: Description, weight: float) -> None:
     """One byte, several, two bytes, and sums beyond 32 bits."""

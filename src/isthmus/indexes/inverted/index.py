@@ -99,6 +99,9 @@ class InvertedIndex(VectorIndex):
         from isthmus.indexes.inverted import kernels  # brings numba, which opening does without
 
         exact, least = self._arithmetic(terms, weights)
+        if exact is not np.float64:  # where sums would depend on it
+            strong_first = np.argsort(-weights.astype(exact))
+            terms, weights = terms[strong_first], weights[strong_first]
         weights = weights.astype(exact)
         # A floor beyond what this type holds is above every score.
         highest = np.inf if exact is np.float64 else np.iinfo(exact).max

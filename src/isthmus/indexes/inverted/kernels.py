@@ -2,9 +2,9 @@
 
 A block is small enough for the scores of its documents to stay in the processor's nearest cache.
 It is searched so: its short lists are added to the scores; a cell's best score so far, plus the
-bounds of the long lists, says what its documents can reach at most; long lists are added to the
-cells where that is enough to be among the best. Whatever reaches the threshold is scored in full,
-so nothing is lost.
+bounds of the long lists, says what its documents can reach at most; long lists, those of the
+strongest terms first, are added to the cells where that is enough to be among the best, in stages
+after which fewer are left. Whatever reaches the threshold is scored in full, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from isthmus.indexes.inverted.lists import (
 _BYTE = 255
 _BUCKETS = 256
 _PROMISING = 4  # blocks that are searched first
+_STAGES = 2  # in which long lists are added: after each, cells are given up
 _LINE = 16  # masks that come with one access to memory
 
 
@@ -85,8 +86,15 @@ def plan(terms: Array, weights: Array, lists: Lists, shape: Shape) -> Plan:
 @compiled
 def in_order(totals: Array) -> Array:
     """All blocks: the most promising, which raise the threshold; the others, quicker in turn."""
-    order = np.argsort(-totals, kind="mergesort")
-    order[_PROMISING:].sort()
+    order, left = np.arange(len(totals)), totals.copy()
+    count = min(_PROMISING, len(totals))
+    for turn in range(count):
+        order[turn] = np.argmax(left)
+        left[order[turn]] = -1
+    for block in range(len(totals)):
+        if left[block] >= 0:
+            order[count] = block
+            count += 1
     return order
 
 
@@ -124,8 +132,9 @@ def scan(
     `depth` documents reach, and heeds the others'.
     """
     scores = np.empty(shape.block, query.totals.dtype)
-    bounds = np.empty(shape.block // CELL, query.totals.dtype)
-    cells = np.empty(len(bounds), np.int64)
+    rests = np.zeros((_STAGES + 1, shape.block // CELL), query.totals.dtype)
+    all_cells = np.arange(rests.shape[1])
+    cells = np.empty_like(all_cells)
     found = np.empty(2 * depth + 128 + shape.block, np.int64)
     reached = np.empty(len(found), query.totals.dtype)
     totals, documents, has_allowed = query.totals, allowed.documents, allowed.blocks
@@ -141,18 +150,13 @@ def scan(
         if turn + 1 < len(blocks):
             _ask_for(query, blocks[turn + 1], postings)
         _add_short(query.short, block, postings, scores)
-        _bound(query.long, block, postings.cell_bounds, scores, bounds)
-        promising = 0
-        for cell in range(len(bounds)):
-            # Written whether it counts or not: a jump taken at random costs more.
-            cells[promising] = cell
-            promising += bounds[cell] >= threshold
-        _add_long(query.long, block, postings, cells[:promising], scores)
+        _bound(query.long, block, postings.cell_bounds, rests)
+        promising = _open(all_cells, rests[0], scores, threshold, cells)
+        for stage in range(_STAGES):
+            _add_long(query.long, block, stage, postings, cells[:promising], scores)
+            promising = _open(cells[:promising], rests[stage + 1], scores, threshold, cells)
         for cell in cells[:promising]:
-            best = highest(scores, cell * CELL)
-            if best < threshold:
-                continue
-            high = max(high, best)
+            high = max(high, highest(scores, cell * CELL))
             for member in range(cell * CELL, cell * CELL + CELL):
                 score, position = scores[member], block * shape.block + member
                 found[count] = position
@@ -199,24 +203,46 @@ def _add_short(short: Short, block: int, postings: Postings, scores: Array) -> N
 
 
 @compiled
-def _bound(long: Long, block: int, cell_bounds: Array, scores: Array, bounds: Array) -> None:
-    """What the documents of each cell can reach at most: the best so far, and the long lists."""
-    records, units = long.records, long.units
-    for cell in range(len(bounds)):
-        bounds[cell] = highest(scores, cell * CELL)
-    for entry in range(long.blocks[block], long.blocks[block + 1]):
-        unit, row = units[entry], cell_bounds[records[entry]]
-        for cell in range(len(bounds)):
-            bounds[cell] += unit * row[cell]
+def _stage(long: Long, block: int, stage: int) -> tuple[int, int]:
+    """The long lists of a block that a stage adds."""
+    first, count = long.blocks[block], long.blocks[block + 1] - long.blocks[block]
+    return first + stage * count // _STAGES, first + (stage + 1) * count // _STAGES
 
 
 @compiled
-def _add_long(long: Long, block: int, postings: Postings, cells: Array, scores: Array) -> None:
-    """Adds the long lists to the scores of some cells."""
+def _bound(long: Long, block: int, cell_bounds: Array, rests: Array) -> None:
+    """What the long lists, from each stage on, add to the documents of each cell at most."""
+    records, units = long.records, long.units
+    for stage in range(_STAGES - 1, -1, -1):
+        rest = rests[stage]
+        rest[:] = rests[stage + 1]
+        first, end = _stage(long, block, stage)
+        for entry in range(first, end):
+            unit, row = units[entry], cell_bounds[records[entry]]
+            for cell in range(len(rest)):
+                rest[cell] += unit * row[cell]
+
+
+@compiled
+def _open(cells: Array, rest: Array, scores: Array, threshold: Any, found: Array) -> int:
+    """How many of the cells can still reach the threshold; they come first in `found`."""
+    count = 0
+    for cell in cells:
+        # Written whether it counts or not: a jump taken at random costs more.
+        found[count] = cell
+        count += highest(scores, cell * CELL) + rest[cell] >= threshold
+    return count
+
+
+@compiled
+def _add_long(
+    long: Long, block: int, stage: int, postings: Postings, cells: Array, scores: Array
+) -> None:
+    """Adds the long lists of a stage to the scores of some cells."""
     cell_masks, cell_starts = postings.cell_masks, postings.cell_starts
     weights, records, starts = postings.masked_weights, long.records, long.starts
     width, last = cell_masks.shape[1], -1
-    first_entry, end = long.blocks[block], long.blocks[block + 1]
+    first_entry, end = _stage(long, block, stage)
     for cell in cells:
         if cell // _LINE != last:
             last = cell // _LINE
@@ -381,6 +407,34 @@ def strongest(
                 slot -= 1
             kept[slot] = weights[place]
             found[row, slot] = terms[place]
+
+
+@compiled
+def nearest(
+    strong: Array, lists: Array, groups: Array, worth: Array, count: int, found: Array
+) -> None:
+    """Fills in, per row, which of so many groups shares the terms of most worth with it.
+
+    `groups` are those that hold a term, from where to where is in `lists`; the last term is none.
+    """
+    none = len(worth) - 1
+    shared = np.empty(-(-count // CELL) * CELL, worth.dtype)
+    for row in range(len(strong)):
+        shared[:] = 0
+        for term in strong[row]:
+            if term == none:
+                break
+            for place in range(np.uint64(lists[term]), np.uint64(lists[term + 1])):
+                shared[np.uint32(groups[place])] += worth[term]
+        most = shared[0]
+        found[row] = 0
+        for first in range(0, len(shared), CELL):
+            best = highest(shared, first)
+            if best > most:
+                most = best
+                found[row] = first
+        while shared[found[row]] < most:
+            found[row] += 1
 
 
 @compiled
