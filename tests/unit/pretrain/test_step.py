@@ -73,7 +73,8 @@ def test_a_text_that_fits_is_never_cropped(crop: str, room: int) -> None:
 def test_batches_are_framed_and_padded(corpus: TokenisedCorpus) -> None:
     examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=16, seed=7)
     assert len(examples) == 5
-    assert examples.lengths.tolist() == [min(n, 14) for n in corpus.lengths]
+    framed = [min(n, 14) + 2 for n in corpus.lengths]
+    assert examples.lengths.tolist() == framed
     rows = [0, 1, 2, 3]
     batch = examples.collate([examples[2, row] for row in rows])
     assert batch["keys"].tolist() == [key(7, 2, row) for row in rows]
