@@ -181,8 +181,8 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
             f"the index has format version {version}, which isthmus {__version__} no longer reads "
             f"for {_NAMES[manifest.kind]} index",
             where=str(file),
-            allowed=f"format version {oldest} to {FORMAT}",
-            remedy="build the index again, with isthmus index",
+            allowed=", ".join(f"format version {known}" for known in range(oldest, FORMAT + 1)),
+            remedy="build it again: isthmus index with another --output, or remove this folder",
         )
     for name, stored in manifest.files.items():
         part = folder / name

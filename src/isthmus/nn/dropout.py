@@ -20,7 +20,9 @@ def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
 
     On a CPU the rate is rounded to 1/65536, and the scale is that of the rounded rate.
     """
-    if not training or states.device.type != "cpu" or not 0 < rate < 1:
+    ours = states.device.type == "cpu" and 0 < rate < 1
+    # What is compiled has torch's own fused with all else.
+    if not training or not ours or torch.compiler.is_compiling():
         return functional.dropout(states, rate, training)
     dropped = min(round(rate * _STEPS), _STEPS - 1)
     size = states.numel()

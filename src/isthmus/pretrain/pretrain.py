@@ -157,11 +157,14 @@ def run(settings: PretrainSettings) -> Path:
 
 
 def _say_why_none(probes: ProbeSettings, documents: int) -> None:
-    wanted = min(probes.documents, documents // 20)
-    reason = (
-        f"{wanted} held-out documents would measure nothing ({documents:,} in all, of which at "
-        f"most a twentieth, or probes.documents = {probes.documents}); it takes {FEWEST}"
-    )
+    reason = f"fewer than {FEWEST} held-out documents would measure nothing, and "
+    if probes.documents < FEWEST:
+        reason += f"probes.documents = {probes.documents}"
+    else:
+        reason += (
+            f"a twentieth of the corpus is {documents // 20}: it would have to have "
+            f"{20 * FEWEST:,} documents, and has {documents:,}"
+        )
     if probes.best_by is not None:
         raise SettingsError(
             f"probes.best_by = {probes.best_by!r} cannot be followed: {reason}",

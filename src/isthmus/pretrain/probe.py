@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -56,8 +56,8 @@ class Probe(Part, ABC):
         """Whether a recipe has what is measured."""
         return True
 
-    def remark(self, last: float) -> str | None:
-        """What a user should know who ends with this number; None: nothing beyond it."""
+    def remark(self, values: Sequence[float]) -> str | None:
+        """What a user should know who saw these numbers, look by look; None: nothing beyond."""
         return None
 
     @abstractmethod

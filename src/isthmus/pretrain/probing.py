@@ -65,6 +65,8 @@ def report_probes(
     told = report_curves(history, _TOPIC, probes, output, "probes")
     if not told:
         return ""
-    last = looks(history)[-1]
-    remarks = [probe.remark(last[f"{PREFIX}{name}"]) for name, probe in probes.items()]
+    seen = looks(history)
+    remarks = [
+        probe.remark([look[f"{PREFIX}{name}"] for look in seen]) for name, probe in probes.items()
+    ]
     return "\n".join([told, *(remark for remark in remarks if remark is not None)])

@@ -86,6 +86,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 self.state = state
                 finished: list[dict[str, float]] = state.log_history
                 return finished
+        if self.args.gradient_accumulation_steps > 1 and isinstance(self.order, EpochOrder):
+            notice(
+                f"a step is {self.args.gradient_accumulation_steps} passes of "
+                f"{self.args.train_batch_size} texts, {self._step_batch_size():,} in all "
+                "(training.gradient_accumulation_steps)"
+            )
         interruption = Interruption()
         self.add_callback(interruption)
         progress = ShowProgress(self.description)

@@ -142,3 +142,9 @@ def test_a_saved_model_is_anyones(kind: Attention, tmp_path: Path) -> None:
     assert type(next(m for m in model.modules() if isinstance(m, nn.Dropout))) is nn.Dropout
     use_quick_dropout(model)
     assert {type(m) for m in model.modules() if isinstance(m, nn.Dropout)} == {Dropout}
+
+
+def test_compiled_it_is_one_graph() -> None:
+    compiled = torch.compile(lambda states: drop(states, 0.5), backend="eager", fullgraph=True)
+    found = compiled(torch.ones(1000))
+    assert set(found.unique().tolist()) == {0.0, 2.0}

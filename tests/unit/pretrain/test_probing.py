@@ -29,6 +29,7 @@ from isthmus.pretrain.pretrain import run
 from isthmus.pretrain.probe import HeldOut, Probe, assemble_probes
 from isthmus.pretrain.probes.bottleneck import Bottleneck
 from isthmus.pretrain.probes.masked_lm import MaskedLm
+from isthmus.pretrain.probes.retrieval import Retrieval
 from isthmus.pretrain.probing import (
     BEST,
     PREFIX,
@@ -559,6 +560,24 @@ def test_a_decoder_that_does_without_the_vector_is_remarked_upon(
     assert ("does without the bottleneck" in told) == remarked
 
 
+@pytest.mark.parametrize(
+    ("values", "remarked"),
+    [
+        ([0.7, 0.5, 0.6], True),
+        ([0.7, 0.5, 0.7], False),
+        ([0.1, 0.5, 0.4], False),
+        ([0.7], False),
+        ([math.nan, 0.1], False),
+    ],
+)
+def test_a_model_that_retrieved_better_before_is_remarked_upon(
+    tmp_path: Path, values: list[float], remarked: bool
+) -> None:
+    history = [{"step": n, "probe/retrieval": value} for n, value in enumerate(values)]
+    told = report_probes(history, {"retrieval": Retrieval(Retrieval.Settings())}, tmp_path)
+    assert ("best before training" in told) == remarked
+
+
 def test_without_matplotlib_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -646,7 +665,9 @@ def test_a_corpus_too_small_to_hold_some_out_trains_without(
     lines = (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:399]
     (tmp_path / "small.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     run(settings(tmp_path / "run", corpus=str(tmp_path / "small.jsonl")))
-    assert "no probes: 19 held-out documents would measure nothing" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no probes: fewer than 20 held-out documents would measure nothing" in told
+    assert "a twentieth of the corpus is 19: it would have to have 400 documents" in told
     results = json.loads((tmp_path / "run" / "isthmus.json").read_text())["results"]
     assert (results["documents"], results["held_out"]) == (399, 0)
     assert not (tmp_path / "run" / "probes.tsv").exists()

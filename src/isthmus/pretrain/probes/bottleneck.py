@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from isthmus.pretrain.parts import decoder_prediction
 from isthmus.pretrain.probe import HeldOut, Probe, on_device
 from isthmus.pretrain.recipe import Parts
@@ -22,14 +24,15 @@ class Bottleneck(Probe):
         """Only where there is a decoder."""
         return parts.decoder is not None
 
-    def remark(self, last: float) -> str | None:
+    def remark(self, values: Sequence[float]) -> str | None:
         """Whether training has reached the vector at all."""
-        if not last < _UNUSED:  # nor where there is no number
+        if not values[-1] < _UNUSED:  # nor where there is no number
             return None
         return (
-            "the decoder does without the bottleneck, so the vectors have learnt nothing from it: "
-            "train longer, mask more for the decoder, or take bow or retromae, which need the "
-            "vector from the first step"
+            "the decoder does without the bottleneck, so it has taught the vectors nothing yet: "
+            "train on (it may begin after hundreds of steps), hide more from it "
+            "(decoder_corruption.rate), or take a layer from it (decoder.layers); of the dense "
+            "recipes, bow and retromae need the vector from the first step"
         )
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -29,6 +30,17 @@ class Retrieval(Probe):
     Settings = RetrievalSettings
     settings: RetrievalSettings
     better = "higher"
+
+    def remark(self, values: Sequence[float]) -> str | None:
+        """Whether the model was better before."""
+        if len(values) < 2 or not values[0] > max(values[1:]):
+            return None
+        return (
+            "retrieval was best before training: too few steps, or the vector of another pooling "
+            "is trained than the model was made for (bow on an encoder that pools by the mean: "
+            "--set objectives.bag_of_words.vector=mean); --set probes.best_by=retrieval keeps the "
+            "best model"
+        )
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
         """The mean over the queries; no number where the documents gave none."""
