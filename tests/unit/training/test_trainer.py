@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -199,20 +200,7 @@ def test_batches_of_so_many_tokens_are_resumed(
     def made(name: str) -> Trainer:
         return trainer(corpus, tmp_path / name, per_device_train_tokens=32, max_steps=8)
 
-    whole, torn = made("whole"), made("torn")
-    whole.fit()
-
-    def interrupt() -> None:
-        if torn.state.global_step == 7:  # in the second epoch, of five steps each
-            raise KeyError
-
-    monkeypatch.setattr(torn, "compute_loss", interrupting(torn.compute_loss, interrupt))
-    with pytest.raises(KeyError):
-        torn.fit()
-    resumed = made("torn")
-    resumed.fit()
-    found, expected = resumed.task.state_dict(), whole.task.state_dict()
-    torch.testing.assert_close(dict(found), dict(expected), rtol=0, atol=0)
+    check_resumed_to_the_bit(made, 7, monkeypatch)  # in the second epoch, of five steps each
 
 
 def test_no_room_for_a_text(corpus: TokenisedCorpus, tmp_path: Path) -> None:
@@ -283,18 +271,24 @@ def test_a_packed_run_resumes_to_the_bit(
                 module.p = 0.1
         return made
 
-    whole = with_dropout("whole")
+    check_resumed_to_the_bit(with_dropout, 2, monkeypatch)
+
+
+def check_resumed_to_the_bit(
+    made: Callable[[str], Trainer], step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = made("whole")
     whole.fit()
-    torn = with_dropout("torn")
+    torn = made("torn")  # only now: a trainer seeds torch when it is made
 
     def interrupt() -> None:
-        if torn.state.global_step == 2:
+        if torn.state.global_step == step:
             raise KeyError
 
     monkeypatch.setattr(torn, "compute_loss", interrupting(torn.compute_loss, interrupt))
     with pytest.raises(KeyError):
         torn.fit()
-    resumed = with_dropout("torn")
+    resumed = made("torn")
     resumed.fit()
     found, expected = resumed.task.state_dict(), whole.task.state_dict()
     torch.testing.assert_close(dict(found), dict(expected), rtol=0, atol=0)
