@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
 
 from isthmus.config import Settings
-from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
+from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, pad, write_modules
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
@@ -101,8 +101,29 @@ class SparseEncoder(Encoder):
 
     def represent_documents(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The weights [rows, vocabulary]."""
-        inside = self._regular(ids, mask) if self.settings.form == "lexmae" else mask.bool()
-        return term_weights(self.backbone, self.backbone(ids, mask), inside)
+        return term_weights(self.backbone, self.backbone(ids, mask), self._inside(ids, mask))
+
+    def lower_bias(self, rows: Sequence[Tokens], terms: int) -> tuple[float, float]:
+        """The terms that texts have on average, and what is taken off the head's bias for fewer.
+
+        Masked LM learns differences of logits; how many are above 0, and so terms, is left to
+        chance. A head of which nearly all are scores in the thousands, and a regularizer that is
+        strong enough to mend that takes the useful terms along. The same number off every logit
+        changes no probability. Nothing is taken off where there are no more than `terms`, nor of a
+        head without a bias.
+        """
+        ids, mask = pad(rows, self.tokenizer.pad_id)
+        with self._inference() as device:
+            ids, mask = ids.to(device), mask.to(device)
+            states = self.backbone(ids, mask)
+            bias = self.backbone.predict(states).bias
+            logits = largest_logits(self.backbone, states, self._inside(ids, mask)).flatten()
+            before = float((logits > 0).sum()) / len(rows)
+            if bias is None or before <= terms:
+                return before, 0.0
+            first_outside = logits.kthvalue(len(logits) - terms * len(rows)).values
+            bias -= first_outside
+        return before, float(first_outside)
 
     def encode_queries(self, texts: Sequence[str]) -> csr_matrix:
         """One row of weights per query."""
@@ -147,6 +168,10 @@ class SparseEncoder(Encoder):
         super().restore(folder)
         if self.query_terms is not None:
             self.query_terms.restore(folder)
+
+    def _inside(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """True at the positions that give weight."""
+        return self._regular(ids, mask) if self.settings.form == "lexmae" else mask.bool()
 
     def _regular(self, ids: Tensor, mask: Tensor) -> Tensor:
         """True at the positions of tokens that are neither special nor padding."""

@@ -49,11 +49,15 @@ class Development:
         self.name = str(parsed)
         self.depth = int(parsed.params.get("cutoff", _DEPTH))
 
-    def watch(self, trainer: Trainer) -> None:
-        """Lets a trainer measure, keep the best model, and stop when it gets no better."""
+    def watch(self, trainer: Trainer, settled: float = 0.0) -> None:
+        """Lets a trainer measure, keep the best model, and stop when it gets no better.
+
+        `settled` is the share of the steps after which a model is what was asked for: one with ten
+        times the terms may rank better, and nobody wants it.
+        """
         # A classifier that knows nothing yet may be lucky on few queries, and then teach others.
         fresh = isinstance(self.model, CrossEncoder) and self.model.backbone.fresh_head
-        best = Best(self.name, self.better, self.settings.patience, from_step=int(fresh))
+        best = Best(self.name, self.better, self.settings.patience, from_step=settled or int(fresh))
         trainer.add_callback(Looking(trainer, TOPIC, self, self.settings.every, best))
 
     def take_best(self, trainer: Trainer) -> dict[str, Any]:

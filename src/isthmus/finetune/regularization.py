@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from isthmus.registry import Registry
 REGULARIZERS = Registry("isthmus.finetune.regularizers", "regularizer")
 SIDES = ("queries", "documents")
 _START = 1e-3  # where steering begins when no weight is given
+_GLIDE = 1 / 3  # the share of a training in which steering reaches its target
+_LAST = 0.99  # only the last look counts
 
 
 class TargetSettings(Settings):
@@ -80,6 +82,15 @@ class Regularizer:
         given = {side: float(getattr(self.settings, side)) for side in SIDES}
         steered = {side: steering.weight for side, steering in self.steering.items()}
         return {side: full for side, full in (given | steered).items() if full or side in steered}
+
+
+def settled(chosen: Sequence[Regularizer]) -> float:
+    """The share of a training after which vectors are about as sparse as they are going to be.
+
+    Weights have grown by the end of their ramp, and steering takes about as long again.
+    """
+    ends = [each.settings.ramp + (_GLIDE if each.steering else 0.0) for each in chosen]
+    return min(max(ends, default=0.0), _LAST)
 
 
 def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:

@@ -12,9 +12,9 @@ from isthmus.finetune.development import DevelopmentSettings
 from isthmus.training.settings import TrainingSettings
 
 FOREIGN: dict[str, tuple[str, ...]] = {
-    "dense": ("sparse", "regularizers"),
+    "dense": ("sparse", "regularizers", "start_terms"),
     "sparse": ("pooling", "similarity"),
-    "cross": ("pooling", "similarity", "sparse", "regularizers", "temperature"),
+    "cross": ("pooling", "similarity", "sparse", "regularizers", "start_terms", "temperature"),
 }
 """The settings that mean nothing to an encoder of each kind."""
 
@@ -50,6 +50,12 @@ class FinetuneSettings(Settings):
     teacher: dict[str, Any] | None = Field(None, description="whose scores kl and margin_mse learn")
     regularizers: dict[str, Any] = Field(
         {}, description="what keeps a sparse encoder's vectors sparse: NAME: {queries, documents}"
+    )
+    start_terms: int | None = Field(
+        1000,
+        ge=1,
+        description="terms of an average document before training, where a sparse encoder would "
+        "have more: the head's bias is lowered, which changes no probability; null: as it is",
     )
     mini_batch_size: int | None = Field(
         None,

@@ -38,9 +38,10 @@ from isthmus.finetune.pairs import (
     labelled_queries,
 )
 from isthmus.finetune.references import references, with_folders
-from isthmus.finetune.regularization import regularizers
+from isthmus.finetune.regularization import regularizers, settled
 from isthmus.finetune.reranker import CrossEncoderTask, CrossExamples
 from isthmus.finetune.settings import FOREIGN, FinetuneSettings
+from isthmus.finetune.start_terms import start_with
 from isthmus.finetune.steering import Steer
 from isthmus.finetune.task import BiEncoderTask
 from isthmus.finetune.teaching import Teacher, taught_scores, teacher_source
@@ -87,6 +88,8 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         source = f"{fingerprint} {settings.problems}"
         serialised = encoder.tokenizer.serialised
         corpus = tokenise(collection.documents(), source, serialised, settings.titles)
+        if isinstance(encoder, SparseEncoder) and settings.start_terms is not None:
+            start_with(encoder, corpus, settings.start_terms, settings.training.seed)
         remembered = corpus.remember(problems.summary())
         labelled = labelled_queries(collection, settings.split, corpus, problems)
         labelled = drawn_queries(labelled, settings.queries, settings.training.seed)
@@ -131,7 +134,7 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         trainer.add_callback(StopWhenEmpty())
         trainer.add_callback(Steer(task))
     if development is not None:
-        development.watch(trainer)
+        development.watch(trainer, settled(sparse_by))
     history = trainer.fit()
     if trainer.is_world_process_zero():
         results: dict[str, Any] = {"queries": len(examples)}

@@ -13,9 +13,8 @@ from torch import Tensor
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction, aligned, rows_at_once
 
-# Whether a GPU that can takes nn/lexicon_kernels.py; plain torch computes the same. Off until they
-# have been seen on a GPU: so far they were run by Triton's interpreter, and compiled.
-KERNELS = False
+# Whether a GPU that can takes nn/lexicon_kernels.py; plain torch computes the same.
+KERNELS = True
 
 
 def largest_logits(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:

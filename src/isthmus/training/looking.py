@@ -29,7 +29,7 @@ class Best:
     name: str
     better: Better = "higher"
     patience: int | None = None
-    from_step: int = 0  # no earlier model is kept
+    from_step: float = 0  # no earlier model is kept; below 1: a share of all steps
 
 
 class Looking(transformers.TrainerCallback):  # type: ignore[misc]
@@ -67,7 +67,7 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """When it is time, and after the last step."""
-        steps = max(1, math.ceil(self.every * state.max_steps)) if self.every < 1 else self.every
+        steps = max(1, _steps(self.every, state.max_steps))
         if state.global_step % steps == 0 or state.global_step == state.max_steps:
             self._look(state, control)
 
@@ -77,11 +77,12 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
             self._log(values, control)
             return
         watched = f"{self.topic}/{self.best.name}"
-        if state.global_step < self.best.from_step:
+        first = _steps(self.best.from_step, state.max_steps)
+        if state.global_step < first:
             self._log(values, control)
             return
         earlier = looks(state.log_history, self.topic)
-        counted = [look for look in earlier if look["step"] >= self.best.from_step]
+        counted = [look for look in earlier if look["step"] >= first]
         seen = [look[watched] for look in (*counted, values)]
         waited = len(seen) - 1 - self._best_place(seen)
         if waited == 0 and not math.isnan(seen[-1]):
@@ -132,6 +133,11 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
             with whole_folder(Path(self.trainer.args.output_dir) / BEST) as folder:
                 self.trainer.task.save(folder)
                 write_json(folder / f"{self.topic}.json", {"step": step, best.name: value})
+
+
+def _steps(given: float, steps: int) -> int:
+    """A number of steps that was given as such or, below 1, as a share of all."""
+    return math.ceil(given * steps) if given < 1 else int(given)
 
 
 def looks(history: Sequence[Mapping[str, float]], topic: str) -> list[dict[str, float]]:

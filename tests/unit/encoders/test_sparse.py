@@ -57,6 +57,23 @@ def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
     assert again.fingerprint == saved.fingerprint
 
 
+@pytest.mark.parametrize("form", ["splade", "lexmae"])
+def test_a_lower_bias_leaves_fewer_terms_and_masked_lm_as_it_was(form: str) -> None:
+    made = encoder(form=form)
+    documents = [Document("", text) for text in ("the quick brown fox", "a lazy dog jumps", "dog")]
+    rows = made.tokenise(documents)
+    states = torch.randn(5, 128, generator=torch.Generator().manual_seed(0))
+    probabilities = made.backbone.head(states).softmax(-1)
+    had = np.diff(made.encode_documents(documents).indptr)
+    before, lowered = made.lower_bias(rows, 7)
+    assert before == pytest.approx(had.mean())
+    assert lowered > 0
+    assert np.diff(made.encode_documents(documents).indptr).sum() == 3 * 7
+    torch.testing.assert_close(made.backbone.head(states).softmax(-1), probabilities)
+    assert made.lower_bias(rows, 7) == (7, 0.0), "few enough"
+    assert all(parameter.requires_grad for parameter in made.backbone.parameters())
+
+
 def test_settings_given_replace_those_stored_and_choose_the_kind(tmp_path: Path) -> None:
     encoder().save(tmp_path)
     assert isinstance(load_encoder(str(tmp_path), DenseSettings(pooling="mean")), DenseEncoder)

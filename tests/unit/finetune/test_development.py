@@ -284,6 +284,36 @@ def test_a_classifier_that_knows_nothing_is_never_the_best(
     assert results(tmp_path / "again")["development"]["step"] == 0
 
 
+@pytest.mark.parametrize(("target", "best"), [({}, 2), ({"documents": 5}, 4)])
+def test_a_model_that_is_not_sparse_yet_is_never_the_best(
+    target: dict[str, float], best: int, settings: Make, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """With all its terms it ranks best; those looks neither keep a model nor use up patience."""
+    script(monkeypatch, [0.9, 0.5, 0.3, 0.2])
+    regularizers = {"flops": {"documents": 1e-3, "target": target}}
+    run(settings(encoder="sparse", regularizers=regularizers, development={"patience": 3}))
+    found = results(tmp_path / "run")
+    assert found["development"]["step"] == best
+    assert not any(STOPPED_EARLY in line for line in found["log"])
+
+
+def test_a_sparse_encoder_starts_with_few_terms(
+    settings: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = {"encoder": "sparse", "training": {"max_steps": 1, "learning_rate": 1e-9}}
+    run(settings("as-it-is", start_terms=None, **change))
+    assert "bias is lowered" not in capsys.readouterr().err
+    run(settings("few", start_terms=3, **change))
+    assert "which leaves 3 (start_terms)" in capsys.readouterr().err
+    before, after = (
+        next(line for line in results(tmp_path / name)["log"] if "active_terms/documents" in line)
+        for name in ("as-it-is", "few")
+    )
+    assert before["active_terms/documents"] > 20
+    assert 1 < after["active_terms/documents"] < 6, "of other documents than those of the draw"
+
+
 def test_training_stops_when_it_gets_no_better(
     settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from isthmus.config import resolve
 from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetune.active_terms import StopWhenEmpty, active_terms
-from isthmus.finetune.regularization import regularizers
+from isthmus.finetune.regularization import regularizers, settled
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.stage import run
 
@@ -77,6 +77,20 @@ def test_settings_that_would_have_no_effect(values: dict[str, Any], what: str, r
         run(settings(**values))
     assert what in caught.value.what
     assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("chosen", "share"),
+    [
+        ({}, 0),
+        ({"l1": {"queries": 1, "ramp": 0}}, 0),
+        ({"flops": {"documents": 1}, "l1": {"queries": 1, "ramp": 0.2}}, 1 / 3),
+        ({"flops": {"target": {"documents": 9}}, "l1": {"queries": 1, "ramp": 0.5}}, 2 / 3),
+        ({"l1": {"queries": 1, "ramp": 1.0}}, 0.99),
+    ],
+)
+def test_when_vectors_are_as_sparse_as_they_will_be(chosen: dict[str, Any], share: float) -> None:
+    assert settled(regularizers(chosen)) == pytest.approx(share)
 
 
 def test_misspelt_forms_are_explained() -> None:
