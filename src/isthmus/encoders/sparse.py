@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
 
 from isthmus.config import Settings
-from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
+from isthmus.encoders.encoder import Encoder, EncoderSettings, write_modules
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
@@ -92,24 +91,26 @@ class SparseEncoder(Encoder):
             for name, tensor in module.state_dict().items()
         }
 
-    def represent_queries(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
         """The weights [rows, vocabulary]: those of the query's terms, or those of the encoder."""
         if self.query_terms is not None:
             weights: Tensor = self.query_terms(ids, self._regular(ids, mask))
             return weights
-        return self.represent_documents(ids, mask)
+        return self.represent_documents(ids, mask, tokens)
 
-    def represent_documents(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def represent_documents(
+        self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
         """The weights [rows, vocabulary]."""
         inside = self._regular(ids, mask) if self.settings.form == "lexmae" else mask.bool()
-        return term_weights(self.backbone, self.backbone(ids, mask), inside)
+        return term_weights(self.backbone, self.backbone(ids, mask, tokens), inside)
 
     def encode_queries(self, texts: Sequence[str]) -> csr_matrix:
         """One row of weights per query."""
         limit, kept = self.settings.query_max_length, self.settings.query_terms
         rows = self.tokenizer.encode(list(texts), limit)
         if self.query_terms is None:
-            return heaviest(self._matrix(rows), kept)
+            return heaviest(self._vectors(rows), kept)
         terms = [
             np.unique(np.setdiff1d(np.array(row, dtype=np.int32), self.tokenizer.special_ids))
             for row in rows
@@ -118,10 +119,14 @@ class SparseEncoder(Encoder):
 
     def encode_documents(self, documents: Sequence[Document]) -> csr_matrix:
         """One row of weights per document, of its title too where made with titles."""
-        return self._documents(self.tokenise(documents))
+        return heaviest(self._vectors(self.tokenise(documents)), self.settings.document_terms)
 
-    def _documents(self, rows: Sequence[Tokens]) -> csr_matrix:
-        return heaviest(self._matrix(rows), self.settings.document_terms)
+    def encode_blocks(
+        self, blocks: Iterable[Sequence[Document]]
+    ) -> Iterator[tuple[Sequence[Document], Any]]:
+        """Each block with what `encode_documents` makes of it, while the next one is tokenised."""
+        for block, matrix in super().encode_blocks(blocks):
+            yield block, heaviest(matrix, self.settings.document_terms)
 
     def terms(self, row: csr_matrix) -> list[tuple[str, float]]:
         """The tokens of one vector with their weights, highest first."""
@@ -153,12 +158,18 @@ class SparseEncoder(Encoder):
         self._special = self._special.to(ids.device)
         return mask.bool() & ~self._special[ids]
 
-    def _matrix(self, rows: Sequence[Tokens]) -> csr_matrix:
-        encoded = self._encode(rows, _nonzero)
-        # A first part without rows: there may be no texts.
-        parts = [_nonzero(torch.empty(0, self.dimension)), *(part for _, part in encoded)]
-        place = np.argsort(np.concatenate([np.empty(0, int), *(batch for batch, _ in encoded)]))
-        matrix: csr_matrix = vstack(parts, format="csr")[place]
+    @staticmethod
+    def _take(vectors: Tensor) -> csr_matrix:
+        """The same as a sparse matrix, found where the weights lie."""
+        rows, terms = vectors.nonzero(as_tuple=True)
+        number = torch.arange(len(vectors) + 1, device=rows.device)
+        found = vectors[rows, terms], terms.int(), torch.searchsorted(rows, number, out_int32=True)
+        entries = tuple(part.cpu().numpy() for part in found)
+        return csr_matrix(entries, shape=(len(vectors), vectors.shape[1]))
+
+    @staticmethod
+    def _join(parts: Sequence[csr_matrix]) -> csr_matrix:
+        matrix: csr_matrix = vstack(parts, format="csr")
         return matrix
 
     def _describe_elsewhere(self, folder: Path) -> None:
@@ -203,16 +214,6 @@ def term_weights(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
     no weights.
     """
     return largest_logits(backbone, states, inside).relu().log1p()
-
-
-def _nonzero(weights: Tensor) -> csr_matrix:
-    """The same as a sparse matrix, found where the weights lie."""
-    rows, terms = weights.nonzero(as_tuple=True)
-    values = weights[rows, terms].cpu().numpy()
-    starts = np.searchsorted(rows.cpu().numpy(), np.arange(len(weights) + 1))
-    columns: npt.NDArray[np.int32] = terms.cpu().numpy().astype(np.int32)
-    shape = (weights.shape[0], weights.shape[1])
-    return csr_matrix((values, columns, starts.astype(np.int32)), shape=shape)
 
 
 def heaviest(matrix: csr_matrix, count: int | None) -> csr_matrix:
