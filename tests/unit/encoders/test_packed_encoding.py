@@ -50,7 +50,7 @@ def made(kind: str) -> DenseEncoder | SparseEncoder:
     )
     config._attn_implementation = "sdpa"
     encoder, settings = ENCODERS[kind]
-    return encoder(Backbone(BertForMaskedLM(config)), TOKENIZER, settings)  # type: ignore[arg-type]
+    return encoder(Backbone(BertForMaskedLM(config)), TOKENIZER, settings)  # type: ignore[arg-type, return-value]
 
 
 def documents(count: int) -> list[Document]:
