@@ -114,19 +114,20 @@ def _measure(
     peer = next(iter(encoders))
     widest = max(map(len, encoders))
     print(
-        f"{'':{widest}} documents/s  ratio (least to most)      query ms  ratio        cosine: mean"
-        " least"
+        f"{'':{widest}} {'documents/s':>11} {'ratio':>6} {'least to most':>14} {'query ms':>9} "
+        f"{'ratio':>6} {'cosine':>9} {'least':>8}"
     )
     for name in encoders:
         pairs = zip(seconds[peer], seconds[name], strict=True)
         ratios = sorted(theirs / own for theirs, own in pairs)
+        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
         wait = statistics.median(waits[name])
         cosines = _cosines(vectors[name], vectors[peer])
         print(
             f"{name:{widest}} {len(documents) / statistics.median(seconds[name]):11,.0f} "
-            f"{statistics.median(ratios):6.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-            f" {1000 * wait:13.1f} {statistics.median(waits[peer]) / wait:6.2f} "
-            f"       {cosines.mean():.5f}  {cosines.min():.5f}"
+            f"{statistics.median(ratios):6.2f} {spread:>14} {1000 * wait:9.1f} "
+            f"{statistics.median(waits[peer]) / wait:6.2f} {cosines.mean():9.5f} "
+            f"{cosines.min():8.5f}"
         )
 
 

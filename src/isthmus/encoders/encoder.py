@@ -210,7 +210,7 @@ class Encoder(TextModel):
     def _encode(
         self, blocks: Iterable[tuple[Block, Sequence[Tokens]]]
     ) -> Iterator[tuple[Block, Any]]:
-        """The vectors of each block, of the next of which a GPU computes some meanwhile."""
+        """The vectors of each block; meanwhile, a GPU computes batches of the next."""
         begun: deque[tuple[Block, list[Batch]]] = deque()
 
         def results() -> Iterator[Tensor]:

@@ -44,10 +44,14 @@ def results(count: int, happened: list[str], on_gpu: bool) -> Iterator[Any]:
         yield SimpleNamespace(is_cuda=on_gpu, device="cuda", number=number)
 
 
+def number_of(result: Any) -> int:
+    return int(result.number)
+
+
 def test_two_more_are_started_before_one_is_taken(events: list[str]) -> None:
     def take(result: Any) -> int:
         events.append(f"take {result.number}")
-        return int(result.number)
+        return number_of(result)
 
     assert list(taken(results(4, events, on_gpu=True), take)) == [1, 2, 3, 4]
     one, two, three, four = (
@@ -59,7 +63,7 @@ def test_two_more_are_started_before_one_is_taken(events: list[str]) -> None:
 
 def test_on_a_cpu_each_is_taken_at_once(events: list[str]) -> None:
     # Nothing is gained by more of them, and each takes memory.
-    found = taken(results(3, events, on_gpu=False), lambda result: result.number)
+    found = taken(results(3, events, on_gpu=False), number_of)
     assert next(found) == 1
     assert events == ["start 1"]
     assert list(found) == [2, 3]
