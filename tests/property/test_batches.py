@@ -97,11 +97,12 @@ def test_examples_that_sit_out_take_turns() -> None:
 
 
 @settings(deadline=None)
-@given(LENGTHS, st.integers(1, 2000))
+@given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 20))
 def test_encoding_batches_hold_everything_once_longest_first(
-    lengths: list[int], tokens: int
+    lengths: list[int], tokens: int, texts: int | None
 ) -> None:
-    batches = length_sorted_batches(lengths, tokens)
+    batches = length_sorted_batches(lengths, tokens, texts)
+    most = len(lengths) if texts is None else texts
     seen = [int(row) for rows in batches for row in rows]
     assert sorted(seen) == list(range(len(lengths)))
     ordered = [lengths[row] for row in seen]
@@ -109,4 +110,6 @@ def test_encoding_batches_hold_everything_once_longest_first(
     for number, rows in enumerate(batches, start=1):
         longest = max(1, *(lengths[row] for row in rows))
         assert len(rows) == 1 or len(rows) * longest <= tokens, "padded, it fits"
-        assert number == len(batches) or (len(rows) + 1) * longest > tokens, "and no more would"
+        assert len(rows) <= most
+        full = len(rows) == most or (len(rows) + 1) * longest > tokens
+        assert number == len(batches) or full, "and no more would"

@@ -118,6 +118,15 @@ def test_the_heaviest_terms_are_kept(weights: np.ndarray, count: int) -> None:
     assert heaviest(csr_matrix(weights), None).nnz == (weights > 0).sum()
 
 
+def test_of_blocks_the_heaviest_terms_are_kept_too() -> None:
+    model = encoder("splade", "encoder")
+    model.settings = SparseSettings(document_terms=3)
+    documents = [Document(str(n), "fox dog the " * (n % 9)) for n in range(20)]
+    for block, vectors in model.encode_blocks([documents[:7], [], documents[7:]]):
+        assert (vectors != model.encode_documents(block)).nnz == 0
+        assert set(np.diff(vectors.indptr)) <= {3}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_texts_no_vectors(kind: tuple[str, str]) -> None:
     model = ENCODERS[kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from isthmus.encoders.encoder import EncoderSettings, TextModel, batch_tokens
+from isthmus.encoders.in_flight import send, taken
 from isthmus.encoders.pairing import Pairing, Row, Tokens
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
@@ -82,11 +83,19 @@ class CrossEncoder(TextModel):
         both = zip(queries, documents, strict=True)
         lengths = np.array([len(query) + len(text) for query, text in both], dtype=np.int64)
         scores = np.empty(len(lengths), dtype=np.float32)
-        with self._inference() as device:
-            lengths = np.minimum(lengths, self.pairing.room)
-            for batch in length_sorted_batches(lengths, batch_tokens(device)):
+        device = self.backbone.word_embeddings.device
+        lengths = np.minimum(lengths, self.pairing.room)
+        batches = length_sorted_batches(lengths, batch_tokens(device))
+
+        def results() -> Iterator[Tensor]:
+            for batch in batches:
                 rows = self.pairing.pad([queries[i] for i in batch], [documents[i] for i in batch])
-                scores[batch] = self.represent(*(row.to(device) for row in rows)).cpu().numpy()
+                yield self.represent(*(send(row, device) for row in rows))
+
+        with self._inference():
+            parts = taken(results(), lambda part: part.cpu().numpy())
+            for batch, part in zip(batches, parts, strict=True):
+                scores[batch] = part
         return scores
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:

@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
+from isthmus.encoders.encoder import Encoder, EncoderSettings, write_modules
 from isthmus.records import Document
 
 
@@ -30,12 +30,11 @@ class DenseSettings(EncoderSettings, DenseForm):
 
 def pool(states: Tensor, mask: Tensor, settings: DenseSettings) -> Tensor:
     """Vectors [batch, width] in float32: the first state or the mean, of length 1 for cosine."""
-    states = states.float()
     if settings.pooling == "cls":
-        vectors = states[:, 0]
+        vectors = states[:, 0].float()
     else:
         weights = mask[:, :, None].float()
-        vectors = (states * weights).sum(1) / weights.sum(1)
+        vectors = (states.float() * weights).sum(1) / weights.sum(1)
     return functional.normalize(vectors, dim=1) if settings.similarity == "cosine" else vectors
 
 
@@ -61,31 +60,34 @@ class DenseEncoder(Encoder):
         state: Mapping[str, Tensor] = self.backbone.encoder.state_dict()
         return state
 
-    def represent_queries(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
         """The pooled states."""
-        return pool(self.backbone(ids, mask), mask, self.settings)
+        return pool(self.backbone(ids, mask, tokens), mask, self.settings)
 
-    def represent_documents(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def represent_documents(
+        self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
         """The same as for queries: both sides share the model."""
-        return self.represent_queries(ids, mask)
+        return self.represent_queries(ids, mask, tokens)
 
     def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One vector per query."""
-        return self._documents(self.tokenizer.encode(list(texts), self.settings.query_max_length))
+        rows = self.tokenizer.encode(list(texts), self.settings.query_max_length)
+        vectors: npt.NDArray[np.float32] = self._vectors(rows)
+        return vectors
 
     def encode_documents(self, documents: Sequence[Document]) -> npt.NDArray[np.float32]:
         """One vector per document, with its title where the encoder was made with titles."""
-        return self._documents(self.tokenise(documents))
-
-    def _documents(self, rows: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
-
-        def keep(vectors: Tensor) -> npt.NDArray[np.float32]:
-            return vectors.cpu().numpy()
-
-        for batch, part in self._encode(rows, keep):
-            vectors[batch] = part
+        vectors: npt.NDArray[np.float32] = self._vectors(self.tokenise(documents))
         return vectors
+
+    @staticmethod
+    def _take(vectors: Tensor) -> npt.NDArray[np.float32]:
+        return vectors.cpu().numpy()
+
+    @staticmethod
+    def _join(parts: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+        return np.concatenate(parts)
 
     def _describe_elsewhere(self, folder: Path) -> None:
         modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.config.output import write_json
+from isthmus.encoders.in_flight import send, taken
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.precision import native_bf16
 from isthmus.records import Document
@@ -27,15 +29,19 @@ from isthmus.text.batches import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
+
     from isthmus.encoders.int8 import Int8Model
 
 SETTINGS_FILE = "encoder.json"
 # Tokens in one batch, padding included. On a CPU, buffers of many megabytes leave the caches, and
 # are asked of the system anew for every layer: on two busy cores, MiniLM took 46 to 59 µs a token
 # in batches of 2,048, 72 to 81 in batches of 16,384. A GPU is kept waiting by so few.
-_ON_CPU, _ON_GPU = 1 << 11, 1 << 15
+_ON_CPU, _ON_GPU = 1 << 11, 1 << 16
+_NUMBERS = 1 << 28  # in the vectors of one batch: 1 GB, many short texts have large sparse ones
 Tokens = list[int]
-Vectors = TypeVar("Vectors")
+Batch = npt.NDArray[np.int64]  # the places of its texts
+Block = TypeVar("Block")
 
 
 class EncoderSettings(Settings):
@@ -98,13 +104,13 @@ class TextModel(ABC):
         return bool(self.tokenizer.backend.encode(text, add_special_tokens=False).ids)
 
     @contextmanager
-    def _inference(self) -> Iterator[torch.device]:
-        """Without dropout and gradients, on the device that it gives."""
+    def _inference(self) -> Iterator[None]:
+        """Without dropout and gradients."""
         was_training = self.backbone.training
         self.backbone.eval()
         try:
             with torch.inference_mode():
-                yield self.backbone.word_embeddings.device
+                yield
         finally:
             self.backbone.train(was_training)
 
@@ -141,12 +147,21 @@ class Encoder(TextModel):
         """The length of a vector."""
 
     @abstractmethod
-    def represent_queries(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The float32 vectors of padded queries, with gradients."""
+    def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """The float32 vectors of padded queries, with gradients; `tokens` as the backbone's."""
 
     @abstractmethod
-    def represent_documents(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def represent_documents(
+        self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
         """The float32 vectors of padded documents, with gradients."""
+
+    def represent(self, rows: Sequence[Tokens] | Sequence[npt.NDArray[np.integer]]) -> Tensor:
+        """The same of documents as `tokenise` gives them, on the device, not waited for."""
+        device = self.backbone.word_embeddings.device
+        ids, mask = pad(rows, self.tokenizer.pad_id)
+        tokens = mask.flatten().nonzero()[:, 0]
+        return self.represent_documents(*(send(part, device) for part in (ids, mask, tokens)))
 
     def use_int8(self) -> None:
         """Has vectors computed in 8-bit integers from now on (needs the extra `onnx`)."""
@@ -165,45 +180,81 @@ class Encoder(TextModel):
         """Each block with what `encode_documents` makes of it, while the next one is tokenised."""
         source = iter(blocks)
 
-        def read() -> tuple[Sequence[Document], list[Tokens]] | None:
+        def read() -> tuple[Sequence[Document], list[Encoding]] | None:
             block = next(source, None)
-            return None if block is None else (block, self.tokenise(block))
+            return None if block is None else (block, self.tokenizer.split(self._texts(block)))
 
-        with ThreadPoolExecutor(1, "tokenising") as reader:
-            ahead = reader.submit(read)
-            while (found := ahead.result()) is not None:
+        def tokenised() -> Iterator[tuple[Sequence[Document], list[Tokens]]]:
+            with ThreadPoolExecutor(1, "tokenising") as reader:
                 ahead = reader.submit(read)
-                block, rows = found
-                yield block, self._documents(rows)
+                while (found := ahead.result()) is not None:
+                    ahead = reader.submit(read)
+                    block, encodings = found
+                    # Here: there, Python's lock would keep the tokenizer's threads waiting.
+                    yield block, self.tokenizer.framed(encodings, self.settings.document_max_length)
+
+        yield from self._encode(tokenised())
 
     def tokenise(self, documents: Sequence[Document]) -> list[Tokens]:
         """What the model reads of each document: token ids, special ones included."""
-        texts = [document.contents(self.settings.titles) for document in documents]
-        return self.tokenizer.encode(texts, self.settings.document_max_length)
+        return self.tokenizer.encode(self._texts(documents), self.settings.document_max_length)
 
-    @abstractmethod
-    def _documents(self, rows: Sequence[Tokens]) -> Any:
-        """The vectors of documents that are tokenised already."""
+    def _texts(self, documents: Sequence[Document]) -> list[str]:
+        return [document.contents(self.settings.titles) for document in documents]
+
+    def _vectors(self, rows: Sequence[Tokens]) -> Any:
+        """Those of texts that are tokenised already."""
+        [(_, vectors)] = self._encode([(None, rows)])
+        return vectors
 
     def _encode(
-        self, rows: Sequence[Tokens], keep: Callable[[Tensor], Vectors]
-    ) -> list[tuple[npt.NDArray[np.int64], Vectors]]:
-        """What is kept of the vectors of each batch, with the places of its texts."""
-        lengths = [len(row) for row in rows]
-        kept = []
-        with self._inference() as device:
-            tokens = batch_tokens(device) * (1 if self._int8 is None else self._int8.batches)
-            for batch in length_sorted_batches(lengths, tokens):
-                chosen = [rows[i] for i in batch]
-                kept.append((batch, keep(self._represent(chosen, device))))
-        return kept
+        self, blocks: Iterable[tuple[Block, Sequence[Tokens]]]
+    ) -> Iterator[tuple[Block, Any]]:
+        """The vectors of each block; meanwhile, a GPU computes batches of the next."""
+        begun: deque[tuple[Block, list[Batch]]] = deque()
 
-    def _represent(self, rows: Sequence[Tokens], device: torch.device) -> Tensor:
-        # Queries and documents share the model wherever one reads them.
+        def results() -> Iterator[Tensor]:
+            for block, rows in blocks:
+                batches = self._batches(rows)
+                begun.append((block, batches))
+                for batch in batches:
+                    with self._inference():
+                        result = self._compute([rows[i] for i in batch])
+                    yield result
+
+        parts: list[Any] = []
+        for part in taken(results(), self._take):
+            parts.append(part)
+            block, batches = begun[0]
+            if len(parts) == len(batches):
+                begun.popleft()
+                yield block, self._join(parts)[np.argsort(np.concatenate(batches))]
+                parts = []
+
+    def _batches(self, rows: Sequence[Tokens]) -> list[Batch]:
+        """At least one, so that a block without texts has vectors: none."""
+        tokens = batch_tokens(self.backbone.word_embeddings.device)
         if self._int8 is not None:
-            return self._int8.represent(rows)
-        ids, mask = pad(rows, self.tokenizer.pad_id)
-        return self.represent_documents(ids.to(device), mask.to(device))
+            tokens *= self._int8.batches
+        most = max(1, _NUMBERS // self.dimension)
+        batches = length_sorted_batches([len(row) for row in rows], tokens, most)
+        return batches or [np.empty(0, dtype=np.int64)]
+
+    def _compute(self, rows: Sequence[Tokens]) -> Tensor:
+        if not rows:
+            return torch.empty(0, self.dimension)
+        # Queries and documents share the model wherever one reads them.
+        return self.represent(rows) if self._int8 is None else self._int8.represent(rows)
+
+    @staticmethod
+    @abstractmethod
+    def _take(vectors: Tensor) -> Any:
+        """What is kept of the vectors of a batch, on the host."""
+
+    @staticmethod
+    @abstractmethod
+    def _join(parts: Sequence[Any]) -> Any:
+        """What is kept of several batches as one, to be indexed by rows."""
 
 
 def batch_tokens(device: torch.device) -> int:

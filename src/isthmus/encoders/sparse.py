@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
 
 from isthmus.config import Settings
-from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, pad, write_modules
+from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
@@ -92,16 +91,19 @@ class SparseEncoder(Encoder):
             for name, tensor in module.state_dict().items()
         }
 
-    def represent_queries(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
         """The weights [rows, vocabulary]: those of the query's terms, or those of the encoder."""
         if self.query_terms is not None:
             weights: Tensor = self.query_terms(ids, self._regular(ids, mask))
             return weights
-        return self.represent_documents(ids, mask)
+        return self.represent_documents(ids, mask, tokens)
 
-    def represent_documents(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def represent_documents(
+        self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
         """The weights [rows, vocabulary]."""
-        return term_weights(self.backbone, self.backbone(ids, mask), self._inside(ids, mask))
+        inside = self._regular(ids, mask) if self.settings.form == "lexmae" else mask.bool()
+        return term_weights(self.backbone, self.backbone(ids, mask, tokens), inside)
 
     def lower_bias(self, rows: Sequence[Tokens], terms: int) -> tuple[float, float]:
         """The terms that texts have on average, and what is taken off the head's bias for fewer.
@@ -112,16 +114,13 @@ class SparseEncoder(Encoder):
         changes no probability. Nothing is taken off where there are no more than `terms`, nor of a
         head without a bias.
         """
-        ids, mask = pad(rows, self.tokenizer.pad_id)
-        with self._inference() as device:
-            ids, mask = ids.to(device), mask.to(device)
-            states = self.backbone(ids, mask)
-            bias = self.backbone.predict(states).bias
-            logits = largest_logits(self.backbone, states, self._inside(ids, mask)).flatten()
-            before = float((logits > 0).sum()) / len(rows)
+        bias = self.backbone.vocabulary_bias
+        with self._inference():
+            weights = self.represent(rows).flatten()
+            before = float((weights > 0).sum()) / len(rows)
             if bias is None or before <= terms:
                 return before, 0.0
-            first_outside = logits.kthvalue(len(logits) - terms * len(rows)).values
+            first_outside = weights.kthvalue(len(weights) - terms * len(rows)).values.expm1()
             bias -= first_outside
         return before, float(first_outside)
 
@@ -130,7 +129,7 @@ class SparseEncoder(Encoder):
         limit, kept = self.settings.query_max_length, self.settings.query_terms
         rows = self.tokenizer.encode(list(texts), limit)
         if self.query_terms is None:
-            return heaviest(self._matrix(rows), kept)
+            return heaviest(self._vectors(rows), kept)
         terms = [
             np.unique(np.setdiff1d(np.array(row, dtype=np.int32), self.tokenizer.special_ids))
             for row in rows
@@ -139,10 +138,14 @@ class SparseEncoder(Encoder):
 
     def encode_documents(self, documents: Sequence[Document]) -> csr_matrix:
         """One row of weights per document, of its title too where made with titles."""
-        return self._documents(self.tokenise(documents))
+        return heaviest(self._vectors(self.tokenise(documents)), self.settings.document_terms)
 
-    def _documents(self, rows: Sequence[Tokens]) -> csr_matrix:
-        return heaviest(self._matrix(rows), self.settings.document_terms)
+    def encode_blocks(
+        self, blocks: Iterable[Sequence[Document]]
+    ) -> Iterator[tuple[Sequence[Document], Any]]:
+        """Each block with what `encode_documents` makes of it, while the next one is tokenised."""
+        for block, matrix in super().encode_blocks(blocks):
+            yield block, heaviest(matrix, self.settings.document_terms)
 
     def terms(self, row: csr_matrix) -> list[tuple[str, float]]:
         """The tokens of one vector with their weights, highest first."""
@@ -169,21 +172,23 @@ class SparseEncoder(Encoder):
         if self.query_terms is not None:
             self.query_terms.restore(folder)
 
-    def _inside(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """True at the positions that give weight."""
-        return self._regular(ids, mask) if self.settings.form == "lexmae" else mask.bool()
-
     def _regular(self, ids: Tensor, mask: Tensor) -> Tensor:
         """True at the positions of tokens that are neither special nor padding."""
         self._special = self._special.to(ids.device)
         return mask.bool() & ~self._special[ids]
 
-    def _matrix(self, rows: Sequence[Tokens]) -> csr_matrix:
-        encoded = self._encode(rows, _nonzero)
-        # A first part without rows: there may be no texts.
-        parts = [_nonzero(torch.empty(0, self.dimension)), *(part for _, part in encoded)]
-        place = np.argsort(np.concatenate([np.empty(0, int), *(batch for batch, _ in encoded)]))
-        matrix: csr_matrix = vstack(parts, format="csr")[place]
+    @staticmethod
+    def _take(vectors: Tensor) -> csr_matrix:
+        """The same as a sparse matrix, found where the weights lie."""
+        rows, terms = vectors.nonzero(as_tuple=True)
+        number = torch.arange(len(vectors) + 1, device=rows.device)
+        found = vectors[rows, terms], terms.int(), torch.searchsorted(rows, number, out_int32=True)
+        entries = tuple(part.cpu().numpy() for part in found)
+        return csr_matrix(entries, shape=(len(vectors), vectors.shape[1]))
+
+    @staticmethod
+    def _join(parts: Sequence[csr_matrix]) -> csr_matrix:
+        matrix: csr_matrix = vstack(parts, format="csr")
         return matrix
 
     def _describe_elsewhere(self, folder: Path) -> None:
@@ -228,16 +233,6 @@ def term_weights(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
     no weights.
     """
     return largest_logits(backbone, states, inside).relu().log1p()
-
-
-def _nonzero(weights: Tensor) -> csr_matrix:
-    """The same as a sparse matrix, found where the weights lie."""
-    rows, terms = weights.nonzero(as_tuple=True)
-    values = weights[rows, terms].cpu().numpy()
-    starts = np.searchsorted(rows.cpu().numpy(), np.arange(len(weights) + 1))
-    columns: npt.NDArray[np.int32] = terms.cpu().numpy().astype(np.int32)
-    shape = (weights.shape[0], weights.shape[1])
-    return csr_matrix((values, columns, starts.astype(np.int32)), shape=shape)
 
 
 def heaviest(matrix: csr_matrix, count: int | None) -> csr_matrix:

@@ -103,8 +103,7 @@ class Development:
         for batch in length_sorted_batches(lengths, batch_tokens(device)):
             tokens = (self.corpus.tokens(row) for row in self.chosen.rows[batch])
             framed = [tokenizer.frame(row, settings.document_max_length) for row in tokens]
-            ids, mask = pad(framed, tokenizer.pad_id)
-            vectors = encoder.represent_documents(ids.to(device), mask.to(device))
+            vectors = encoder.represent(framed)
             with torch.autocast(device.type, enabled=False):  # bf16 would round scores to ties
                 scores[:, batch] = queries @ vectors.T
         best = scores.topk(min(self.depth, len(self.chosen.rows)))

@@ -291,6 +291,12 @@ class Backbone(nn.Module):
             _VocabularyLayer.aside.now = False
         return Prediction(states, vocabulary.weight, vocabulary.bias)
 
+    @property
+    def vocabulary_bias(self) -> Tensor | None:
+        """What the head adds to the logit of each term, where it adds anything."""
+        bias: Tensor | None = self.model.get_output_embeddings().bias
+        return bias
+
     def head(self, states: Tensor) -> Tensor:
         """Vocabulary logits of any hidden states [..., width]."""
         return self.predict(states).logits()

@@ -56,17 +56,18 @@ def token_batches(
 
 
 def length_sorted_batches(
-    lengths: Sequence[int] | npt.NDArray[np.integer], tokens: int
+    lengths: Sequence[int] | npt.NDArray[np.integer], tokens: int, texts: int | None = None
 ) -> list[npt.NDArray[np.int64]]:
     """Batches of like length, longest first: memory runs out at once or never.
 
     Padded to its longest, a batch holds at most `tokens`, so all cost about the same; a text that
-    is longer than that is alone.
+    is longer than that is alone. Nor does it hold more than `texts`.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     batches, start = [], 0
     while start < len(order):
         size = max(1, tokens // max(1, int(lengths[order[start]])))
+        size = size if texts is None else min(size, texts)
         batches.append(order[start : start + size])
         start += size
     return batches

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xxhash
+from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
 from isthmus.errors import InputError
@@ -137,8 +138,15 @@ class Tokenizer:
 
     def encode(self, texts: list[str], max_length: int) -> list[list[int]]:
         """Token ids with special tokens, cut to `max_length` in all, one list per text."""
+        return self.framed(self.split(texts), max_length)
+
+    def split(self, texts: list[str]) -> list[Encoding]:
+        """The tokens of each text alone, found by all cores, without Python's lock."""
+        return self.backend.encode_batch_fast(texts, add_special_tokens=False)
+
+    def framed(self, encodings: list[Encoding], max_length: int) -> list[list[int]]:
+        """Their ids with special tokens, cut to `max_length` in all."""
         room = max_length - len(self.prefix) - len(self.suffix)
-        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return [[*self.prefix, *encoding.ids[:room], *self.suffix] for encoding in encodings]
 
     def frame(self, tokens: npt.NDArray[np.integer], max_length: int) -> Ids:

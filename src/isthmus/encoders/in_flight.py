@@ -1,0 +1,50 @@
+"""Between the host and a GPU: neither stands still while the other works."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Taken = TypeVar("Taken")
+_UNDER_WAY = 2  # results that a GPU computes while an earlier one is taken: one now, one next
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, on which it may still be arriving; what is computed there waits."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)  # unpinned, the host would wait
+
+
+def taken(results: Iterable[Tensor], take: Callable[[Tensor], Taken]) -> Iterator[Taken]:
+    """What `take` makes of each result, in order; a GPU is at work on later ones meanwhile.
+
+    `take` must bring everything home: a result's memory is used again once it is through.
+    """
+    under_way: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+    for result in results:
+        if not result.is_cuda:
+            yield take(result)
+            continue
+        under_way.append((result, torch.cuda.current_stream(result.device).record_event()))
+        if len(under_way) > _UNDER_WAY:
+            yield _when_ready(*under_way.popleft(), take)
+    while under_way:
+        yield _when_ready(*under_way.popleft(), take)
+
+
+def _when_ready(result: Tensor, ready: torch.cuda.Event, take: Callable[[Tensor], Taken]) -> Taken:
+    # On the stream of the results, it would wait for all that were started since.
+    with torch.cuda.stream(_way_home(result.device)):
+        ready.wait()
+        return take(result)
+
+
+@lru_cache
+def _way_home(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

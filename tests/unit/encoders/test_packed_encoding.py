@@ -1,0 +1,115 @@
+"""Vectors of texts without padding are those of padded ones, on whatever device they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from isthmus.encoders import DenseEncoder, SparseEncoder
+from isthmus.encoders import encoder as module
+from isthmus.encoders.dense import DenseSettings
+from isthmus.encoders.sparse import SparseSettings
+from isthmus.nn import attention
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.packing import Packing
+from isthmus.records import Document
+from isthmus.text.new_tokenizer import new_tokenizer
+
+TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+# Device and type, and how far from float32 a vector may be, as a share of its length: two layers,
+# each rounded to 8 bits some ten times.
+PLACES = [
+    pytest.param("cpu", torch.float32, 1e-5, id="cpu"),
+    pytest.param("cpu", torch.bfloat16, 2e-2, id="cpu-bf16"),
+    pytest.param("cuda", torch.bfloat16, 2e-2, id="cuda-bf16", marks=NO_GPU),
+]
+ENCODERS = {
+    "cls": (DenseEncoder, DenseSettings(pooling="cls")),
+    "mean": (DenseEncoder, DenseSettings(pooling="mean", similarity="cosine")),
+    "splade": (SparseEncoder, SparseSettings(form="splade")),
+    "lexmae": (SparseEncoder, SparseSettings(form="lexmae")),
+}
+
+
+def made(kind: str) -> DenseEncoder | SparseEncoder:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(TOKENIZER),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=144,
+        initializer_range=0.1,
+    )
+    config._attn_implementation = "sdpa"
+    encoder, settings = ENCODERS[kind]
+    return encoder(Backbone(BertForMaskedLM(config)), TOKENIZER, settings)  # type: ignore[arg-type, return-value]
+
+
+def documents(count: int) -> list[Document]:
+    generator = np.random.default_rng(1)
+    texts = (" ".join(generator.choice(WORDS, generator.integers(0, 100))) for _ in range(count))
+    return [Document(str(number), text) for number, text in enumerate(texts)]
+
+
+def rows(vectors: Any) -> np.ndarray:
+    return vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+@pytest.mark.parametrize(("device", "dtype", "tolerance"), PLACES)
+def test_packed_is_padded(
+    kind: str, device: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several batches in each of several blocks, and texts of all lengths in each batch.
+    monkeypatch.setattr(module, "_ON_CPU", 1 << 11)
+    monkeypatch.setattr(module, "_ON_GPU", 1 << 11)
+    packed: list[Packing] = []
+
+    def of(mask: torch.Tensor, tokens: torch.Tensor | None = None) -> Packing:
+        assert tokens is not None, "the device would be asked how many there are"
+        packed.append(own(mask, tokens))
+        return packed[-1]
+
+    own = Packing.of
+    monkeypatch.setattr(Packing, "of", of)
+    texts = documents(130)
+    blocks = [texts[:64], [], texts[64:65], texts[65:]]
+    encoder = made(kind)
+    encoder.backbone.use_packing = False
+    expected = [rows(vectors) for _, vectors in encoder.encode_blocks(blocks)]
+    assert not packed
+    encoder.backbone.use_packing = True
+    encoder.backbone.to(device, dtype)
+    found = list(encoder.encode_blocks(blocks))
+    assert sum(packing.saves and not packing.full for packing in packed) >= 4
+    assert len(packed) >= 7
+    assert [block for block, _ in found] == blocks
+    for (_, vectors), exact in zip(found, expected, strict=True):
+        assert vectors.dtype == np.float32
+        errors = np.linalg.norm(rows(vectors) - exact, axis=1)
+        assert (errors <= tolerance * np.linalg.norm(exact, axis=1)).all(), errors.max()
+
+
+@NO_GPU
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_gpu_is_never_waited_for_while_texts_are_sent_to_it(kind: str) -> None:
+    encoder = made(kind)
+    encoder.use_fast_inference()
+    tokens = encoder.tokenise(documents(40))
+    with torch.inference_mode():
+        encoder.represent(tokens)  # what is made once
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            vectors = encoder.represent(tokens)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert vectors.is_cuda
+    assert attention._has_kernel(torch.empty(1, 1, 1, 16, dtype=torch.bfloat16, device="cuda"))
