@@ -75,7 +75,7 @@ def test_equals_the_whole_batch(
     given = batch(tokenizer)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "isthmus.finetune.task.in_chunks", lambda represent, ids, mask, _: represent(ids, mask)
+            "isthmus.finetune.task.in_chunks", lambda represent, ids, mask, *_: represent(ids, mask)
         )
         expected, whole = step(model, given, None, None)
     monkeypatch.setattr(chunks, "_TOKENS", {"cpu": 30})  # cuts by length too

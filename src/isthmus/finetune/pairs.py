@@ -161,8 +161,10 @@ class PairExamples(Examples):
         batch = {
             "query_ids": query_ids,
             "query_mask": query_mask,
+            "query_tokens": query_mask.flatten().nonzero()[:, 0],
             "passage_ids": ids,
             "passage_mask": mask,
+            "passage_tokens": mask.flatten().nonzero()[:, 0],
             "keys": torch.from_numpy(self.corpus.keys[rows]),
         }
         if self.teacher is not None:

@@ -72,11 +72,18 @@ class BiEncoderTask(Task):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed loss of this process's queries against the passages of all processes."""
         encoder, size = self.encoder, self.mini_batch_size
-        queries = in_chunks(
-            encoder.represent_queries, batch["query_ids"], batch["query_mask"], size
-        )
-        own = in_chunks(
-            encoder.represent_documents, batch["passage_ids"], batch["passage_mask"], size
+        queries, own = (
+            in_chunks(
+                represent,
+                batch[f"{side}_ids"],
+                batch[f"{side}_mask"],
+                size,
+                batch.get(f"{side}_tokens"),
+            )
+            for side, represent in (
+                ("query", encoder.represent_queries),
+                ("passage", encoder.represent_documents),
+            )
         )
         # Mixed precision ends here: bf16 would round a score of 50 to a quarter.
         with torch.autocast(queries.device.type, enabled=False):
