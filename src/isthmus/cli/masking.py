@@ -33,11 +33,11 @@ def masking(
 
     Example: isthmus masking --corpus docs.jsonl --model bert-base-uncased --recipe cdmae
     """
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
     from rich.console import Console
 
     from isthmus.collections import Problems
     from isthmus.collections.files import lines
+    from isthmus.indexes.library import STOPWORDS_EN_PLUS
     from isthmus.inspection.masking import masking
 
     chosen = STOPWORDS_EN_PLUS

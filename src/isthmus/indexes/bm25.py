@@ -8,16 +8,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import bm25s
 import numpy as np
 import numpy.typing as npt
 import Stemmer
-from bm25s.stopwords import STOPWORDS_EN
 
 from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.indexes.building import complete, refuse_empty, start_anew
 from isthmus.indexes.documents import DocumentStore, DocumentWriter, blocks
+from isthmus.indexes.library import STOPWORDS_EN, bm25s
 from isthmus.indexes.manifest import Bm25Settings, Description, Manifest, read_manifest
 from isthmus.indexes.selection import best
 from isthmus.records import Document, Ranking

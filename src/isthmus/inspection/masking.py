@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from bm25s.stopwords import STOPWORDS_EN_PLUS
 from rich.console import Group
 from rich.table import Table
 
@@ -24,6 +23,7 @@ from isthmus.collections import Problems, open_corpus
 from isthmus.config import resolve
 from isthmus.config.output import write_json
 from isthmus.errors import InputError
+from isthmus.indexes.library import STOPWORDS_EN_PLUS
 from isthmus.nn.loading import model_folder
 from isthmus.pretrain.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretrain.corruption.uniform import Uniform

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,3 +113,24 @@ def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(SettingsError) as caught:
         Bm25Settings.parse(values, where="recipe")
     assert next(iter(values)) in caught.value.where
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_jax_is_left_alone_where_it_is_installed(loaded: bool, tmp_path: Path) -> None:
+    """bm25s would try it out at once, and JAX takes most of a GPU for itself."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("")
+    (tmp_path / "jax" / "lax.py").write_text("raise SystemExit('JAX was started')")
+    lines = [
+        "import sys",
+        *(["import jax"] if loaded else []),
+        "from isthmus.indexes.bm25 import Bm25Index",
+        "import isthmus.inspection.masking",
+        f"assert ('jax' in sys.modules) is {loaded}",
+        "import jax",
+        "print('as it was')",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "as it was\n", done.stderr
