@@ -183,4 +183,5 @@ def _triton(device: int) -> bool:
         return False
     chip = torch.cuda.get_device_properties(device)
     # Three stages of two tiles, and some for the maxima: more than a chip for screens has.
-    return bool(chip.major >= 8 and chip.shared_memory_per_block_optin >= 1 << 17)
+    shared = int(getattr(chip, "shared_memory_per_block_optin", 0))
+    return chip.major >= 8 and shared >= 1 << 17
