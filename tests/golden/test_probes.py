@@ -17,7 +17,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.held_out import prepare_held_out
-from isthmus.pretrain.masking import IGNORED, MaskingSettings
+from isthmus.pretrain.masking import IGNORED, PLACES, MaskingSettings
 from isthmus.pretrain.parts import decoder_prediction
 from isthmus.pretrain.probe import HeldOut, Probe, assemble_probes
 from isthmus.pretrain.probes.retrieval import mean_reciprocal_rank
@@ -324,7 +324,7 @@ def lone_losses(
     lone = {
         name: value[row : row + 1, :length] if value.dim() > 1 else value[row : row + 1]
         for name, value in step.items()
-        if name != "tokens"  # places in the whole batch
+        if name not in ("tokens", "regular", *PLACES.values())  # places in the whole batch
     }
     lone |= {"partner": torch.tensor([0]), "bottleneck": vector[None]}
     with torch.no_grad():

@@ -18,6 +18,7 @@ from torch import Tensor
 _AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 29}
 # Matrix products of other widths run on a GPU's slower kernels.
 _MULTIPLE = {"cpu": 1, "cuda": 8}
+IGNORED = -100  # the target of a token without weight, as torch has it
 
 
 class Prediction(NamedTuple):
@@ -48,7 +49,10 @@ class Prediction(NamedTuple):
         return torch.cat(found)
 
     def cross_entropy(self, targets: Tensor) -> Tensor:
-        """Σ -log softmax(logits)[target] in float32, without holding all logits; 0 of no tokens."""
+        """Σ -log softmax(logits)[target] in float32, without holding all logits; 0 of no tokens.
+
+        A token whose target is -100 adds nothing, and gets no gradient.
+        """
         train = torch.is_grad_enabled()
         total: Tensor = _CrossEntropy.apply(*self, targets, self.dtype, train)  # type: ignore[no-untyped-call]
         return total
@@ -97,27 +101,27 @@ class _CrossEntropy(torch.autograd.Function):
         step = rows_at_once(len(wide), features.device)
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, len(features), step):
-                part, chosen = (
-                    features[start : start + step].to(dtype),
-                    targets[start : start + step],
-                )
+                chosen = targets[start : start + step, None]
+                counts = chosen != IGNORED
+                chosen = chosen.clamp(min=0)
+                # At 0, what does not count gives the matrix nothing. All of it is done in numbers
+                # of the width or fewer: logits are many times more.
+                part = torch.where(counts, features[start : start + step].to(dtype), 0)
                 logs = torch.log_softmax(functional.linear(part, wide, offsets), 1, dtype=exact)
-                found = logs.gather(1, chosen[:, None])
-                total -= found.sum()
+                found = logs.gather(1, chosen)
+                total -= torch.where(counts, found, 0).sum()
                 if not any(wanted):
                     continue
                 # d/dlogit = softmax - 1 at the target, rounded once.
                 slopes = torch.empty_like(logs, dtype=dtype)
                 torch.exp(logs, out=slopes)
-                slopes[torch.arange(len(part), device=part.device), chosen] = (
-                    found[:, 0].expm1().to(dtype)
-                )
+                slopes.scatter_(1, chosen, found.expm1().to(dtype))
                 if for_features is not None:
-                    for_features[start : start + step] = slopes @ wide
+                    for_features[start : start + step] = torch.where(counts, slopes @ wide, 0)
                 if for_matrix is not None:
                     for_matrix += slopes.T @ part
                 if for_bias is not None:
-                    for_bias += (slopes.new_ones(1, len(part)) @ slopes)[0]  # faster than a sum
+                    for_bias += (counts.T.to(dtype) @ slopes)[0]  # faster than a sum
         context.rows = len(matrix)
         context.types = [
             tensor.dtype if tensor is not None else None for tensor in (features, matrix, bias)

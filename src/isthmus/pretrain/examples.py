@@ -46,6 +46,7 @@ class PretrainExamples(Examples):
         self.view = view
         self.prefix, self.suffix = tokenizer.prefix, tokenizer.suffix
         self.pad_id = tokenizer.pad_id
+        self.special = tokenizer.special_ids
         self.room = max_length - len(self.prefix) - len(self.suffix)
         self.seed = seed
         self.columns = columns or {}
@@ -76,8 +77,9 @@ class PretrainExamples(Examples):
     def collate(self, examples: list[Example]) -> Batch:
         """All first texts, then all second ones: ids, mask, words (-1: special), keys, partner.
 
-        `tokens`, the places of what is not padding, are found here: where the training device has
-        to be asked how many there are, it stands still.
+        `tokens`, the places of what is not padding, and `regular`, of what is not special either,
+        are found here: where the training device has to be asked how many there are, it stands
+        still.
         """
         sides = range(self.view.rows)
         texts = [example.texts[side] for side in sides for example in examples]
@@ -104,6 +106,7 @@ class PretrainExamples(Examples):
             "keys": torch.tensor(keys, dtype=torch.int64),
             "partner": torch.from_numpy(partner),
             "tokens": torch.from_numpy(np.flatnonzero(mask)),
+            "regular": torch.from_numpy(np.flatnonzero(np.isin(ids, self.special, invert=True))),
         }
         if self.view.rows > 1:
             repeated = [len({text.start for text in example.texts}) == 1 for example in examples]

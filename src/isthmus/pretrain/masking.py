@@ -1,7 +1,8 @@
-"""What all maskings share: the budget, uniform choice, and 80/10/10."""
+"""What all maskings share: the budget, uniform choice, 80/10/10, and where labels are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Self
 
@@ -10,13 +11,17 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.config import Settings
+from isthmus.nn.prediction import IGNORED as IGNORED
 from isthmus.pretrain.randomness import draw
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 _ACTION_STREAM = 4
 _TOKEN_BITS = 39
-IGNORED = -100
+# The fields of a step that hold labels, and those that hold their places in the flattened batch.
+PLACES = {"labels": "label_places", "decoder_labels": "decoder_label_places"}
+# Who knows at once how many labels there are; all others are behind with their work.
+_KNOWING = frozenset({"cpu"})
 
 
 class MaskingSettings(Settings):
@@ -54,14 +59,62 @@ def choose_smallest(values: Tensor, amount: Tensor) -> Tensor:
     return torch.zeros_like(first).scatter_(1, order, first)
 
 
-def at_chosen(chosen: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-    """Of each [rows, length, ...], what stands where `chosen` is True, [chosen, ...].
+def most_hidden(batch: Batch, rate: float) -> int | None:
+    """How many tokens of a batch `budget` allows at most; None where it does not say how many it has.
 
-    A GPU that is asked how many those are stands still: once here, and not once for each. Nor are
-    places sorted on the way back, as they are behind an index of True and False.
+    Of n tokens, round(rate · n) is at most rate · n + ½, and of one token 1 is rate + (1 - rate).
     """
-    places = chosen.flatten().nonzero()[:, 0]
-    return tuple(value.flatten(0, 1).index_select(0, places) for value in values)
+    if "regular" not in batch:
+        return None
+    texts, tokens = len(batch["input_ids"]), len(batch["regular"])
+    # A hair more: a whole number must not fall below itself.
+    most = math.floor(rate * tokens + max(0.5, 1 - rate) * texts + 1e-6)
+    return min(most, tokens)
+
+
+def label_places(made: Batch, most: int | None) -> Batch:
+    """The places of all labels among the fields that a part made, under the names of PLACES."""
+    return {
+        PLACES[name]: places_of(made[name] != IGNORED, most) for name in PLACES if name in made
+    }
+
+
+def places_of(chosen: Tensor, most: int | None = None) -> Tensor:
+    """Where `chosen` is True in the flattened batch, ascending, and -1 behind them up to `most`.
+
+    A GPU that is asked how many those are stands still; with a number that they cannot exceed, it
+    is not asked. Without one it is, and a CPU always, so that it computes nothing in vain.
+    """
+    flat = chosen.flatten()
+    if most is None or flat.device.type in _KNOWING:
+        places = flat.nonzero()[:, 0]
+        assert most is None or len(places) <= most, f"{len(places)} labels, at most {most} allowed"
+        return places
+    # Labels beyond the number would be lost without a word: the device itself refuses them.
+    torch._assert_async(flat.sum() <= most, "more labels than the part that made them allows")
+    return flat.nonzero_static(size=most, fill_value=-1)[:, 0]
+
+
+def at_labels(step: Batch, name: str, *values: Tensor) -> tuple[Tensor, ...]:
+    """The labels of a field, and what stands beside them in each [rows, length, ...].
+
+    They are found where the step does not say where they are.
+    """
+    places = step.get(PLACES[name])
+    if places is None:
+        places = places_of(step[name] != IGNORED)
+    return at_places(places, step[name], *values)
+
+
+def at_places(places: Tensor, labels: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    """Labels and values [rows, length, ...] at places of the flattened batch, [places, ...].
+
+    A place of -1 is none: its label is -100, its values are any. On the way back nothing is
+    sorted, as it is behind an index of True and False.
+    """
+    some = places.clamp(min=0)
+    found = (value.flatten(0, 1).index_select(0, some) for value in (labels, *values))
+    return torch.where(places < 0, IGNORED, next(found)), *found
 
 
 def replace(

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
-from isthmus.pretrain.masking import IGNORED, MaskingSettings, at_chosen, replace
+from isthmus.pretrain.masking import IGNORED, MaskingSettings, at_labels, replace
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.registry import Registry
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
@@ -73,6 +73,14 @@ class Part:
         """Fingerprints of what the part reads beside corpus and model."""
         return {}
 
+    def most_labels(self, batch: Batch) -> int | None:
+        """How many labels the part has added to a batch at most, told without asking the device.
+
+        `regular`, the places of all tokens that are not special, has a length that is known. None:
+        the part cannot tell, and the device is asked.
+        """
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -86,7 +94,9 @@ class Text:
 class View(Part, ABC):
     """Which text the encoder sees. Runs where data is read, on one document at a time."""
 
-    provides = frozenset({"input_ids", "attention_mask", "words", "keys", "partner", "tokens"})
+    provides = frozenset(
+        {"input_ids", "attention_mask", "words", "keys", "partner", "tokens", "regular"}
+    )
     rows: ClassVar[int] = 1  # texts per document; the decoder rebuilds one from the other
 
     def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
@@ -192,10 +202,9 @@ class Decoder(Part, nn.Module, ABC):
         return backbone.predict(states)
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
-        """The prediction and its targets, at the labelled positions."""
-        labels = step["decoder_labels"]
+        """The prediction and its targets, at the labelled positions; -100 where there is no more."""
         states = self.decode(step, backbone, vocabulary)
-        chosen, targets = at_chosen(labels != IGNORED, states, labels)
+        targets, chosen = at_labels(step, "decoder_labels", states)
         features, matrix, bias = self.head(chosen, backbone)
         return {
             "decoder_features": features,

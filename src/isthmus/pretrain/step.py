@@ -13,6 +13,8 @@ from torch import Tensor
 
 from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.masking import label_places
+from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.recipe import Parts
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.progress import notice
@@ -48,11 +50,12 @@ class PretrainTask(Task):
     def prepare(self, batch: Batch) -> Batch:
         """The batch with what corruptions and the decoder add to it."""
         batch = dict(batch)
-        for part in (self.parts.corruption, self.parts.decoder_corruption):
+        for part in (self.parts.corruption, self.parts.decoder_corruption, self.decoder):
             if part is not None:
-                batch |= part(batch, self.vocabulary)
-        if self.decoder is not None:
-            batch |= self.decoder.prepare(batch, self.vocabulary)
+                make = part.prepare if isinstance(part, Decoder) else part
+                made = make(batch, self.vocabulary)
+                batch |= made
+                batch |= label_places(made, part.most_labels(batch))
         return batch
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
@@ -62,7 +65,8 @@ class PretrainTask(Task):
             for name, objective in self.parts.objectives.items()
         }
         if self.parts.view.rows > 1:
-            counts["view"] = torch.tensor(len(batch["keys"]), device=batch["keys"].device)
+            # Filled in there: a number that is copied makes the host wait.
+            counts["view"] = torch.full((), len(batch["keys"]), device=batch["keys"].device)
         return counts
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from isthmus.nn.sizes import new_backbone
+from isthmus.pretrain import masking
 from isthmus.pretrain.examples import Example, PretrainExamples
-from isthmus.pretrain.masking import at_chosen
+from isthmus.pretrain.masking import IGNORED, at_places, places_of
 from isthmus.pretrain.parts import Text
 from isthmus.pretrain.randomness import key, second
 from isthmus.pretrain.recipe import PretrainSettings, assemble
@@ -198,6 +199,17 @@ def test_the_places_of_tokens_are_those_of_the_mask(corpus: TokenisedCorpus) -> 
     assert torch.equal(batch["tokens"], batch["attention_mask"].flatten().nonzero()[:, 0])
 
 
+def test_the_places_of_regular_tokens_are_those_of_the_vocabulary(tmp_path: Path) -> None:
+    documents = [Document("1", f"{WORDS} [MASK] ж {WORDS}"), Document("2", ""), Document("3", "ж")]
+    corpus = tokenise(documents, "t", TOKENIZER.serialised, cache=tmp_path)
+    examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=16, seed=0)
+    batch = examples.collate([examples[0, row] for row in range(3)])
+    vocabulary = Vocabulary(TOKENIZER, size=len(TOKENIZER) + 4)
+    special = vocabulary.is_special(batch["input_ids"])
+    assert special[0, 1:-1].any()
+    assert torch.equal(batch["regular"], (~special).flatten().nonzero()[:, 0])
+
+
 def test_the_batch_given_is_not_changed(corpus: TokenisedCorpus) -> None:
     examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=32, seed=0)
     batch = examples.collate([examples[0, 0], examples[0, 4]])
@@ -224,15 +236,38 @@ def test_rows_beyond_the_tokens_are_special() -> None:
     assert not list(vocabulary.state_dict()), "nothing of it belongs into a checkpoint"
 
 
-def test_what_is_chosen_is_what_an_index_of_truths_gives() -> None:
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_is_labelled_is_what_an_index_of_truths_gives(
+    asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not asked:
+        monkeypatch.setattr(masking, "_KNOWING", frozenset())
     generator = torch.Generator().manual_seed(1)
     states = torch.randn(3, 5, 2, generator=generator, requires_grad=True)
     ids = torch.randint(50, (3, 5), generator=generator)
     chosen = torch.rand(3, 5, generator=generator) < 0.5
     chosen[1] = False
     for mask in (chosen, torch.zeros_like(chosen), torch.ones_like(chosen)):
-        found, tokens = at_chosen(mask, states, ids)
-        assert torch.equal(found, states[mask])
-        assert torch.equal(tokens, ids[mask])
-        (gradient,) = torch.autograd.grad(found.sum(), states)
-        assert torch.equal(gradient, mask[:, :, None].expand(3, 5, 2).float())
+        count = int(mask.sum())
+        for most in (None, count, count + 3):
+            places = places_of(mask, most)
+            assert len(places) == (count if asked or most is None else most)
+            tokens, found = at_places(places, ids, states)
+            assert torch.equal(found[:count], states[mask])
+            assert torch.equal(tokens[:count], ids[mask])
+            assert (tokens[count:] == IGNORED).all()
+            (gradient,) = torch.autograd.grad(found[:count].sum(), states)
+            assert torch.equal(gradient, mask[:, :, None].expand(3, 5, 2).float())
+
+
+@pytest.mark.parametrize(
+    ("knowing", "error"), [({"cpu"}, AssertionError), (frozenset(), RuntimeError)]
+)
+def test_labels_beyond_the_number_stated_are_never_lost_in_silence(
+    knowing: Any, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masking, "_KNOWING", knowing)
+    chosen = torch.tensor([[True, False, True]])
+    assert places_of(chosen, 2).tolist() == [0, 2]
+    with pytest.raises(error, match="labels"):
+        places_of(chosen, 1)

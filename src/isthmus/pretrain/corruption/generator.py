@@ -14,7 +14,15 @@ from isthmus.errors import MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.pretrain.corruption.uniform import CHOICE_STREAM
-from isthmus.pretrain.masking import IGNORED, MaskingSettings, budget, choose_uniformly
+from isthmus.pretrain.masking import (
+    IGNORED,
+    MaskingSettings,
+    at_places,
+    budget,
+    choose_uniformly,
+    most_hidden,
+    places_of,
+)
 from isthmus.pretrain.parts import Corruption
 from isthmus.pretrain.randomness import uniform
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -104,10 +112,13 @@ class Generator(Corruption):
         device = masked.device
         self.model.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            states = self.model(masked, batch["attention_mask"])
+            states = self.model(masked, batch["attention_mask"], batch.get("tokens"))
+            chances = uniform(batch["keys"], self.stream(_SAMPLE_STREAM), masked.shape[1])
+            places = places_of(chosen, most_hidden(batch, self.settings.rate))
+            _, states, chances = at_places(places, masked, states, chances)
             # Special tokens are left out, and with them rows that pad either model's matrix.
-            logits = self.model.head(states[chosen])[:, vocabulary.regular].float()
-        chances = uniform(batch["keys"], self.stream(_SAMPLE_STREAM), masked.shape[1])[chosen]
+            logits = self.model.head(states)[:, vocabulary.regular].float()
+        # In the order of the places; what is drawn for no place comes last, and is left over.
         return masked.masked_scatter(chosen, vocabulary.regular[sample(logits, chances)])
 
     def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
@@ -116,6 +127,12 @@ class Generator(Corruption):
             return super().labels(batch, chosen, vocabulary)
         special = vocabulary.is_special(batch["input_ids"])
         return torch.where(special, IGNORED, batch["input_ids"])
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """Every token that is not special, or the budget's."""
+        if self.settings.labels == "chosen":
+            return most_hidden(batch, self.settings.rate)
+        return len(batch["regular"]) if "regular" in batch else None
 
 
 def sample(logits: Tensor, chances: Tensor) -> Tensor:

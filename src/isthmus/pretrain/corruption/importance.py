@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from isthmus.pretrain.masking import MaskingSettings, choose_smallest
+from isthmus.pretrain.masking import MaskingSettings, choose_smallest, most_hidden
 from isthmus.pretrain.parts import Column, Corruption
 from isthmus.pretrain.randomness import normal
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -74,6 +74,10 @@ class Importance(Corruption):
         wanted = torch.floor(available.double() * self.settings.rate + 1e-9).long().clamp(min=1)
         ordered = torch.where(maskable, -scores, torch.inf)
         return choose_smallest(ordered, torch.minimum(wanted, available))
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """No more than the budget's, which rounds where this takes the floor."""
+        return most_hidden(batch, self.settings.rate)
 
 
 def importance(pmi: Tensor, inside: Tensor) -> Tensor:

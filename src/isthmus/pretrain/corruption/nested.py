@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError
 from isthmus.pretrain.corruption.uniform import CHOICE_STREAM
-from isthmus.pretrain.masking import IGNORED, MaskingSettings, choose_uniformly
+from isthmus.pretrain.masking import IGNORED, MaskingSettings, choose_uniformly, most_hidden
 from isthmus.pretrain.parts import Corruption
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -32,9 +32,11 @@ class Nested(Corruption):
     Settings = NestedSettings
     requires = Corruption.requires | {"encoder_ids", "labels"}
     sides = ("decoder",)
+    _encoder: Corruption | None = None
 
     def beside(self, encoder: Corruption | None) -> None:
         """Refuses an encoder's side that it cannot hold: a higher rate, or labels everywhere."""
+        self._encoder = encoder
         if getattr(getattr(encoder, "settings", None), "labels", "chosen") == "all":
             raise SettingsError(
                 "the encoder's side labels every token: nothing tells which of them it hides",
@@ -60,6 +62,12 @@ class Nested(Corruption):
         amount = torch.minimum((wanted - hidden.sum(1)).clamp(min=0), others.sum(1))
         chosen = choose_uniformly(others, batch["keys"], self.stream(CHOICE_STREAM), amount)
         return hidden | chosen
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """The budget's, which holds the encoder's of a lower rate where that side keeps to one."""
+        if self._encoder is None or self._encoder.most_labels(batch) is None:
+            return None
+        return most_hidden(batch, self.settings.rate)
 
     def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
         """The encoder's ids, and the additional tokens hidden in them."""

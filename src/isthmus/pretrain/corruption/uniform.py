@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from isthmus.pretrain.masking import budget, choose_uniformly
+from isthmus.pretrain.masking import budget, choose_uniformly, most_hidden
 from isthmus.pretrain.parts import Corruption
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -20,3 +20,7 @@ class Uniform(Corruption):
         maskable = ~vocabulary.is_special(batch["input_ids"])
         amount = budget(maskable, self.settings.rate)
         return choose_uniformly(maskable, batch["keys"], self.stream(CHOICE_STREAM), amount)
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """The budget's."""
+        return most_hidden(batch, self.settings.rate)

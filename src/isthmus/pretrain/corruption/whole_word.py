@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from isthmus.pretrain.masking import budget
+from isthmus.pretrain.masking import budget, most_hidden
 from isthmus.pretrain.parts import Corruption
 from isthmus.pretrain.randomness import draw
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -36,6 +36,10 @@ class WholeWord(Corruption):
         taken = _fill(sizes.gather(1, order), budget(maskable, self.settings.rate))
         taken = torch.zeros_like(taken).scatter_(1, order, taken)
         return taken.gather(1, columns)
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """No more than the budget's."""
+        return most_hidden(batch, self.settings.rate)
 
 
 def _fill(sizes: Tensor, left: Tensor) -> Tensor:

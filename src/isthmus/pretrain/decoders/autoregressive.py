@@ -54,6 +54,12 @@ class Autoregressive(Decoder):
         labels[:, :-1] = torch.where(wanted, following, IGNORED)
         return {"decoder_labels": labels}
 
+    def most_labels(self, batch: Batch) -> int | None:
+        """Every token that is not special, and the end of each text."""
+        if "regular" not in batch:
+            return None
+        return len(batch["regular"]) + len(batch["input_ids"])
+
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]

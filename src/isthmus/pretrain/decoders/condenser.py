@@ -58,6 +58,10 @@ class Condenser(Decoder):
         """The encoder's labels."""
         return {"decoder_labels": batch["labels"]}
 
+    def most_labels(self, batch: Batch) -> int | None:
+        """As many as the encoder's."""
+        return len(batch["label_places"]) if "label_places" in batch else None
+
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The head's states."""
         states = torch.cat([step["bottleneck"][:, None], step["middle_states"][:, 1:]], 1)

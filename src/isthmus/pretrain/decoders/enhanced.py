@@ -51,6 +51,10 @@ class Enhanced(Decoder):
         special = vocabulary.is_special(batch["input_ids"])
         return {"decoder_labels": torch.where(special, IGNORED, batch["input_ids"])}
 
+    def most_labels(self, batch: Batch) -> int | None:
+        """Every token that is not special."""
+        return len(batch["regular"]) if "regular" in batch else None
+
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]

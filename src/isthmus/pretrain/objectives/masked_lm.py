@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.masking import IGNORED, at_chosen
+from isthmus.pretrain.masking import IGNORED, at_labels
 from isthmus.pretrain.parts import Objective
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -25,6 +25,5 @@ class MaskedLm(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed cross-entropy."""
-        labels = step["labels"]
-        states, targets = at_chosen(labels != IGNORED, step["hidden_states"], labels)
+        targets, states = at_labels(step, "labels", step["hidden_states"])
         return {"": backbone.predict(states).cross_entropy(targets)}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.masking import at_chosen
+from isthmus.pretrain.masking import at_places, places_of
 from isthmus.pretrain.parts import Objective
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -30,9 +30,11 @@ class ReplacedToken(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed cross-entropy, and the share of all tokens that are restored replacements."""
-        regular = ~vocabulary.is_special(step["input_ids"])
-        states, targets, seen = at_chosen(
-            regular, step["hidden_states"], step["input_ids"], step["encoder_ids"]
+        places = step.get("regular")
+        if places is None:
+            places = places_of(~vocabulary.is_special(step["input_ids"]))
+        targets, states, seen = at_places(
+            places, step["input_ids"], step["hidden_states"], step["encoder_ids"]
         )
         prediction = backbone.predict(states)
         with torch.no_grad():

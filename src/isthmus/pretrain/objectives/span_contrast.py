@@ -36,7 +36,7 @@ class SpanContrast(Objective):
 
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The texts."""
-        return torch.tensor(len(step["partner"]), device=step["partner"].device)
+        return torch.full((), len(step["partner"]), device=step["partner"].device)
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import decoder_prediction
 from isthmus.pretrain.probe import HeldOut, Probe, on_device
 from isthmus.pretrain.recipe import Parts
@@ -47,6 +48,6 @@ class Bottleneck(Probe):
                 decoded = task.decode(given)
                 prediction = decoder_prediction(decoded)
                 sums[name] += float(prediction.cross_entropy(decoded["decoder_targets"]))
-            count += len(decoded["decoder_targets"])
+            count += int((decoded["decoder_targets"] != IGNORED).sum())
         means = {name: total / max(count, 1) for name, total in sums.items()}
         return {"": means["shuffled"] - means["true"], **means}
