@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus.nn import prediction
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.prediction import Prediction, aligned
+from isthmus.nn.prediction import IGNORED, Prediction, aligned
 
 TERMS, WIDTH, TOKENS = 37, 6, 11
 
@@ -63,6 +63,33 @@ def test_without_bias_and_with_frozen_parts() -> None:
     (one,) = torch.autograd.grad(found, given.features)
     (other,) = torch.autograd.grad(expected, given.features)
     torch.testing.assert_close(one, other)
+
+
+@pytest.mark.usefixtures("alignment")
+@pytest.mark.parametrize("room", [1, 3 * TERMS, 10**6])
+@pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
+def test_targets_without_weight(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
+    monkeypatch.setitem(prediction._AT_ONCE, "cpu", room)
+    given, targets = made()
+    if not bias:
+        given = given._replace(bias=None)
+    ignored = torch.tensor([1, 4, 5, 6, 10])
+    targets[ignored] = IGNORED
+    with torch.no_grad():
+        given.features[ignored[0]] = torch.nan  # whatever stands there
+    kept = targets != IGNORED
+    wanted = [tensor for tensor in given if tensor is not None]
+    found = given.cross_entropy(targets)
+    expected = plain(given._replace(features=given.features[kept]), targets[kept])
+    torch.testing.assert_close(found, expected)
+    pairs = zip(
+        torch.autograd.grad(found, wanted), torch.autograd.grad(expected, wanted), strict=True
+    )
+    for one, other in pairs:
+        torch.testing.assert_close(one, other)
+    nothing = given.cross_entropy(torch.full_like(targets, IGNORED))
+    assert nothing.item() == 0
+    assert all(not gradient.any() for gradient in torch.autograd.grad(nothing, wanted))
 
 
 def test_nothing_labelled() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,9 @@ from transformers import BertConfig, BertForMaskedLM
 from isthmus.config import resolve, shipped_recipes
 from isthmus.nn import attention
 from isthmus.nn.backbone import Backbone
+from isthmus.pretrain import masking
 from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.masking import IGNORED
+from isthmus.pretrain.masking import IGNORED, PLACES
 from isthmus.pretrain.parts import Column, decoder_prediction
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.step import PretrainTask
@@ -58,7 +60,7 @@ def backbone() -> Backbone:
     torch.manual_seed(3)
     config = BertConfig(
         vocab_size=len(TOKENIZER) + 3,
-        hidden_size=8,
+        hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=16,
@@ -230,6 +232,75 @@ def test_every_weight_that_is_trained_has_a_finite_gradient(
             if parameter.requires_grad:
                 assert parameter.grad is not None, parameter_name
                 assert parameter.grad.isfinite().all(), parameter_name
+
+
+@every_recipe
+def test_room_for_more_labels_than_there_are_changes_nothing(
+    name: str, make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, _ = made = make(name)
+    places_of = masking.places_of
+    rows = list(range(len(TEXTS)))
+    seen = []
+    for more in (None, 0, 9):
+        if more is not None:
+            monkeypatch.setattr(masking, "_KNOWING", frozenset())
+            monkeypatch.setattr(
+                masking, "places_of", lambda chosen, most, more=more: places_of(chosen, most + more)
+            )
+        batch = prepared(made, rows)
+        places = [batch[field] for field in PLACES.values() if field in batch]
+        assert places
+        assert all(int((found < 0).sum()) >= (more or 0) for found in places)
+        task.zero_grad()
+        sums = task(batch)
+        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+        slopes = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
+        found = {loss: value.detach() for loss, value in sums.items()}
+        seen.append((found, counts(made, batch), slopes))
+    for other in seen[1:]:
+        torch.testing.assert_close(seen[0], other, rtol=1e-9, atol=1e-9)
+
+
+def one_step(task: PretrainTask, batch: Batch) -> None:
+    """All that a training step asks of a task."""
+    task.zero_grad()
+    with torch.no_grad():
+        batch = task.prepare(batch)
+    items = task.counts(batch)
+    sums = task(batch)
+    torch.autograd.backward([sums[loss] / items[loss].clamp(min=1) for loss in task.loss_names()])
+
+
+@every_recipe
+def test_no_step_asks_its_device(
+    name: str, make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device that has no numbers to answer with."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
+    task, examples = make(name)
+    batch = examples.collate([examples[0, row] for row in range(len(TEXTS))])
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"meta|Meta"):
+        batch["keys"].to("meta").nonzero()
+    there = {field: value.to("meta") for field, value in batch.items()}
+    one_step(copy.deepcopy(task).to("meta"), there)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@every_recipe
+def test_no_step_waits_for_a_gpu(name: str, make: Callable[[str], Made]) -> None:
+    task, examples = make(name)
+    task = copy.deepcopy(task).float().cuda()
+    batch = examples.collate([examples[0, row] for row in range(len(TEXTS))])
+    there = {field: value.cuda() for field, value in batch.items()}
+    with torch.autocast("cuda", torch.bfloat16):
+        one_step(task, there)  # what is made once: kernels, handles, the generator's place
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            one_step(task, there)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("name", PAIRED)
