@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain import masking
+from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.held_out import prepare_held_out
 from isthmus.pretrain.masking import IGNORED, PLACES, MaskingSettings

@@ -20,7 +20,8 @@ from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.corruption.whole_word import WholeWord, _fill
 from isthmus.pretrain.decoders import enhanced
 from isthmus.pretrain.examples import Example, PretrainExamples
-from isthmus.pretrain.masking import IGNORED
+from isthmus.pretrain.masking import IGNORED, most_hidden
+from isthmus.pretrain.parts import CORRUPTIONS as REGISTERED
 from isthmus.pretrain.parts import Corruption, Side, Text
 from isthmus.pretrain.randomness import draw, key, second
 from isthmus.pretrain.views import neighbours, same
@@ -402,3 +403,64 @@ def test_a_bag_is_filled_in_order_however_often_something_is_too_big(
         rest -= size * taken[-1]
     filled = _fill(torch.tensor([sizes]), torch.tensor([left]))
     assert filled[0].tolist() == taken
+
+
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in REGISTERED.names() if name != "generator"),
+    *(("generator", {"generator": "any", "labels": labels}) for labels in ("all", "chosen")),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), SETTINGS)
+@settings(deadline=None, max_examples=60)
+@given(BATCHES, KINDS, RATES, st.floats(0, 1), st.booleans())
+def test_nothing_labels_more_than_it_says(
+    name: str,
+    values: dict[str, Any],
+    batch: list[OneText],
+    encoder: type[Corruption],
+    rate: float,
+    less: float,
+    pairs: bool,
+) -> None:
+    kind = REGISTERED.load(name)
+    before = collated([text.example() for text in batch], pairs)
+    first = part(encoder, max(rate * less, 0.001))
+    before |= first(before, VOCABULARY)
+    for side in kind.sides:
+        made = kind(kind.Settings.parse({"rate": rate, **values}, "test"), side)
+        made.beside(first if side == "decoder" else None)
+        labels = made.labels(before, made.choose(before, VOCABULARY), VOCABULARY)
+        most = made.most_labels(before)
+        assert int((labels != IGNORED).sum()) <= most <= len(before["regular"])
+        untold = {field: value for field, value in before.items() if field != "regular"}
+        assert made.most_labels(untold) is None, "the device is asked"
+
+
+def test_the_most_that_is_hidden_is_no_less_and_little_more_than_the_budgets() -> None:
+    for texts in (1, 3, 10, 100, 1000):
+        for available in (*range(25), 95, 510):
+            batch = {
+                "input_ids": torch.empty(texts, 0),
+                "regular": torch.empty(texts * available),
+            }
+            for percent in range(1, 100):
+                rate = percent / 100
+                most, all_ = most_hidden(batch, rate), texts * budget(available, rate)
+                assert most is not None
+                assert all_ <= most <= all_ + texts * max(1, 1.5 - rate), (texts, available, rate)
+    one_each = {"input_ids": torch.empty(100, 3), "regular": torch.empty(100)}
+    assert most_hidden(one_each, 0.15) == 100
+
+
+def test_a_corruption_beside_one_that_does_not_say_asks() -> None:
+    class Outsider(Uniform):
+        def most_labels(self, batch: Batch) -> int | None:
+            return Corruption.most_labels(self, batch)
+
+    batch = collated([OneText(tuple(REGULAR[:9]), tuple(range(9)), 1).example()])
+    nested = part(Nested, 0.5, "decoder")
+    nested.beside(part(Uniform, 0.3))
+    assert nested.most_labels(batch) == 5
+    nested.beside(Outsider(Outsider.Settings.parse({"rate": 0.3}, "test")))
+    assert nested.most_labels(batch) is None

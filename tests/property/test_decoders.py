@@ -286,6 +286,27 @@ def test_labels_are_never_special_but_for_what_closes_a_text(
 
 
 @every_decoder
+@few
+@given(st.lists(word_sizes() | st.just([]), min_size=1, max_size=4), st.integers(0, 99))
+def test_nothing_labels_more_than_it_says(name: str, sizes: list[list[int]], seed: int) -> None:
+    batch = batch_of(sizes, seed)
+    decoder = DECODERS_MADE[name]
+    batch["regular"] = (~VOCABULARY.is_special(batch["input_ids"])).flatten().nonzero()[:, 0]
+    batch["label_places"] = (batch["labels"] != IGNORED).flatten().nonzero()[:, 0]
+    made = decoder.prepare(batch, VOCABULARY)
+    most = decoder.most_labels(batch)
+    if name == "bidirectional":  # it takes what the corruption labels
+        assert not made
+        assert most is None
+    else:
+        assert most is not None
+        # No place is in vain.
+        assert int((made["decoder_labels"] != IGNORED).sum()) == most
+        del batch["regular"], batch["label_places"]
+        assert decoder.most_labels(batch) is None, "the device is asked"
+
+
+@every_decoder
 def test_texts_without_tokens_give_finite_results(name: str) -> None:
     batch = batch_of([[], [2], []], 1)
     batch |= DECODERS_MADE[name].prepare(batch, VOCABULARY)

@@ -60,7 +60,7 @@ def choose_smallest(values: Tensor, amount: Tensor) -> Tensor:
 
 
 def most_hidden(batch: Batch, rate: float) -> int | None:
-    """How many tokens of a batch `budget` allows at most; None where it does not say how many it has.
+    """How many tokens of a batch `budget` hides at most; None where `regular` does not tell.
 
     Of n tokens, round(rate · n) is at most rate · n + ½, and of one token 1 is rate + (1 - rate).
     """
@@ -74,9 +74,7 @@ def most_hidden(batch: Batch, rate: float) -> int | None:
 
 def label_places(made: Batch, most: int | None) -> Batch:
     """The places of all labels among the fields that a part made, under the names of PLACES."""
-    return {
-        PLACES[name]: places_of(made[name] != IGNORED, most) for name in PLACES if name in made
-    }
+    return {PLACES[name]: places_of(made[name] != IGNORED, most) for name in PLACES if name in made}
 
 
 def places_of(chosen: Tensor, most: int | None = None) -> Tensor:
@@ -113,8 +111,8 @@ def at_places(places: Tensor, labels: Tensor, *values: Tensor) -> tuple[Tensor, 
     sorted, as it is behind an index of True and False.
     """
     some = places.clamp(min=0)
-    found = (value.flatten(0, 1).index_select(0, some) for value in (labels, *values))
-    return torch.where(places < 0, IGNORED, next(found)), *found
+    found, *others = (value.flatten(0, 1).index_select(0, some) for value in (labels, *values))
+    return torch.where(places < 0, IGNORED, found), *others
 
 
 def replace(

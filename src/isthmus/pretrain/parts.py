@@ -202,7 +202,7 @@ class Decoder(Part, nn.Module, ABC):
         return backbone.predict(states)
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
-        """The prediction and its targets, at the labelled positions; -100 where there is no more."""
+        """The prediction and its targets at the labelled positions; behind them, -100 and any."""
         states = self.decode(step, backbone, vocabulary)
         targets, chosen = at_labels(step, "decoder_labels", states)
         features, matrix, bias = self.head(chosen, backbone)
