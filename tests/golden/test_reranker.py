@@ -14,7 +14,7 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.finetune.loss import losses
 from isthmus.finetune.pairs import LabelledQueries, TaughtScores
 from isthmus.finetune.reranker import CrossEncoderTask, CrossExamples
-from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import Classifier
 from isthmus.records import Document, Query
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -49,7 +49,7 @@ def encoder() -> CrossEncoder:
         num_labels=1,
     )
     settings = CrossSettings(query_max_length=8, document_max_length=14)
-    return CrossEncoder(Backbone(BertForSequenceClassification(config)), TOKENIZER, settings)
+    return CrossEncoder(Classifier(BertForSequenceClassification(config)), TOKENIZER, settings)
 
 
 @pytest.fixture
