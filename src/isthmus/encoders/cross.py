@@ -63,7 +63,7 @@ class CrossEncoder(TextModel):
     def represent(
         self, ids: Tensor, mask: Tensor, segments: Tensor, tokens: Tensor | None = None
     ) -> Tensor:
-        """The float32 scores [pairs] of padded pairs, with gradients; `tokens` as the backbone's."""
+        """The float32 scores of padded pairs, with gradients; `tokens` as the backbone's."""
         return self.backbone.score(ids, mask, segments, tokens)
 
     def score(self, pairs: Sequence[tuple[str, Document]]) -> npt.NDArray[np.float32]:
