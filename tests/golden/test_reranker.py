@@ -14,6 +14,7 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.finetune.loss import losses
 from isthmus.finetune.pairs import LabelledQueries, TaughtScores
 from isthmus.finetune.reranker import CrossEncoderTask, CrossExamples
+from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import Packing
 from isthmus.records import Document, Query
@@ -122,6 +123,8 @@ def test_at_once_and_without_padding_it_is_the_same(
 
     encoder.backbone.encoder.embeddings.register_forward_hook(lambda *call: streams.append(call[2]))
     task = CrossEncoderTask(encoder, GROUP, LISTWISE)
+    # By which the trainer finds what `training.packing` is set on.
+    assert [part for part in task.modules() if isinstance(part, Backbone)] == [encoder.backbone]
     found = []
     for packing in (False, True):
         encoder.backbone.use_packing = packing
