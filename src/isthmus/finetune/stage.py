@@ -44,6 +44,7 @@ from isthmus.finetune.settings import FOREIGN, FinetuneSettings
 from isthmus.finetune.start_terms import start_with
 from isthmus.finetune.steering import Steer
 from isthmus.finetune.task import BiEncoderTask
+from isthmus.finetune.teacher_check import check_teacher
 from isthmus.finetune.teaching import Teacher, taught_scores, teacher_source
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier
@@ -109,11 +110,15 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         for message in (remembered if remembered not in summary else "", summary):
             if message:
                 notice(message)
-        negatives = taught = None
+        negatives = taught = checked = None
         if sources:
             teacher = None if teaching is None else teaching.open(searched)
             negatives = _mine(sources, searched, labelled, settings, teacher)
             if teacher is not None and any("teacher" in loss.needs for loss in learnt_by):
+                if development is not None:
+                    checked = check_teacher(
+                        teacher, sources, searched, development.chosen, development.name
+                    )
                 taught = taught_scores(teacher, labelled, negatives)
             del teacher  # and the memory it takes
     group = group_size(sources)
@@ -140,6 +145,8 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         results: dict[str, Any] = {"queries": len(examples)}
         if development is not None:
             results["development"] = development.take_best(trainer)
+        if checked is not None:
+            results["teacher"] = checked
         with writing(final):
             task.save(final)
         seconds = time.monotonic() - began

@@ -27,6 +27,7 @@ class Teacher:
 
     fingerprint: str
     scores: Callable[[LabelledQueries, Rows], Scores]
+    any_query: bool = True  # not only those of a file
 
 
 class TeacherSource(ABC):

@@ -181,4 +181,7 @@ def _has_kernels(features: Tensor, matrix: Tensor) -> bool:
 def _triton(device: int) -> bool:
     if find_spec("triton") is None or torch.version.hip:
         return False
-    return torch.cuda.get_device_capability(device) >= (8,)
+    chip = torch.cuda.get_device_properties(device)
+    # Three stages of two tiles, and some for the maxima: more than a chip for screens has.
+    shared = int(getattr(chip, "shared_memory_per_block_optin", 0))
+    return chip.major >= 8 and shared >= 1 << 17

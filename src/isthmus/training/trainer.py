@@ -152,8 +152,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         totals: dict[str, Tensor] = {}
         for batch in batches:
             for name, count in self.task.counts(batch).items():
-                totals[name] = totals.get(name, 0) + count.to(device, torch.float64)
+                # Where they are: a number of the host's, sent, would make it wait.
+                totals[name] = totals.get(name, 0) + count.to(torch.float64)
         if self.args.world_size > 1:
+            totals = {name: total.to(device) for name, total in totals.items()}
             for total in totals.values():
                 torch.distributed.all_reduce(total)
         return batches, totals
@@ -305,6 +307,8 @@ def _arguments(settings: TrainingSettings, output: Path) -> Any:
         dataloader_num_workers=settings.dataloader_num_workers,
         dataloader_persistent_workers=settings.dataloader_num_workers > 0,
         dataloader_pin_memory=torch.cuda.is_available(),
+        # Otherwise the host waits, before every step, until the GPU is through with the last one.
+        accelerator_config={"non_blocking": torch.cuda.is_available()},
         remove_unused_columns=False,
         disable_tqdm=True,
         ddp_find_unused_parameters=False,

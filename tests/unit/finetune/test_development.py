@@ -27,10 +27,19 @@ from isthmus.finetune.development import (
     draw_development_set,
 )
 from isthmus.finetune.measuring import Development
-from isthmus.finetune.mining.candidates import TrainingCorpus
-from isthmus.finetune.pairs import labelled_queries
+from isthmus.finetune.mining.candidates import (
+    NOTHING,
+    Rows,
+    Scores,
+    TrainingCorpus,
+    candidates,
+)
+from isthmus.finetune.negatives.bm25 import Bm25
+from isthmus.finetune.pairs import LabelledQueries, labelled_queries
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.stage import run
+from isthmus.finetune.teacher_check import check_teacher
+from isthmus.finetune.teaching import Teacher
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier
 from isthmus.text.corpus import tokenise
@@ -313,6 +322,42 @@ def test_a_sparse_encoder_starts_with_few_terms(
     )
     assert before["active_terms/documents"] > 20
     assert 1 < after["active_terms/documents"] < 6, "of other documents than those of the draw"
+
+
+@pytest.mark.parametrize(("sign", "better"), [(1, True), (-1, False)])
+def test_a_teacher_is_compared_with_who_found_the_documents(
+    sign: int, better: bool, corpus: TrainingCorpus, draw: Draw, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that knows the answers finds all that BM25 did; one that hates them, none of these."""
+    chosen = draw(queries=20, documents=60)
+    answers = {
+        query.text: {corpus.rows[document] for document in chosen.judgements[query.id]}
+        for query in chosen.queries
+    }
+
+    def scores(labelled: LabelledQueries, rows: Rows) -> Scores:
+        own = [answers[query.text] for query in labelled.queries]
+        pairs = zip(own, rows.tolist(), strict=True)
+        values = [[sign * float(row in known) for row in found] for known, found in pairs]
+        return np.where(rows == NOTHING, np.nan, np.array(values)).astype(np.float32)
+
+    bm25 = Bm25(Bm25.Settings())
+    found = check_teacher(Teacher("t", scores), [bm25], corpus, chosen, "RR@10")
+    assert found is not None
+    rows = candidates(bm25.open(corpus), corpus, chosen.queries, 20).rows
+    by_hand = []
+    for query, row in zip(chosen.queries, rows.tolist(), strict=True):
+        ranks = [place for place, each in enumerate(row, 1) if each in answers[query.text]]
+        by_hand.append(1 / ranks[0] if ranks and ranks[0] <= 10 else 0.0)
+    assert found["retriever"] == pytest.approx(np.mean(by_hand))
+    assert 0.3 < found["retriever"] < 0.99
+    if better:
+        assert found["teacher"] == pytest.approx(np.mean([value > 0 for value in by_hand]), abs=0.1)
+    assert (found["teacher"] > found["retriever"]) is better
+    assert ("NO BETTER" in capsys.readouterr().err) is not better
+    lookup = Teacher("file", scores, any_query=False)
+    assert check_teacher(lookup, [bm25], corpus, chosen, "RR@10") is None
+    assert check_teacher(Teacher("t", scores), [], corpus, chosen, "RR@10") is None
 
 
 def test_training_stops_when_it_gets_no_better(

@@ -62,6 +62,7 @@ class Ranker:
 
     fingerprint: str
     rank: Callable[[Sequence[Query], int], Iterable[Ranking]]
+    any_query: bool = True  # not only those of a file
 
 
 class Source(ABC):

@@ -44,7 +44,7 @@ class Run(Source):
             _check_queries(given, file)
             return _known(given, corpus.rows, corpus.problems == "skip", file)
 
-        return Ranker(f"run {self.origin()}", rank)
+        return Ranker(f"run {self.origin()}", rank, any_query=False)
 
 
 def _check_queries(rankings: Sequence[Ranking], file: str) -> None:

@@ -94,5 +94,5 @@ class _Scorer:
         )
         return self.model.score_tokens(
             [encodings[number].ids for number in place],
-            [self.corpus[int(row)].tokens for row in rows],
+            [self.corpus.tokens(int(row)) for row in rows],
         )

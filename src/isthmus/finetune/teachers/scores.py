@@ -69,7 +69,7 @@ class Scores(TeacherSource):
             found[unknown] = settings.missing
             return found
 
-        return Teacher(f"scores {self.origin()} {settings.missing}", scores)
+        return Teacher(f"scores {self.origin()} {settings.missing}", scores, any_query=False)
 
 
 def _read(file: Path, corpus: TrainingCorpus) -> ScoreTable:
