@@ -4,6 +4,7 @@ What is padded away depends on the order of the texts: at random, or as the trai
 beside like. docs/decisions/packing.md says what was decided by it.
 
     python benchmarks/packing.py [CORPUS] [--model FOLDER] [--batch 32] [--rounds 5]
+    python benchmarks/packing.py [COLLECTION] --pairs    # a re-ranker instead of masked LM
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.collections import open_corpus
+from isthmus.collections import open_collection, open_corpus
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import Classifier, load_classifier
 from isthmus.nn.loading import MINILM, model_folder
 from isthmus.nn.precision import native_bf16
 from isthmus.text.batches import bucketed_order
@@ -44,6 +46,7 @@ def main() -> None:
         help="any corpus of texts",
     )
     parser.add_argument("--model", default=MINILM, help="any encoder that isthmus loads")
+    parser.add_argument("--pairs", action="store_true", help="train a re-ranker on query + text")
     parser.add_argument("--batch", type=int, default=32, help="texts per step")
     parser.add_argument("--length", type=int, default=144, help="tokens per text, at most")
     parser.add_argument("--dropout", type=float, default=0.1)
@@ -51,11 +54,13 @@ def main() -> None:
     options = parser.parse_args()
     folder = model_folder(options.model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    lengths = _lengths(options.corpus, Tokenizer.load(folder), options.length)
-    backbone = Backbone.load(folder, "add", dropout=options.dropout).to(device).train()
+    lengths = _lengths(options.corpus, Tokenizer.load(folder), options.length, options.pairs)
+    load = load_classifier if options.pairs else Backbone.load
+    backbone = load(folder, "add", dropout=options.dropout).to(device).train()
     print(
-        f"{options.model}, {'bf16' if native_bf16() else 'float32'}, {options.batch} texts of "
-        f"{lengths.mean():.0f} tokens on average, {options.length} at most, dropout "
+        f"{options.model}, {'bf16' if native_bf16() else 'float32'}, {options.batch} "
+        f"{'pairs' if options.pairs else 'texts'} of {lengths.mean():.0f} tokens on average, "
+        f"{lengths.max()} at most, dropout "
         f"{options.dropout}, {device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     )
     generator = np.random.default_rng(0)
@@ -77,9 +82,14 @@ def main() -> None:
         )
 
 
-def _lengths(corpus: str, tokenizer: Tokenizer, longest: int) -> npt.NDArray[np.int64]:
+def _lengths(corpus: str, tokenizer: Tokenizer, longest: int, pairs: bool) -> npt.NDArray[np.int64]:
     documents = [document.contents(True) for document in open_corpus(corpus).documents()]
-    return np.array([len(row) for row in tokenizer.encode(documents, longest)])
+    lengths = np.array([len(row) for row in tokenizer.encode(documents, longest)])
+    if pairs:
+        queries = [query.text for query in open_collection(corpus).queries()]
+        sizes = np.array([len(row) - 1 for row in tokenizer.encode(queries, longest)])
+        lengths += np.random.default_rng(1).choice(sizes, len(lengths))  # negatives, mostly
+    return lengths
 
 
 def _batch(lengths: npt.NDArray[np.int64], terms: int, device: str) -> Batch:
@@ -93,16 +103,20 @@ def _batch(lengths: npt.NDArray[np.int64], terms: int, device: str) -> Batch:
 
 
 def _training(backbone: Backbone, device: str) -> Step:
-    """One optimiser step of masked LM, packed or padded."""
+    """One optimiser step of masked LM or a re-ranker, packed or padded."""
     optimiser = torch.optim.AdamW(backbone.parameters(), lr=1e-5)
 
     def step(batch: Batch, packing: bool) -> None:
         ids, mask, tokens, hidden = batch
         backbone.use_packing = packing
         with torch.autocast(device, torch.bfloat16, enabled=native_bf16()):
-            states = backbone(ids, mask, tokens)
-            loss = backbone.predict(states[hidden]).cross_entropy(ids[hidden])
-        (loss / hidden.sum()).backward()  # type: ignore[no-untyped-call]
+            if isinstance(backbone, Classifier):
+                scores = backbone.score(ids, mask, torch.zeros_like(ids), tokens)
+                loss = -scores.log_softmax(0)[0]  # the first is relevant
+            else:
+                states = backbone(ids, mask, tokens)
+                loss = backbone.predict(states[hidden]).cross_entropy(ids[hidden]) / hidden.sum()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad()
 

@@ -15,6 +15,8 @@ from isthmus.finetune.loss import losses
 from isthmus.finetune.pairs import LabelledQueries, TaughtScores
 from isthmus.finetune.reranker import CrossEncoderTask, CrossExamples
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import Classifier
+from isthmus.nn.packing import Packing
 from isthmus.records import Document, Query
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -49,7 +51,7 @@ def encoder() -> CrossEncoder:
         num_labels=1,
     )
     settings = CrossSettings(query_max_length=8, document_max_length=14)
-    return CrossEncoder(Backbone(BertForSequenceClassification(config)), TOKENIZER, settings)
+    return CrossEncoder(Classifier(BertForSequenceClassification(config)), TOKENIZER, settings)
 
 
 @pytest.fixture
@@ -106,6 +108,35 @@ def test_gradient_caching_changes_nothing(encoder: CrossEncoder, batch: Batch, s
         gradients.append([parameter.grad.clone() for parameter in task.parameters()])
     for whole, cached in zip(*gradients, strict=True):
         torch.testing.assert_close(cached, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_at_once_and_without_padding_it_is_the_same(
+    encoder: CrossEncoder, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where the places of the tokens spare asking it."""
+    streams: list[torch.Tensor] = []
+    own = Packing.of
+
+    def of(mask: torch.Tensor, tokens: torch.Tensor | None) -> Packing:
+        assert tokens is batch["tokens"]
+        return own(mask, tokens)
+
+    encoder.backbone.encoder.embeddings.register_forward_hook(lambda *call: streams.append(call[2]))
+    task = CrossEncoderTask(encoder, GROUP, LISTWISE)
+    # By which the trainer finds what `training.packing` is set on.
+    assert [part for part in task.modules() if isinstance(part, Backbone)] == [encoder.backbone]
+    found = []
+    for packing in (False, True):
+        encoder.backbone.use_packing = packing
+        task.zero_grad()
+        loss = task(batch)["listwise"]
+        loss.backward()
+        found.append((loss.detach(), [parameter.grad.clone() for parameter in task.parameters()]))
+        monkeypatch.setattr("isthmus.training.chunks._WHOLE", ("cpu",))
+        monkeypatch.setattr(Packing, "of", of)
+    assert streams[-1].shape[:2] == (1, int(batch["mask"].sum()))
+    assert len(batch["tokens"]) == int(batch["mask"].sum())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
 
 
 def test_a_teacher_may_teach_it_too(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
-from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import Classifier
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer
 
@@ -33,7 +33,7 @@ def encoder() -> CrossEncoder:
         num_labels=1,
     )  # with dropout: scoring must switch it off
     chosen = CrossSettings(query_max_length=16, document_max_length=24)
-    return CrossEncoder(Backbone(BertForSequenceClassification(config)), TOKENIZER, chosen)
+    return CrossEncoder(Classifier(BertForSequenceClassification(config)), TOKENIZER, chosen)
 
 
 ENCODER = encoder()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from isthmus.encoders.encoder import EncoderSettings, TextModel, batch_tokens
 from isthmus.encoders.in_flight import send, taken
 from isthmus.encoders.pairing import Pairing, Row, Tokens
 from isthmus.errors import SettingsError
-from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import Classifier
 from isthmus.records import Document
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
@@ -28,12 +27,12 @@ class CrossEncoder(TextModel):
     """A sequence classifier with one label, whose logit is the score of a pair."""
 
     kind = "cross"
+    backbone: Classifier
     settings: CrossSettings
 
     def __init__(
-        self, backbone: Backbone, tokenizer: Tokenizer, settings: CrossSettings, name: str = ""
+        self, backbone: Classifier, tokenizer: Tokenizer, settings: CrossSettings, name: str = ""
     ) -> None:
-        assert backbone.config.num_labels == 1, "a score is one number"
         super().__init__(backbone, tokenizer, settings, name)
         self.pairing = Pairing(tokenizer, settings)
         if self.pairing.max_length > backbone.positions:
@@ -46,8 +45,6 @@ class CrossEncoder(TextModel):
                 allowed=f"at most {backbone.positions} together",
                 remedy=lower,
             )
-        accepted = inspect.signature(self.model.forward).parameters
-        self._takes_segments = "token_type_ids" in accepted
 
     @property
     def model(self) -> nn.Module:
@@ -63,11 +60,11 @@ class CrossEncoder(TextModel):
         """Ids and segment numbers of one pair, from token ids without special ones."""
         return self.pairing.pair(query, document)
 
-    def represent(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-        """The float32 scores [pairs] of padded pairs, with gradients."""
-        given = {"token_type_ids": segments} if self._takes_segments else {}
-        logits: Tensor = self.model(input_ids=ids, attention_mask=mask, **given).logits
-        return logits[:, 0].float()
+    def represent(
+        self, ids: Tensor, mask: Tensor, segments: Tensor, tokens: Tensor | None = None
+    ) -> Tensor:
+        """The float32 scores of padded pairs, with gradients; `tokens` as the backbone's."""
+        return self.backbone.score(ids, mask, segments, tokens)
 
     def score(self, pairs: Sequence[tuple[str, Document]]) -> npt.NDArray[np.float32]:
         """The score of each pair; a document counts with its title where made with titles."""
@@ -90,7 +87,8 @@ class CrossEncoder(TextModel):
         def results() -> Iterator[Tensor]:
             for batch in batches:
                 rows = self.pairing.pad([queries[i] for i in batch], [documents[i] for i in batch])
-                yield self.represent(*(send(row, device) for row in rows))
+                tokens = rows[1].flatten().nonzero()[:, 0]
+                yield self.represent(*(send(part, device) for part in (*rows, tokens)))
 
         with self._inference():
             parts = taken(results(), lambda part: part.cpu().numpy())

@@ -39,34 +39,40 @@ class Pairing:
         gaps = np.split(
             np.arange(len(ids)), [query[0], query[-1] + 1, document[0], document[-1] + 1]
         )
-        self._frame = [(ids[gap], segments[gap]) for gap in (gaps[0], gaps[2], gaps[4])]
-        self._segments = segments[query[0]], segments[document[0]]
-        self.room = self.max_length - sum(len(part) for part, _ in self._frame)
+        self._frame = [ids[gap] for gap in (gaps[0], gaps[2], gaps[4])]
+        # Of the frame, and of each text once, at places that are known.
+        kept = np.concatenate([gaps[0], query[:1], gaps[2], document[:1], gaps[4]])
+        self._segments = segments[kept]
+        self._texts = np.searchsorted(kept, [query[0], document[0]])
+        self.room = self.max_length - sum(len(part) for part in self._frame)
         self._query_room = settings.query_max_length - len(tokenizer.prefix + tokenizer.suffix)
 
     def pair(self, query: Tokens, document: Tokens) -> tuple[Row, Row]:
         """Ids and segment numbers of one pair, from token ids without special ones."""
-        if len(query) + len(document) > self.room:
-            query = query[: max(self._query_room, self.room - len(document))]
-            document = document[: self.room - len(query)]
-        before, between, after = self._frame
-        parts = [before, self._text(query, 0), between, self._text(document, 1), after]
-        ids, segments = zip(*parts, strict=True)
-        return np.concatenate(ids), np.concatenate(segments)
+        ids, _, segments = self.pad([query], [document])
+        return ids[0].numpy(), segments[0].numpy()
 
     def pad(
         self, queries: Sequence[Tokens], documents: Sequence[Tokens]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Ids, mask and segment numbers of some pairs, filled up to the longest."""
-        rows = [self.pair(*texts) for texts in zip(queries, documents, strict=True)]
-        shape = (len(rows), max(len(ids) for ids, _ in rows))
-        ids = np.full(shape, self.pad_id, dtype=np.int64)
-        mask, segments = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        for number, (row, segment) in enumerate(rows):
-            ids[number, : len(row)] = row
-            mask[number, : len(row)] = 1
-            segments[number, : len(row)] = segment
+        pairs = [self._cut(*texts) for texts in zip(queries, documents, strict=True)]
+        before, between, after = self._frame
+        parts = [part for query, text in pairs for part in (before, query, between, text, after)]
+        # How many tokens have each segment number of the example: one, but for the texts.
+        counts = np.ones((len(pairs), len(self._segments)), dtype=np.int64)
+        counts[:, self._texts] = [(len(query), len(text)) for query, text in pairs]
+        lengths = counts.sum(1)
+        inside = np.arange(lengths.max()) < lengths[:, None]
+        ids = np.full(inside.shape, self.pad_id, dtype=np.int64)
+        ids[inside] = np.concatenate(parts, dtype=np.int64, casting="unsafe")  # [] is of floats
+        segments = np.zeros_like(ids)
+        segments[inside] = np.repeat(np.tile(self._segments, len(pairs)), counts.ravel())
+        mask = inside.astype(np.int64)
         return torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments)
 
-    def _text(self, tokens: Tokens, side: int) -> tuple[Row, Row]:
-        return np.asarray(tokens, dtype=np.int64), np.full(len(tokens), self._segments[side])
+    def _cut(self, query: Tokens, document: Tokens) -> tuple[Tokens, Tokens]:
+        if len(query) + len(document) > self.room:
+            query = query[: max(self._query_room, self.room - len(document))]
+            document = document[: self.room - len(query)]
+        return query, document

@@ -44,16 +44,18 @@ class CrossEncoderTask(Task):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Each loss, summed over the queries."""
         # Ids and segments side by side: they are cut and put in order together.
-        packed = torch.stack([batch["ids"], batch["segments"]], dim=2)
-        scores = in_chunks(self._scores, packed, batch["mask"], self.mini_batch_size)
+        both = torch.stack([batch["ids"], batch["segments"]], dim=2)
+        size, tokens = self.mini_batch_size, batch.get("tokens")
+        scores = in_chunks(self._scores, both, batch["mask"], size, tokens)
         given = {"group": scores.view(-1, self.group)}
         if "teacher" in batch:
             given["teacher"] = batch["teacher"]
         with torch.autocast(scores.device.type, enabled=False):
             return {loss.name: loss(given).sum() for loss in self.losses}
 
-    def _scores(self, packed: Tensor, mask: Tensor) -> Tensor:
-        return self.encoder.represent(packed[:, :, 0], mask, packed[:, :, 1])
+    def _scores(self, both: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
+        ids, segments = both.unbind(2)
+        return self.encoder.represent(ids, mask, segments, tokens)
 
     def weights(self, progress: float) -> Mapping[str, float]:
         """The losses' own."""
@@ -91,11 +93,12 @@ class CrossExamples(PairExamples):
         self.pairing: Pairing = encoder.pairing  # not the encoder: workers need no weights
 
     def collate(self, examples: list[Group]) -> Batch:
-        """Ids, mask and segments of every pair, a whole group per query."""
+        """Ids, mask, places of tokens and segments of every pair, a whole group per query."""
         queries = [example.query for example in examples for _ in example.rows]
-        passages = [self.corpus[row].tokens for example in examples for row in example.rows]
+        passages = [self.corpus.tokens(row) for example in examples for row in example.rows]
         ids, mask, segments = self.pairing.pad(queries, passages)
-        batch = {"ids": ids, "mask": mask, "segments": segments}
+        tokens = mask.flatten().nonzero()[:, 0]
+        batch = {"ids": ids, "mask": mask, "tokens": tokens, "segments": segments}
         if self.teacher is not None:
             batch["teacher"] = torch.tensor([example.teacher for example in examples])
         return batch

@@ -232,20 +232,22 @@ class Backbone(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor,
         tokens: Tensor | None,
+        segments: Tensor | None = None,
         every_layer: bool = False,
     ) -> tuple[Any, Packing | None]:
         options = {"output_hidden_states": True} if every_layer else {}
+        told = {"input_ids": input_ids}  # of every place
+        if segments is not None:
+            told["token_type_ids"] = segments
         packing = self.packing(attention_mask, tokens) if self.packs else None
         if packing is not None and packing.full and not self._windows:
             # Without any mask, torch chooses among its kernels.
-            return self.encoder(input_ids=input_ids, **options), None
+            return self.encoder(**told, **options), None
         if packing is None:
-            padded = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **options)
-            return padded, None
-        positions = self._places(input_ids).expand_as(input_ids)
+            return self.encoder(**told, attention_mask=attention_mask, **options), None
+        told["position_ids"] = self._places(input_ids).expand_as(input_ids)
         packed = self.encoder(
-            input_ids=packing.pack(input_ids),
-            position_ids=packing.pack(positions),
+            **{name: packing.pack(each) for name, each in told.items()},
             # transformers passes on a mask of four dimensions as it is, and makes none itself.
             attention_mask=packing.present,
             packing=packing,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,13 +24,67 @@ from isthmus.nn.pretrained import (
 )
 
 
+class Classifier(Backbone):
+    """An encoder under a classifier of one label, whose logit is the score of a text."""
+
+    def __init__(self, model: Any) -> None:
+        assert model.config.num_labels == 1, "a score is one number"
+        super().__init__(model)
+        self._takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
+        # A partial of a method, not a closure: the copy of a model computes with its own weights.
+        self.encoder.forward = partial(_given_or_computed, self.encoder.forward)
+
+    def score(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        segments: Tensor,
+        tokens: Tensor | None = None,
+    ) -> Tensor:
+        """The float32 scores of padded texts; `tokens` as in `forward`.
+
+        Every architecture pools and classifies in its own way. So transformers' classifier does it,
+        and finds the encoder's work done already, without padding.
+        """
+        told = {"token_type_ids": segments} if self._takes_segments else {}
+        if self.packs:  # only those hand on what they are given besides
+            told["encoded"] = self._encoded(input_ids, attention_mask, tokens, **told)
+        logits: Tensor = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, **told
+        ).logits
+        return logits[:, 0].float()
+
+    def _encoded(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        tokens: Tensor | None,
+        token_type_ids: Tensor | None = None,
+    ) -> Any:
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        output, packing = self._encode(input_ids, attention_mask, tokens, token_type_ids)
+        if packing is None:
+            return output
+        states = packing.unpack(output.last_hidden_state)
+        # BERT's encoder ends in a pooler, which took the stream for one text.
+        pooler = getattr(self.encoder, "pooler", None)
+        return BaseModelOutputWithPooling(states, None if pooler is None else pooler(states))
+
+
+def _given_or_computed(
+    compute: Callable[..., Any], *arguments: Any, encoded: Any = None, **options: Any
+) -> Any:
+    return compute(*arguments, **options) if encoded is None else encoded
+
+
 def load_classifier(
     name: str,
     head: Literal["add", "keep"] = "keep",
     dropout: float | None = None,
     seed: int = 0,
     attention: Attention | None = None,
-) -> Backbone:
+) -> Classifier:
     """The sequence classifier of a folder or hub name, in float32 and with one label.
 
     Args:
@@ -58,7 +115,7 @@ def load_classifier(
             "--set encoder=cross",
         )
     _score_in_float32(model)
-    backbone = Backbone(model)
+    backbone = Classifier(model)
     backbone.own_dropout = own_dropout
     backbone.fresh_head = bool(missing)
     return backbone

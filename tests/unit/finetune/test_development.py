@@ -41,6 +41,7 @@ from isthmus.finetune.stage import run
 from isthmus.finetune.teacher_check import check_teacher
 from isthmus.finetune.teaching import Teacher
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import Classifier
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
@@ -188,7 +189,7 @@ def test_it_is_the_measure_of_the_models_own_scores(
             Backbone(BertForMaskedLM(config)), tokenizer, SparseSettings.parse(lengths, "test")
         )
     else:
-        classifier = Backbone(BertForSequenceClassification(config))
+        classifier = Classifier(BertForSequenceClassification(config))
         model = CrossEncoder(classifier, tokenizer, CrossSettings.parse(lengths, "test"))
     model.backbone.eval()
     chosen = draw(queries=20, documents=80, bm25=12)
