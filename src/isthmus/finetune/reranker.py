@@ -45,8 +45,8 @@ class CrossEncoderTask(Task):
         """Each loss, summed over the queries."""
         # Ids and segments side by side: they are cut and put in order together.
         both = torch.stack([batch["ids"], batch["segments"]], dim=2)
-        size, tokens = self.mini_batch_size, batch.get("tokens")
-        scores = in_chunks(self._scores, both, batch["mask"], size, tokens)
+        tokens = batch.get("tokens") if self.encoder.backbone.leaves_padding_out else None
+        scores = in_chunks(self._scores, both, batch["mask"], self.mini_batch_size, tokens)
         given = {"group": scores.view(-1, self.group)}
         if "teacher" in batch:
             given["teacher"] = batch["teacher"]

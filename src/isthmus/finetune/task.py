@@ -72,13 +72,14 @@ class BiEncoderTask(Task):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The summed loss of this process's queries against the passages of all processes."""
         encoder, size = self.encoder, self.mini_batch_size
+        packed = encoder.backbone.leaves_padding_out
         queries, own = (
             in_chunks(
                 represent,
                 batch[f"{side}_ids"],
                 batch[f"{side}_mask"],
                 size,
-                batch.get(f"{side}_tokens"),
+                batch.get(f"{side}_tokens") if packed else None,
             )
             for side, represent in (
                 ("query", encoder.represent_queries),

@@ -219,6 +219,11 @@ class Backbone(nn.Module):
             return states
         return packing.unpack(states[0]), packing.unpack(states[1])
 
+    @property
+    def leaves_padding_out(self) -> bool:
+        """Whether padding costs nothing, where packing pays."""
+        return self.packs and self.use_packing
+
     def packing(self, attention_mask: Tensor, tokens: Tensor | None = None) -> Packing | None:
         """How a batch is freed of its padding; None where it is quicker to leave it."""
         tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]

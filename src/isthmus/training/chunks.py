@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 # As many tokens as keep the chip busy: below, starting the kernels costs more than padding.
 _TOKENS = {"cpu": 1 << 12, "cuda": 1 << 14}
-# Where padding is left out by a kernel (nn/packing.py), so that chunks only cost launches.
+# Where a kernel leaves padding out (nn/packing.py), and chunks would only cost launches.
 _WHOLE = ("cuda",)
 
 
@@ -23,16 +23,16 @@ def in_chunks(
 ) -> Tensor:
     """What `represent` gives for right-padded ids and their mask, rows in the order given.
 
-    On a GPU it is given all of them at once, with `tokens`, their places in the flattened batch,
-    where the caller knows them: nobody has to ask the device, and wait for it.
+    With `tokens`, their places in the flattened batch, who represents them leaves padding out: on
+    a GPU it is given all rows at once, and these places, so that nobody has to ask the device.
 
     With a `size`, at most so many texts are encoded at once and their activations are dropped:
     the backward pass encodes each chunk once more, with the same dropout, when its gradient is
     known (gradient caching, Gao et al. 2021). Memory then holds one chunk and everyone's vectors,
     and the gradient is still that of a loss over the whole batch.
     """
-    if size is None and ids.device.type in _WHOLE:
-        return represent(ids, mask) if tokens is None else represent(ids, mask, tokens)
+    if size is None and tokens is not None and ids.device.type in _WHOLE:
+        return represent(ids, mask, tokens)
     lengths = mask.sum(1).cpu()
     order = torch.argsort(lengths, descending=True, stable=True)
     widths = lengths[order].tolist()
