@@ -68,13 +68,16 @@ def _load(
     return encoder
 
 
-def load_cross_encoder(name: str, settings: CrossSettings | None = None) -> CrossEncoder:
+def load_cross_encoder(
+    name: str, settings: CrossSettings | None = None, where: str = "--model"
+) -> CrossEncoder:
     """The re-ranker of a run, folder or hub name, ready for fast inference.
 
     Any CrossEncoder of sentence-transformers and any sequence classifier with one label is one;
     scores are its logits, whatever it puts on top. Settings given here replace those beside it.
+    `where` is what a wrong name is told to be the value of.
     """
-    folder = model_folder(name)
+    folder = model_folder(name, where)
     own = _json(folder, SETTINGS_FILE) or {}
     known = own.pop("kind", None) == CrossEncoder.kind
     if not known:

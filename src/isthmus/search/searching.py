@@ -114,7 +114,7 @@ def _searcher(index: str | Path, settings: SearchSettings) -> Component:
     check_texts(found)
     from isthmus.encoders import load_cross_encoder  # brings torch, which BM25 does without
 
-    scorer = load_cross_encoder(settings.rerank.model)
+    scorer = load_cross_encoder(settings.rerank.model, where="--rerank")
     return RerankingSearcher(found, scorer, settings.rerank.candidates)
 
 

@@ -40,7 +40,7 @@ class LengthScorer:
 def scorer(monkeypatch: pytest.MonkeyPatch) -> LengthScorer:
     """What every name of a re-ranker loads in these tests."""
     found = LengthScorer()
-    monkeypatch.setattr("isthmus.encoders.load_cross_encoder", lambda name: found)
+    monkeypatch.setattr("isthmus.encoders.load_cross_encoder", lambda *_, **__: found)
     return found
 
 
@@ -152,3 +152,10 @@ def test_candidates_without_a_model() -> None:
         SearchSettings.parse(values, "test")
     with pytest.raises(SettingsError, match=r"rerank\.candidates"):
         SearchSettings.parse({"rerank": {"model": "m", "candidates": 0}}, "test")
+
+
+def test_a_folder_that_is_not_there_is_that_of_rerank(dense: Path, tmp_path: Path) -> None:
+    settings = SearchSettings.parse({"rerank": {"model": str(tmp_path / "none")}}, "test")
+    with pytest.raises(InputError, match="there is no model folder") as caught:
+        search(dense, "bank river", settings=settings)
+    assert caught.value.where == "--rerank"
