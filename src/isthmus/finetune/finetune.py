@@ -42,6 +42,14 @@ def run(values: Mapping[str, Any], where: str, earlier: Mapping[str, Path] | Non
 def _refuse_new_stages(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """A stage that an override misspells would otherwise be a further stage of its own."""
     known, chosen = recipe.get("stages"), values.get("stages")
+    if known is None and isinstance(chosen, Mapping) and chosen:
+        name = next(iter(chosen))
+        raise SettingsError(
+            f"the recipe has no stages, and so no stage {name!r}",
+            where=f"--set stages.{name}",
+            allowed="settings without stages. in front, or a recipe with stages: three-stage, …",
+            remedy="--recipe three-stage, or leave stages. out",
+        )
     if isinstance(known, Mapping) and isinstance(chosen, Mapping):
         for name in chosen:
             if name not in known:

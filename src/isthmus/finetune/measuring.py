@@ -48,6 +48,7 @@ class Development:
         parsed = parse_measure(settings.measure, "development.measure")
         self.name = str(parsed)
         self.depth = int(parsed.params.get("cutoff", _DEPTH))
+        self._settled = 0.0
 
     def watch(self, trainer: Trainer, settled: float = 0.0) -> None:
         """Lets a trainer measure, keep the best model, and stop when it gets no better.
@@ -55,6 +56,7 @@ class Development:
         `settled` is the share of the steps after which a model is what was asked for: one with ten
         times the terms may rank better, and nobody wants it.
         """
+        self._settled = settled
         # A classifier that knows nothing yet may be lucky on few queries, and then teach others.
         fresh = isinstance(self.model, CrossEncoder) and self.model.backbone.fresh_head
         best = Best(self.name, self.better, self.settings.patience, from_step=settled or int(fresh))
@@ -71,6 +73,8 @@ class Development:
             look = best_look(output, TOPIC)
             result |= {"step": look["step"], "value": look[self.name]}
             told += f"\nfinal: the best by {self.name}, step {look['step']:,}"
+            if self._settled:
+                told += f", of those that are as sparse as asked for ({look[self.name]:.4f})"
             if look["step"] == 0:
                 told += ": NOT TRAINED, the model was best before the first step"
         notice(told)

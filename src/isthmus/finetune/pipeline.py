@@ -13,10 +13,11 @@ from isthmus.collections import Problems, open_collection
 from isthmus.collections.files import fingerprint
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
+from isthmus.finetune.development import development_split
 from isthmus.finetune.references import outside, references
 from isthmus.finetune.settings import FOREIGN, FinetuneSettings
 from isthmus.finetune.stage import check, check_split
-from isthmus.nn.classifier import check_labels
+from isthmus.nn.classifier import check_classifier
 from isthmus.nn.loading import model_folder
 from isthmus.nn.pretrained import read_config
 
@@ -76,12 +77,15 @@ def check_outside(pipeline: Pipeline) -> None:
     start = next(iter(pipeline.stages.values())).model
     for name, settings in pipeline.stages.items():
         with within(name):
-            check_split(open_collection(settings.collection, Problems(settings.problems)), settings)
+            collection = open_collection(settings.collection, Problems(settings.problems))
+            check_split(collection, settings)
+            if settings.development is not None and settings.development.split is not None:
+                development_split(settings.development, collection, settings.split)
             for path, named in outside(settings).items():
                 if path.endswith("file"):
                     fingerprint([Path(named)])
                 elif path == "teacher.model":
-                    check_labels(model_folder(named, path))
+                    check_classifier(model_folder(named, path))
                 elif named != start:
                     read_config(model_folder(named, path))
 

@@ -115,7 +115,9 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             teacher = None if teaching is None else teaching.open(searched)
             negatives = _mine(sources, searched, labelled, settings, teacher)
             if teacher is not None and any("teacher" in loss.needs for loss in learnt_by):
-                if development is not None:
+                if development is None:
+                    notice("whether the teacher ranks well is not known: no development queries")
+                else:
                     checked = check_teacher(
                         teacher, sources, searched, development.chosen, development.name
                     )

@@ -35,7 +35,7 @@ def summary(output: Path) -> Table | None:
             name,
             settings["encoder"],
             _negatives(settings),
-            _teacher(settings),
+            _teacher(snapshot),
             *(_score(look) if look.get("measure") == measure else "" for measure in measures),
             str(timedelta(seconds=round(snapshot["results"]["seconds"]))),
         ]
@@ -43,7 +43,12 @@ def summary(output: Path) -> Table | None:
     caption = "A re-ranker orders the best of BM25 only: its measure is not a retriever's."
     kinds = {snapshot["identity"]["settings"]["encoder"] for snapshot in found.values()}
     mixed = measures and len(kinds) > 1 and "cross" in kinds
-    return Table(columns, tuple(rows), caption if mixed else "", names=4)
+    captions = [caption] if mixed else []
+    if any("teacher" in snapshot["results"] for snapshot in found.values()):
+        captions.append(
+            "Beside a teacher: how well it orders what a retriever found, against that retriever."
+        )
+    return Table(columns, tuple(rows), " ".join(captions), names=4)
 
 
 def next_step(output: Path) -> str:
@@ -84,6 +89,14 @@ def _listed(chosen: Any) -> list[dict[str, Any]]:
     return chosen if isinstance(chosen, list) else [chosen] if chosen else []
 
 
-def _teacher(settings: dict[str, Any]) -> str:
-    teacher = settings["teacher"]
-    return str(teacher.get("model") or teacher.get("file")) if teacher else ""
+def _teacher(snapshot: dict[str, Any]) -> str:
+    """Who taught, and how well it ranks beside the retriever that it judged."""
+    teacher = snapshot["identity"]["settings"]["teacher"]
+    if not teacher:
+        return ""
+    named = str(teacher.get("model") or teacher.get("file"))
+    checked = snapshot["results"].get("teacher")
+    if checked is None:
+        return named
+    both = (format_score(checked[who]) for who in ("teacher", "retriever"))
+    return f"{named}, {' against '.join(both)}"

@@ -52,7 +52,8 @@ def check_teacher(
     if reranked <= retriever:
         said += (
             ". A TEACHER THAT IS NO BETTER has little to teach: train it longer, at a higher rate, "
-            "with more negatives, or from a stronger checkpoint (--set stages.reranker.model=NAME)"
+            "with more negatives, or from a stronger checkpoint (in a pipeline: --set "
+            "stages.reranker.model=NAME)"
         )
     notice(said)
     return {"measure": measure, "teacher": reranked, "retriever": retriever}

@@ -105,15 +105,7 @@ def load_classifier(
         options = loading_options(config, attention)
         model, missing = load_seeded(AutoModelForSequenceClassification, name, options, seed)
     if missing and head == "keep":
-        raise InputError(
-            f"{name!r} scores no pairs: it has no classifier (no {min(missing)})",
-            where=name,
-            allowed="a re-ranker: a run of `isthmus finetune` with encoder=cross, or any "
-            "sequence-classification model (a CrossEncoder of sentence-transformers) with one "
-            "label",
-            remedy="choose one of these, or train this model first: isthmus finetune "
-            "--set encoder=cross",
-        )
+        raise _no_classifier(name)
     _score_in_float32(model)
     backbone = Classifier(model)
     backbone.own_dropout = own_dropout
@@ -121,9 +113,24 @@ def load_classifier(
     return backbone
 
 
-def check_labels(name: str) -> None:
-    """Refuses a classifier of another number of labels, by its configuration alone."""
-    _refuse_labels(name, read_config(name))
+def check_classifier(name: str) -> None:
+    """Refuses what is no classifier of one label, by its configuration alone."""
+    config = read_config(name)
+    _refuse_labels(name, config)
+    stated = config.architectures
+    if stated and not any(each.endswith("ForSequenceClassification") for each in stated):
+        raise _no_classifier(name)
+
+
+def _no_classifier(name: str) -> InputError:
+    return InputError(
+        f"{name!r} scores no pairs: it has no classifier",
+        where=name,
+        allowed="a re-ranker: a run of `isthmus finetune` with encoder=cross, or any "
+        "sequence-classification model (a CrossEncoder of sentence-transformers) with one label",
+        remedy="choose one of these, or train this model first: isthmus finetune "
+        "--set encoder=cross",
+    )
 
 
 def _refuse_labels(name: str, config: Any) -> None:

@@ -344,19 +344,31 @@ def classifier(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_recipe_of_one_stage_gets_no_others() -> None:
+    """Otherwise one setting of a stage that is not there would be the whole pipeline."""
+    with pytest.raises(SettingsError, match="has no stages, and so no stage 'reranker'"):
+        finetune("m", "c", "o", "dense", ["stages.reranker.model=n"])
+
+
 def test_what_later_stages_name_is_looked_for_before_the_first(
     go: Any, stages: Stages, classifier: Path, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    config = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
+    (encoder / "config.json").write_text(json.dumps(config))
     teacher = "stages.distilled.teacher.model"
     outside = {
         "stages.mined.split=tran": ("mined", "no split 'tran'"),
+        "stages.mined.development.split=deb": ("mined", "no split of the collection"),
         f"stages.mined.negatives.model={empty}": ("mined", "without a model"),
         "stages.reranker.negatives={name: run, file: no.trec}": ("reranker", "no file 'no.trec'"),
         f"stages.distilled.model={empty}": ("distilled", "without a model"),
         f"{teacher}={tmp_path / 'none'}": ("distilled", "no model folder"),
         f"{teacher}={classifier}": ("distilled", "tells 3 labels apart"),
+        f"{teacher}={encoder}": ("distilled", "scores no pairs"),
         "stages.distilled.teacher={name: scores, file: no.tsv}": ("distilled", "no file 'no.tsv'"),
     }
     for override, (name, what) in outside.items():
