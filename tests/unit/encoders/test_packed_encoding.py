@@ -66,20 +66,12 @@ def rows(vectors: Any) -> np.ndarray:
 @pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.parametrize(("device", "dtype", "tolerance"), PLACES)
 def test_packed_is_padded(
-    kind: str, device: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind: str, device: str, dtype: torch.dtype, tolerance: float,
+    packed: list[Packing], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     # Several batches in each of several blocks, and texts of all lengths in each batch.
     monkeypatch.setattr(module, "_ON_CPU", 1 << 11)
     monkeypatch.setattr(module, "_ON_GPU", 1 << 11)
-    packed: list[Packing] = []
-
-    def of(mask: torch.Tensor, tokens: torch.Tensor | None = None) -> Packing:
-        assert tokens is not None, "the device would be asked how many there are"
-        packed.append(own(mask, tokens))
-        return packed[-1]
-
-    own = Packing.of
-    monkeypatch.setattr(Packing, "of", of)
     texts = documents(130)
     blocks = [texts[:64], [], texts[64:65], texts[65:]]
     encoder = made(kind)

@@ -50,20 +50,12 @@ def texts(count: int, longest: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(("device", "dtype", "tolerance"), PLACES)
 def test_packed_is_padded(
-    device: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    device: str, dtype: torch.dtype, tolerance: float,
+    packed: list[Packing], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     # Several batches, with pairs of all lengths in each.
     monkeypatch.setattr(module, "_ON_CPU", 1 << 12)
     monkeypatch.setattr(module, "_ON_GPU", 1 << 12)
-    packed: list[Packing] = []
-
-    def of(mask: torch.Tensor, tokens: torch.Tensor | None = None) -> Packing:
-        assert tokens is not None, "the device would be asked how many there are"
-        packed.append(own(mask, tokens))
-        return packed[-1]
-
-    own = Packing.of
-    monkeypatch.setattr(Packing, "of", of)
     encoder = made()
     queries, documents = texts(150, 40), texts(150, 120)
     encoder.backbone.use_packing = False
