@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +12,12 @@ from pydantic import Field
 from isthmus.collections import Collection
 from isthmus.config import Settings
 from isthmus.errors import SettingsError, choices
-from isthmus.evaluation.measures import parse_measure
+from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.finetune.mining.candidates import NOTHING, TrainingCorpus, candidates
 from isthmus.finetune.negatives.bm25 import Bm25
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.progress import notice
-from isthmus.records import Judgements, Query
+from isthmus.records import Judgements, Query, Ranking, Run
 from isthmus.training.settings import Steps
 
 _USUAL = ("dev", "validation", "valid")
@@ -95,6 +96,13 @@ class DevelopmentSet:
     judgements: Judgements
     rows: Places
     own: list[Places]  # of each query, where its positives and BM25's best stand in `rows`
+
+    def mean(self, measure: str, rankings: Iterable[Ranking]) -> float:
+        """A measure's mean over the queries that are ranked."""
+        ranked = {ranking.query_id: ranking for ranking in rankings}
+        judged = {query: self.judgements[query] for query in ranked}
+        (values,) = per_query(Run("development", ranked), judged, [measure]).values()
+        return float(np.mean(list(values.values())))
 
 
 def draw_development_set(

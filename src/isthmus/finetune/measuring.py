@@ -12,11 +12,11 @@ import torch
 
 from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.encoder import Encoder, batch_tokens, pad
-from isthmus.evaluation.measures import parse_measure, per_query
+from isthmus.evaluation.measures import parse_measure
 from isthmus.finetune.development import DevelopmentSet, DevelopmentSettings, Places
 from isthmus.finetune.mining.candidates import Scores
 from isthmus.progress import notice
-from isthmus.records import Ranking, Run
+from isthmus.records import Ranking
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.training.chunks import in_chunks
@@ -86,14 +86,13 @@ class Development:
         ranked = (
             self._in_pairs(model) if isinstance(model, CrossEncoder) else self._by_vectors(model)
         )
-        rankings = {}
+        rankings = []
         for query, (places, scores) in zip(self.chosen.queries, ranked, strict=True):
             if np.isnan(scores).any():
                 return {self.name: math.nan}
             ids = [self.corpus[row].id for row in self.chosen.rows[places]]
-            rankings[query.id] = Ranking(query.id, tuple(ids), tuple(scores.tolist()))
-        values = per_query(Run(TOPIC, rankings), self.chosen.judgements, [self.name])[self.name]
-        return {self.name: float(np.mean(list(values.values())))}
+            rankings.append(Ranking(query.id, tuple(ids), tuple(scores.tolist())))
+        return {self.name: self.chosen.mean(self.name, rankings)}
 
     def _by_vectors(self, encoder: Encoder) -> Iterable[tuple[Places, Scores]]:
         """The best of all documents by inner product; of sparse vectors, all terms count."""

@@ -17,7 +17,7 @@ from isthmus.registry import Registry
 REGULARIZERS = Registry("isthmus.finetune.regularizers", "regularizer")
 SIDES = ("queries", "documents")
 _START = 1e-3  # where steering begins when no weight is given
-_GLIDE = 1 / 3  # the share of a training in which steering reaches its target
+_STEERING = 1 / 3  # the share of a training that it takes to reach a target
 _LAST = 0.99  # only the last look counts
 
 
@@ -89,7 +89,7 @@ def settled(chosen: Sequence[Regularizer]) -> float:
 
     Weights have grown by the end of their ramp, and steering takes about as long again.
     """
-    ends = [each.settings.ramp + (_GLIDE if each.steering else 0.0) for each in chosen]
+    ends = [each.settings.ramp + (_STEERING if each.steering else 0.0) for each in chosen]
     return min(max(ends, default=0.0), _LAST)
 
 

@@ -13,7 +13,7 @@ _DOCUMENTS = 64
 
 def start_with(encoder: SparseEncoder, corpus: TokenisedCorpus, terms: int, seed: int) -> None:
     """Lowers the head's bias where an average document would have more terms, and says so."""
-    drawn = np.sort(np.random.default_rng([seed, 3]).permutation(len(corpus))[:_DOCUMENTS])
+    drawn = np.sort(np.random.default_rng([seed, 4]).permutation(len(corpus))[:_DOCUMENTS])
     limit = encoder.settings.document_max_length
     rows = [encoder.tokenizer.frame(corpus.tokens(row), limit).tolist() for row in drawn]
     before, lowered = encoder.lower_bias(rows, terms)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from isthmus.evaluation.measures import per_query
 from isthmus.finetune.development import DevelopmentSet
-from isthmus.finetune.mining.candidates import NOTHING, Scores, Source, TrainingCorpus, candidates
+from isthmus.finetune.mining.candidates import (
+    NOTHING,
+    Rows,
+    Scores,
+    Source,
+    TrainingCorpus,
+    candidates,
+)
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.finetune.teaching import Teacher
 from isthmus.progress import notice
-from isthmus.records import Ranking, Run
+from isthmus.records import Query, Ranking
 
 _DEPTH = 20
 _QUERIES = 100
@@ -43,7 +47,8 @@ def check_teacher(
     asked = LabelledQueries(queries, [[] for _ in queries])
     taught = teacher.scores(asked, found.rows)
     retriever, reranked = (
-        _mean(scores, found.rows, corpus, chosen, measure) for scores in (found.scores, taught)
+        chosen.mean(measure, _rankings(queries, found.rows, scores, corpus))
+        for scores in (found.scores, taught)
     )
     said = (
         f"of {len(queries):,} development queries, the first {_DEPTH} as the teacher orders them: "
@@ -59,15 +64,10 @@ def check_teacher(
     return {"measure": measure, "teacher": reranked, "retriever": retriever}
 
 
-def _mean(
-    scores: Scores, rows: Any, corpus: TrainingCorpus, chosen: DevelopmentSet, measure: str
-) -> float:
-    rankings = {}
-    for query, values, places in zip(chosen.queries, scores, rows, strict=False):
-        present = np.flatnonzero(places != NOTHING)
-        order = present[np.argsort(-values[present], kind="stable")]
-        ids = tuple(corpus.tokenised[int(places[place])].id for place in order)
-        rankings[query.id] = Ranking(query.id, ids, tuple(values[order].tolist()))
-    judged = {query: chosen.judgements[query] for query in rankings}
-    found = per_query(Run("candidates", rankings), judged, [measure])
-    return float(np.mean(list(next(iter(found.values())).values())))
+def _rankings(
+    queries: Sequence[Query], rows: Rows, scores: Scores, corpus: TrainingCorpus
+) -> Iterator[Ranking]:
+    for query, places, values in zip(queries, rows, scores, strict=True):
+        listed = zip(places.tolist(), values.tolist(), strict=True)
+        known = {corpus.tokenised[row].id: score for row, score in listed if row != NOTHING}
+        yield Ranking.sorted(query.id, known)

@@ -16,9 +16,9 @@ from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.indexes.building import complete, refuse_empty, start_anew
 from isthmus.indexes.documents import DocumentStore, DocumentWriter, blocks
-from isthmus.indexes.library import STOPWORDS_EN, bm25s
 from isthmus.indexes.manifest import Bm25Settings, Description, Manifest, read_manifest
 from isthmus.indexes.selection import best
+from isthmus.indexes.without_jax import STOPWORDS_EN, bm25s
 from isthmus.records import Document, Ranking
 
 _WORD = re.compile(r"\b\w\w+\b")

@@ -23,7 +23,7 @@ from isthmus.collections import Problems, open_corpus
 from isthmus.config import resolve
 from isthmus.config.output import write_json
 from isthmus.errors import InputError
-from isthmus.indexes.library import STOPWORDS_EN_PLUS
+from isthmus.indexes.without_jax import STOPWORDS_EN_PLUS
 from isthmus.nn.loading import model_folder
 from isthmus.pretrain.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretrain.corruption.uniform import Uniform
