@@ -130,7 +130,8 @@ def test_jax_is_left_alone_where_it_is_installed(loaded: bool, tmp_path: Path) -
         "import jax",
         "print('as it was')",
     ]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    found = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": found}
     command = [sys.executable, "-c", "\n".join(lines)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "as it was\n", done.stderr
