@@ -201,7 +201,7 @@ def _ratio(milliseconds: dict[tuple[str, str], float], name: str, kind: str) -> 
 def _print_kernels(case: Case, rounds: int) -> None:
     """Each kernel alone, in the tiles that one might choose."""
     from isthmus.nn.lexicon_kernels import (
-        GATHERING,
+        RANGES,
         TILES,
         Tiles,
         features_gradient,
@@ -213,9 +213,9 @@ def _print_kernels(case: Case, rounds: int) -> None:
     features, matrix, slopes = case.features.detach(), case.matrix.detach(), case.slopes.float()
     flat = features.flatten(0, 1)
     tiles = {
-        "128 x 128, two programs": TILES,
-        "128 x 128, one": TILES._replace(registers=None, stages=4),
-        "128 x 128, four warps": TILES._replace(registers=None, warps=4),
+        "128 x 128": TILES,
+        "128 x 128, eight warps": TILES._replace(warps=8, stages=4),
+        "128 x 128, two programs": TILES._replace(warps=8, registers=128),
         "128 x 256": Tiles(128, 256, 64, 8, 3),
         "256 x 128": Tiles(256, 128, 64, 8, 3),
         "16 texts": TILES._replace(rows=16),
@@ -231,7 +231,7 @@ def _print_kernels(case: Case, rounds: int) -> None:
     works["order", "by place"] = partial(lexicon._by_place, places, slopes, len(flat))
     ordered = lexicon._by_place(places, slopes, len(flat))
     for stages in (1, 2, 3, 4):
-        gathering = GATHERING._replace(stages=stages)
+        gathering = RANGES._replace(stages=stages)
         name = f"{stages} stages"
         works["features", name] = partial(features_gradient, *ordered, matrix, gathering=gathering)
         works["matrix", name] = partial(matrix_gradient, places, slopes, flat, gathering=gathering)

@@ -25,7 +25,7 @@ from isthmus.pretrain.corruption.nested import Nested, NestedSettings
 from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.corruption.whole_word import WholeWord
 from isthmus.pretrain.decoders.enhanced import visibility
-from isthmus.pretrain.masking import MaskingSettings
+from isthmus.pretrain.masking import MaskingSettings, at_places, places_of
 from isthmus.pretrain.randomness import key
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -99,6 +99,8 @@ def _batch(texts: int, length: int, tokenizer: Tokenizer, device: torch.device) 
         "words": words,
         "keys": torch.tensor([key(0, 0, row) for row in range(texts)]),
         "pmi": pmi,
+        "tokens": torch.arange(ids.numel()),
+        "regular": (words >= 0).flatten().nonzero()[:, 0],
     }
     return {name: value.to(device) for name, value in batch.items()}
 
@@ -106,12 +108,14 @@ def _batch(texts: int, length: int, tokenizer: Tokenizer, device: torch.device) 
 def _training_step(batch: Batch, tokenizer: Tokenizer, device: torch.device) -> Callable[[], None]:
     backbone = new_backbone("base", len(tokenizer), tokenizer.pad_id).to(device)
     optimiser = torch.optim.AdamW(backbone.parameters(), lr=1e-5, fused=True)
-    labelled = torch.rand(batch["input_ids"].shape, device=device) < 0.3
+    # As in training, the host never waits for the GPU to learn where something is.
+    places = places_of(torch.rand(batch["input_ids"].shape, device=device) < 0.3)
 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16):
-            states = backbone(batch["input_ids"], batch["attention_mask"])
-            loss = backbone.predict(states[labelled]).cross_entropy(batch["input_ids"][labelled])
+            states = backbone(batch["input_ids"], batch["attention_mask"], batch["tokens"])
+            labels, labelled = at_places(places, batch["input_ids"], states)
+            loss = backbone.predict(labelled).cross_entropy(labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad()

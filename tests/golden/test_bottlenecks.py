@@ -92,7 +92,7 @@ def plain(backbone: Backbone, plain_head: Callable[..., Any]) -> Callable[..., f
 def lexicon_loss(
     states: torch.Tensor, form: Form, backbone: Backbone, vocabulary: Vocabulary
 ) -> torch.Tensor:
-    part = Lexicon(LexiconSettings(form=form))
+    part = Lexicon(LexiconSettings(form=form, embedded=False))
     step = {"hidden_states": states, "input_ids": IDS}
     vectors: torch.Tensor = part(step, backbone, vocabulary)
     assert not vectors[2].any(), "no token, no weight"
@@ -154,6 +154,30 @@ def test_the_encoder_learns_through_the_lexicon(
     fixed = backbone.word_embeddings.detach().clone()
     loss = lexicon_loss(backbone(HIDDEN, MASK), form, backbone, vocabulary)
     check_all_weights(loss, lambda: plain(backbone(HIDDEN, MASK), form, fixed))
+
+
+@every_form
+def test_an_embedded_lexicon_takes_the_place_of_the_first_word(
+    form: Form, backbone: Backbone, vocabulary: Vocabulary
+) -> None:
+    states = backbone(HIDDEN, MASK).detach().requires_grad_()
+    step = {"hidden_states": states, "input_ids": IDS}
+    bare, embedded = (
+        Lexicon(LexiconSettings(form=form, embedded=value))(step, backbone, vocabulary).double()
+        for value in (False, True)
+    )
+    layer = backbone.encoder.embeddings
+    rows = bare + layer.position_embeddings.weight[0] + layer.token_type_embeddings.weight[0]
+    centred = rows - rows.mean(1, keepdim=True)
+    normed = centred / (centred.pow(2).mean(1, keepdim=True) + layer.LayerNorm.eps).sqrt()
+    expected = normed * layer.LayerNorm.weight + layer.LayerNorm.bias
+    torch.testing.assert_close(embedded, expected, rtol=1e-5, atol=1e-6)
+    found, wanted = (
+        torch.autograd.grad((vectors * FACTORS).sum(), states, retain_graph=True)[0]
+        for vectors in (embedded, expected)
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+    assert found.any(), "the decoder teaches the encoder"
 
 
 def test_weights_are_a_distribution(vocabulary: Vocabulary) -> None:

@@ -90,6 +90,14 @@ def test_embeddings_are_what_the_first_layer_receives(kind: str) -> None:
 
 
 @architecture
+def test_a_vector_in_the_place_of_the_first_word_is_embedded_like_it(kind: str) -> None:
+    backbone = Backbone(random_model(kind)).eval()
+    with torch.no_grad():
+        found = backbone.embed_first(backbone.word_embeddings[IDS[:, 0]])
+        torch.testing.assert_close(found, backbone.embed(IDS)[:, 0], rtol=0, atol=0)
+
+
+@architecture
 def test_position_embeddings_are_those_the_model_adds(kind: str) -> None:
     model = random_model(kind)
     backbone = Backbone(model).eval()

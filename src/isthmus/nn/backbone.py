@@ -264,6 +264,11 @@ class Backbone(nn.Module):
         """What the first layer receives [batch, length, width]: words, positions, types, normed."""
         return self.to_width(self.encoder.embeddings(input_ids=input_ids))
 
+    def embed_first(self, vectors: Tensor) -> Tensor:
+        """The same of vectors [rows, embedding width] that stand for the first word of a text."""
+        embedded = self.encoder.embeddings(input_ids=None, inputs_embeds=vectors[:, None])
+        return self.to_width(embedded)[:, 0]
+
     def position_embeddings(self, input_ids: Tensor) -> Tensor | None:
         """The position embeddings that `embed` adds, [length, width] or [batch, length, width].
 

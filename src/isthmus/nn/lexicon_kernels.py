@@ -27,9 +27,8 @@ class Tiles(NamedTuple):
     rows: int = 8  # texts that one program reads: only behind the last is a tile not full
 
 
-# So few registers that two programs share a multiprocessor: while one looks for maxima, the other
-# multiplies.
-TILES = Tiles(terms=128, tokens=128, width=64, warps=8, stages=3, registers=128)
+# Of six shapes the quickest on an H200, by 2 to 34 % (benchmarks/lexicon_head.py).
+TILES = Tiles(terms=128, tokens=128, width=64, warps=4, stages=3)
 
 
 class Gathering(NamedTuple):
@@ -38,10 +37,13 @@ class Gathering(NamedTuple):
     vectors: int = 32
     columns: int = 128
     warps: int = 4
-    stages: int = 1  # so many programs share a multiprocessor that each may wait for what it asked
+    stages: int = 1
 
 
-GATHERING = Gathering()
+# Ranges are of any length, and so many programs share a multiprocessor that each may wait for what
+# it asked. Rows are known: three are on their way at a time, in half the time of one.
+RANGES = Gathering()
+PLACES = Gathering(stages=3)
 # Terms from which fewer columns are gathered at a time, so that those of all terms stay in the
 # cache: of a quarter of a million, 64 are 32 MB in bf16.
 _MANY_TERMS = 1 << 16
@@ -98,7 +100,7 @@ def features_gradient(
     weights: Tensor,
     starts: Tensor,
     matrix: Tensor,
-    gathering: Gathering = GATHERING,
+    gathering: Gathering = RANGES,
 ) -> Tensor:
     """Σ weights · matrix[terms] over each range from one start to the next, in float32."""
     count, width = len(starts) - 1, matrix.shape[1]
@@ -123,7 +125,7 @@ def features_gradient(
 
 
 def matrix_gradient(
-    places: Tensor, slopes: Tensor, features: Tensor, gathering: Gathering = GATHERING
+    places: Tensor, slopes: Tensor, features: Tensor, gathering: Gathering = PLACES
 ) -> Tensor:
     """Σ slopes · features[places] over the rows of places and slopes, in float32 [terms, width]."""
     (rows, terms), width = places.shape, features.shape[1]

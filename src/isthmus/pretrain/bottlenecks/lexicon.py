@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
@@ -19,6 +20,9 @@ class LexiconSettings(Settings):
     """How vocabulary logits become weights."""
 
     form: Literal["softmax", "saturated"] = "softmax"
+    embedded: bool = Field(
+        True, description="a decoder reads it embedded as a word is, position added and normed"
+    )
 
 
 class Lexicon(Bottleneck):
@@ -27,6 +31,10 @@ class Lexicon(Bottleneck):
     The maximum runs over the positions of tokens that are not special; a token that the encoder
     sees as [MASK] is one of them. The saturated form is the weight of a sparse retriever, so its
     encoder can search without fine-tuning. Only E in b is detached, nothing else.
+
+    b is a mean of word embeddings, and so takes the place of the word embedding of [CLS]. As it is
+    (`embedded` false), it is 30 times shorter than the rows around it, and a decoder hardly learns
+    to read it: docs/experiments.md.
     """
 
     Settings = LexiconSettings
@@ -42,7 +50,9 @@ class Lexicon(Bottleneck):
         weights = shares(largest, inside.any(1, keepdim=True), self.settings.form)
         with torch.autocast(weights.device.type, enabled=False):
             vectors = weights @ backbone.word_embeddings.detach().float()
-        return backbone.to_width(vectors)
+        return (
+            backbone.embed_first(vectors) if self.settings.embedded else backbone.to_width(vectors)
+        )
 
 
 def shares(largest: Tensor, known: Tensor, form: Literal["softmax", "saturated"]) -> Tensor:
