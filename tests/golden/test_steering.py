@@ -22,6 +22,10 @@ from isthmus.text.tokenizer import Tokenizer
 GAIN, GLIDE = 20.0, 12.0
 
 
+def terms(number: float) -> torch.Tensor:
+    return torch.tensor(number, dtype=torch.float64)
+
+
 def weights_of(start: float, target: float, actives: list[float], steps: int) -> list[float]:
     """The weight after each number of active terms, from the definition."""
     integral, wanted, found = math.log(start), actives[0], []
@@ -41,21 +45,29 @@ def weights_of(start: float, target: float, actives: list[float], steps: int) ->
 )
 def test_the_equation(actives: list[float]) -> None:
     steering = Steering(target=50.0, weight=0.02)
-    assert steering.weight == pytest.approx(0.02)
+    assert steering.weight.item() == pytest.approx(0.02)
     for active, expected in zip(actives, weights_of(0.02, 50.0, actives, 200), strict=True):
-        steering.step(active, steps=200)
-        assert steering.weight == pytest.approx(expected, rel=1e-12)
+        steering.step(terms(active), steps=200)
+        assert steering.weight.item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_restored_it_goes_on_as_if_never_interrupted() -> None:
     whole, resumed = Steering(50.0, 0.02), Steering(50.0, 0.02)
     for active in (900.0, 850.0, 700.0):
-        whole.step(active, steps=30)
+        whole.step(terms(active), steps=30)
     resumed.restore(json.loads(json.dumps(whole.state())))
     for active in (650.0, 500.0, 90.0, 20.0):
         for steering in (whole, resumed):
-            steering.step(active, steps=30)
+            steering.step(terms(active), steps=30)
         assert resumed.weight == whole.weight
+
+
+def test_a_device_is_never_asked() -> None:
+    # What lies on "meta" has no number: whoever asks for it is refused.
+    steering, active = Steering(50.0, 0.02), torch.empty((), device="meta")
+    for _ in range(2):
+        steering.step(active, steps=30)
+        assert steering.weight.device.type == "meta"
 
 
 @pytest.mark.parametrize("steps", [300, 3000])
@@ -65,10 +77,10 @@ def test_a_toy_comes_to_its_target(steps: int, weight: float, lag: int) -> None:
     # Active terms that fall with the square root of the weight, some steps late, 64 at 0.0123.
     steering, active = Steering(target=64.0, weight=weight), 400.0
     for _ in range(steps):
-        active += (64.0 * math.sqrt(0.0123 / steering.weight) - active) / lag
-        steering.step(active, steps)
+        active += (64.0 * math.sqrt(0.0123 / steering.weight.item()) - active) / lag
+        steering.step(terms(active), steps)
     assert active == pytest.approx(64.0, rel=0.02)
-    assert steering.weight == pytest.approx(0.0123, rel=0.05)
+    assert steering.weight.item() == pytest.approx(0.0123, rel=0.05)
 
 
 def one(**settings: Any) -> Regularizer:
@@ -81,9 +93,9 @@ def test_it_waits_for_the_end_of_the_ramp() -> None:
     full = []
     for step in range(1, 12):
         assert steered.weights(0.15)["flops/queries"] == pytest.approx(0.25 / 4), "has no target"
-        full.append(steered.weights(1.0)["flops/documents"])
-        assert steered.weights(0.15)["flops/documents"] == pytest.approx(full[-1] / 4)
-        steered.steer({"queries": 999.0, "documents": 15.0}, step, steps=11)
+        full.append(float(steered.weights(1.0)["flops/documents"]))
+        assert float(steered.weights(0.15)["flops/documents"]) == pytest.approx(full[-1] / 4)
+        steered.steer({"queries": terms(999.0), "documents": terms(15.0)}, step, steps=11)
     # With 11 steps, the fourth is the first at which a ramp of 0.3 is over.
     assert full[:4] == pytest.approx([0.5] * 4)
     assert full[4:] == pytest.approx(weights_of(0.5, 10.0, [15.0] * 7, steps=11))
@@ -91,7 +103,8 @@ def test_it_waits_for_the_end_of_the_ramp() -> None:
 
 def test_a_target_needs_no_weight() -> None:
     steered = one(target={"queries": 8})
-    assert steered.weights(1.0) == pytest.approx({"flops/queries": 1e-3})
+    assert steered.weights(1.0).keys() == {"flops/queries"}
+    assert float(steered.weights(1.0)["flops/queries"]) == pytest.approx(1e-3)
     rows = torch.ones(2, 3)
     assert set(steered(rows, rows)) == {"flops/queries"}
     assert one(queries=0.5).steering == {}
@@ -153,7 +166,7 @@ def test_a_task_steers_by_all_passes_of_a_step(task: BiEncoderTask, tmp_path: Pa
     assert task.weights(0.5)["flops/documents"] == pytest.approx(second)
     before = task.weights(1.0)
     task.save(tmp_path)
-    task.steering["flops/documents"].step(1.0, 2)
+    task.steering["flops/documents"].step(terms(1.0), 2)
     assert task.weights(1.0) != before
     task.restore(tmp_path)
     assert task.weights(1.0) == before, "to the last bit: a resumed run is the same run"

@@ -55,7 +55,7 @@ class Regularizer:
     settings: RegularizerSettings
     steering: Mapping[str, Steering]  # by side, where there is a target
 
-    def weights(self, progress: float) -> dict[str, float]:
+    def weights(self, progress: float) -> dict[str, float | Tensor]:
         """The weight of each side that has one: full weight times min(progress / ramp, 1)².
 
         The full weight is the settings', or what steering has made of it.
@@ -69,7 +69,7 @@ class Regularizer:
         sides = {"queries": queries, "documents": documents}
         return {f"{self.name}/{side}": self.function(sides[side]) for side in self._full()}
 
-    def steer(self, active: Mapping[str, float], step: int, steps: int) -> None:
+    def steer(self, active: Mapping[str, Tensor], step: int, steps: int) -> None:
         """Moves what has a target, after so many of all steps; the ramp is left to end first.
 
         While a weight is held down by its ramp, active terms do not tell whether it is right.
@@ -78,10 +78,10 @@ class Regularizer:
             for side, steering in self.steering.items():
                 steering.step(active[side], steps)
 
-    def _full(self) -> dict[str, float]:
+    def _full(self) -> dict[str, float | Tensor]:
         given = {side: float(getattr(self.settings, side)) for side in SIDES}
-        steered = {side: steering.weight for side, steering in self.steering.items()}
-        return {side: full for side, full in (given | steered).items() if full or side in steered}
+        steered = {side: steering.weight.float() for side, steering in self.steering.items()}
+        return {side: weight for side, weight in given.items() if weight} | steered
 
 
 def settled(chosen: Sequence[Regularizer]) -> float:

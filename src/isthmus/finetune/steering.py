@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import transformers
+from torch import Tensor
 
 # Both over a whole training: by how much, as a power of e, the weight grows when there are always
 # twice as many terms as there should be, and how fast what should be comes down to the target.
@@ -34,31 +36,42 @@ class Steering:
 
     def __init__(self, target: float, weight: float) -> None:
         self.target = target
-        self.wanted: float | None = None
-        self.integral = math.log(weight)
-        self.error = 0.0
+        self.wanted: Tensor | None = None
+        self.integral = torch.tensor(math.log(weight), dtype=torch.float64)
+        self.error = torch.zeros_like(self.integral)
 
     @property
-    def weight(self) -> float:
+    def weight(self) -> Tensor:
         """The weight as it is now."""
-        return math.exp(self.integral + self.error)
+        return (self.integral + self.error).exp()
 
-    def step(self, active: float, steps: int) -> None:
-        """Moves the weight by what one of so many optimiser steps saw."""
+    def step(self, active: Tensor, steps: int) -> None:
+        """Moves the weight by what one of so many optimiser steps saw.
+
+        On the device of what it saw: a GPU that were asked how many terms would be waited for.
+        """
+        active = active.double()
         steps = max(steps, _FEWEST)
-        before = active if self.wanted is None else self.wanted
-        self.wanted = max(self.target, before * math.exp(-_GLIDE / steps))
-        self.error = min(max(active / self.wanted - 1.0, -1.0), 1.0)
-        self.integral += _GAIN / steps * self.error
+        before = active if self.wanted is None else self.wanted.to(active.device)
+        self.wanted = (before * math.exp(-_GLIDE / steps)).clamp(min=self.target)
+        self.error = (active / self.wanted - 1).clamp(-1, 1)
+        self.integral = self.integral.to(active.device) + _GAIN / steps * self.error
 
     def state(self) -> dict[str, float | None]:
         """All that changes while steering."""
-        return {"wanted": self.wanted, "integral": self.integral, "error": self.error}
+        return {
+            "wanted": None if self.wanted is None else float(self.wanted),
+            "integral": float(self.integral),
+            "error": float(self.error),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from an earlier state."""
-        self.wanted = state["wanted"]
-        self.integral, self.error = state["integral"], state["error"]
+        wanted = state["wanted"]
+        self.wanted = None if wanted is None else torch.tensor(wanted, dtype=torch.float64)
+        self.integral, self.error = torch.tensor(
+            [state["integral"], state["error"]], dtype=torch.float64
+        )
 
 
 class Steer(transformers.TrainerCallback):  # type: ignore[misc]

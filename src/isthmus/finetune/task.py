@@ -100,7 +100,7 @@ class BiEncoderTask(Task):
             if self.steering:
                 self._active.append(torch.stack(active))
                 for name, steering in self.steering.items():
-                    sums[f"{name}/weight"] = torch.full_like(active[0], steering.weight)
+                    sums[f"{name}/weight"] = steering.weight.to(active[0])
         return sums
 
     def _given(
@@ -124,14 +124,16 @@ class BiEncoderTask(Task):
         """Moves the weights that have a target, after so many of all optimiser steps."""
         if self.steering and self._active:
             passes = torch.stack(self._active).mean(0)
-            active = gather(passes[None]).mean(0).tolist()
+            active = dict(zip(SIDES, gather(passes[None]).mean(0), strict=True))
             for regularizer in self.regularizers:
-                regularizer.steer(dict(zip(SIDES, active, strict=True)), step, steps)
+                regularizer.steer(active, step, steps)
         self._active = []
 
-    def weights(self, progress: float) -> Mapping[str, float]:
+    def weights(self, progress: float) -> Mapping[str, float | Tensor]:
         """The losses' own, and what the regularizers' weights have grown to."""
-        weights = {loss.name: loss.settings.weight for loss in self.losses}
+        weights: dict[str, float | Tensor] = {
+            loss.name: loss.settings.weight for loss in self.losses
+        }
         for regularizer in self.regularizers:
             weights |= regularizer.weights(progress)
         return weights

@@ -37,7 +37,7 @@ class Task(nn.Module, ABC):
         What has no weight (`LOSS/METRIC`, as a rule) is only logged.
         """
 
-    def weights(self, progress: float) -> Mapping[str, float]:
+    def weights(self, progress: float) -> Mapping[str, float | Tensor]:
         """The weight of each loss; `progress` is 0 at the first optimiser step, 1 at the last."""
         return dict.fromkeys(self.loss_names(), 1.0)
 
