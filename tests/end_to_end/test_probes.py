@@ -143,6 +143,19 @@ def test_the_encoder_is_used_with_the_vector_that_was_trained(
     np.testing.assert_allclose(there.encode(texts), expected, atol=1e-4)
 
 
+def test_what_comes_next_is_a_retriever_of_the_kind_that_was_begun(
+    commands: Any, collection: Path, model: Path, settings: Settings, tmp_path: Path
+) -> None:
+    short = settings("max_length=16", "training.max_steps=2")
+    for recipe, expected in (("lexmae", "finetune --recipe lexmae-sparse --model"),
+                             ("bow", "finetune --model")):  # fmt: skip
+        told = commands.succeed(
+            "pretrain", "--recipe", recipe, "--corpus", collection, "--model", model,
+            "--output", tmp_path / recipe, *short,
+        )  # fmt: skip
+        assert f"next: isthmus {expected}" in " ".join(told.stdout.split())
+
+
 def plain_vectors(folder: Path, texts: list[str], pooling: str) -> Any:
     """One text at a time, with transformers alone."""
     tokenizer, encoder = (kind.from_pretrained(str(folder)) for kind in (AutoTokenizer, AutoModel))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -64,4 +65,13 @@ def pretrain(
     final = pretrain(
         corpus, output, model, init, recipe, [*chosen_cluster, *(overrides or ())], resume
     )
-    result(f"encoder: {final}\nnext: isthmus finetune --model {final.parent} --collection … ")
+    result(f"encoder: {final}\nnext: {_next(final.parent)}")
+
+
+def _next(run: Path) -> str:
+    from isthmus.config.output import read_snapshot
+
+    bottleneck = read_snapshot(run)["identity"]["settings"]["bottleneck"]
+    sparse = bottleneck is not None and bottleneck["name"] == "lexicon"
+    recipe = "--recipe lexmae-sparse " if sparse else ""
+    return f"isthmus finetune {recipe}--model {run} --collection …"

@@ -23,6 +23,7 @@ from isthmus.indexes.manifest import (
     Description,
     EncoderOrigin,
     InvertedSettings,
+    read_manifest,
 )
 from isthmus.indexes.segments.sharding import ShardedBuilder
 from isthmus.progress import Bar, notice, track
@@ -123,6 +124,9 @@ def _index(
         _fill(source, encoder, output, description, request, settings.block_size)
     if problems.counts:
         notice(problems.summary())
+    built = read_manifest(output)
+    if built.layout is not None and built.documents:
+        notice(f"{built.layout.postings / built.documents:.1f} terms in an average document")
     return output
 
 

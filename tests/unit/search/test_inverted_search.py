@@ -91,6 +91,18 @@ def test_sparse_encoder_fills_an_inverted_index(
     assert search(tmp_path / "index", "zebra") == []
 
 
+def test_it_tells_how_many_terms_a_document_has(
+    corpus: str, tmp_path: Path, sparse: TermEncoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index(corpus, tmp_path / "all", "m")
+    stored = read_manifest(tmp_path / "all").layout
+    assert stored is not None
+    assert f"{stored.postings / 5:.1f} terms in an average document" in capsys.readouterr().err
+    one = IndexSettings.parse({"inverted": {"terms": 1}}, "--set")
+    index(corpus, tmp_path / "one", "m", one)
+    assert "1.0 terms in an average document" in capsys.readouterr().err
+
+
 def test_settings_reach_the_index(corpus: str, tmp_path: Path, sparse: TermEncoder) -> None:
     settings = IndexSettings.parse({"inverted": {"terms": 1, "weights": "float"}}, "--set")
     manifest = read_manifest(index(corpus, tmp_path / "index", "model", settings))
