@@ -40,13 +40,18 @@ class _Rate(ProgressColumn):
 
 
 class Bar:
-    """One job's progress: a description, a count towards a total, and a note that may change."""
+    """One job's progress: a description, a count towards a total, and a note that may change.
 
-    def __init__(self, description: str, total: int | None = None, unit: str = "it") -> None:
+    `done` was so much before the job was interrupted: it counts, but not as if it were done now.
+    """
+
+    def __init__(
+        self, description: str, total: int | None = None, unit: str = "it", done: int = 0
+    ) -> None:
         self.description = description
         self.total = total
         self.unit = unit
-        self.done = 0
+        self.done = self.before = done
         self.note = ""
         self._start = self._last = time.monotonic()
         self._progress: Progress | None = None
@@ -62,7 +67,11 @@ class Bar:
             )  # fmt: skip
             self._progress.start()
             self._task = self._progress.add_task(
-                self.description, total=self.total, unit=self.unit, note=""
+                self.description,
+                total=self.total,
+                completed=self.done,
+                unit=self.unit,
+                note="",
             )
         return self
 
@@ -93,7 +102,7 @@ class Bar:
         self._last = now = time.monotonic()
         seconds = max(now - self._start, 1e-9)
         of = f"/{self.total:,}" if self.total is not None else ""
-        rate = f"{self.done / seconds:,.1f} {self.unit}/s"
+        rate = f"{(self.done - self.before) / seconds:,.1f} {self.unit}/s"
         parts = [f"{self.done:,}{of}", rate, f"{seconds:,.0f} s", self.note, suffix]
         line = f"{self.description}: {', '.join(part for part in parts if part)}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -39,6 +39,15 @@ def test_a_log_gets_a_line_every_half_minute(screen: io.StringIO, clock: list[fl
     ]
 
 
+def test_what_was_done_before_counts_and_is_not_fast(
+    screen: io.StringIO, clock: list[float]
+) -> None:
+    with Bar("encode", 400, "texts", done=300) as bar:
+        clock[0] += 20
+        bar.advance(100)
+    assert screen.getvalue() == "encode: 400/400, 5.0 texts/s, 20 s, done\n"
+
+
 def test_work_without_a_known_end(screen: io.StringIO, clock: list[float]) -> None:
     with Bar("read", unit="documents") as bar:
         clock[0] += 2

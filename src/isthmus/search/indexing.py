@@ -198,10 +198,9 @@ def _fill(
         if done:
             notice(f"resuming after {done:,} documents")
         remaining = islice(source.documents(), done, None)
-        left = None if total is None else total - done
-        with Bar(f"indexing {description.corpus.spec}", left, "documents") as bar:
+        with Bar(f"indexing {description.corpus.spec}", total, "documents", done) as bar:
             for block, vectors in encoder.encode_blocks(blocks(remaining, block_size)):
-                if description.encoder.backend == "onnx-int8" and not bar.done:
+                if description.encoder.backend == "onnx-int8" and builder.rows == done:
                     notice(encoder.difference_of_int8(block[:_SAMPLE]))
                 builder.add(block, vectors)
                 bar.advance(len(block))

@@ -203,7 +203,7 @@ def _fill(
         # A block may have reached some indexes and not the others.
         done, total = min(builder.rows for builder in builders), source.count()
         remaining = islice(source.documents(), done, None)
-        with Bar("encoding", None if total is None else total - done, "documents") as bar:
+        with Bar("encoding", total, "documents", done) as bar:
             for block in blocks(remaining, settings.block_size):
                 vectors = encoder.encode_documents(block)
                 for builder in builders:

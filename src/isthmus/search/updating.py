@@ -59,7 +59,7 @@ def add(index: str | Path, corpus: str, settings: AddSettings | None = None) -> 
         done = writer.resume(documents)
         if done:
             notice(f"resuming after {done:,} documents")
-        with Bar(f"adding {corpus}", None if total is None else total - done, "documents") as bar:
+        with Bar(f"adding {corpus}", total, "documents", done) as bar:
             for block in blocks(documents, settings.block_size):
                 vectors: Any = encoder.encode_documents(block)
                 writer.add(block, vectors)

@@ -41,8 +41,9 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
         self.bar.__exit__(kind, error, trace)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Starts the bar at what is left to do."""
-        self.bar.total = state.max_steps - state.global_step
+        """Starts the bar, of a resumed run where it stopped."""
+        self.bar.total = state.max_steps
+        self.bar.done = self.bar.before = state.global_step
         self.bar.__enter__()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
