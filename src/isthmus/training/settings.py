@@ -61,7 +61,9 @@ class TrainingSettings(Settings):
     )
     save_total_limit: int | None = Field(2, ge=1)
     report_to: list[str] = Field(["tensorboard"], description="any tracker transformers knows")
-    dataloader_num_workers: int = Field(0, ge=0)
+    dataloader_num_workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto", description="processes that prepare batches; auto: 2 beside a GPU, none on a CPU"
+    )
 
     @model_validator(mode="after")
     def _min_lr_needs_its_schedule(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from isthmus.training.task import Batch, Examples, Task
 _COMPLETE = "complete.json"
 # Steps that save as much time as compiling takes: half a minute, a hundredth of a second each.
 _WORTH_COMPILING = 2000
+_BESIDE_A_GPU = 2  # processes that prepare batches
 STOPPED_EARLY = "stopped_early"  # the line of the log that says so
 
 
@@ -284,6 +286,14 @@ def _check_trackers(settings: TrainingSettings) -> None:
             )
 
 
+def _workers(settings: TrainingSettings) -> int:
+    if settings.dataloader_num_workers != "auto":
+        return settings.dataloader_num_workers
+    # A CPU has the model to compute; beside a GPU, putting a batch together would keep it waiting.
+    spare = (os.cpu_count() or 1) - 1
+    return min(_BESIDE_A_GPU, spare) if torch.cuda.is_available() else 0
+
+
 def _arguments(settings: TrainingSettings, output: Path) -> Any:
     schedule = {} if settings.min_lr_rate is None else {"min_lr_rate": settings.min_lr_rate}
     return transformers.TrainingArguments(
@@ -304,8 +314,8 @@ def _arguments(settings: TrainingSettings, output: Path) -> Any:
         save_steps=settings.save_steps,
         save_total_limit=None,
         report_to=settings.report_to,
-        dataloader_num_workers=settings.dataloader_num_workers,
-        dataloader_persistent_workers=settings.dataloader_num_workers > 0,
+        dataloader_num_workers=(workers := _workers(settings)),
+        dataloader_persistent_workers=workers > 0,
         dataloader_pin_memory=torch.cuda.is_available(),
         # Otherwise the host waits, before every step, until the GPU is through with the last one.
         accelerator_config={"non_blocking": torch.cuda.is_available()},

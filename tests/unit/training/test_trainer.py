@@ -26,7 +26,7 @@ from isthmus.training.gather import gather, rank
 from isthmus.training.looking import Looking
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
-from isthmus.training.trainer import Trainer, last_checkpoint
+from isthmus.training.trainer import Trainer, _workers, last_checkpoint
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 70)
 BACKBONE = new_backbone("tiny", len(TOKENIZER), 0)
@@ -172,6 +172,33 @@ def test_the_curve_of_a_compiled_run_is_that_of_an_uncompiled_one(
     for name in ("masked_lm", "bag_of_words", "grad_norm"):
         fused, plain = ([entry[name] for entry in curves[way]] for way in (True, False))
         assert fused == pytest.approx(plain, rel=CURVE_TOLERANCE), name
+
+
+@pytest.mark.parametrize("tokens", [None, 32], ids=["so many texts", "so many tokens"])
+def test_batches_that_others_prepare_are_the_same(
+    corpus: TokenisedCorpus, tmp_path: Path, tokens: int | None
+) -> None:
+    curves = []
+    for workers in (0, 2):
+        run = trainer(
+            corpus, tmp_path / str(workers), dataloader_num_workers=workers, max_steps=12,
+            logging_steps=1, save_steps=100, per_device_train_tokens=tokens,
+        )  # fmt: skip
+        assert run.args.dataloader_num_workers == workers
+        curves.append([entry["masked_lm"] for entry in run.fit() if "loss" in entry])
+    assert len(set(curves[0])) == 12, "epochs differ"
+    assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize(("gpu", "cores", "expected"), [(False, 8, 0), (True, 8, 2), (True, 1, 0)])
+def test_who_prepares_batches(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, cores: int, expected: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    settings = TrainingSettings()
+    assert _workers(settings) == expected
+    assert _workers(settings.model_copy(update={"dataloader_num_workers": 5})) == 5
 
 
 def test_batches_of_so_many_tokens(corpus: TokenisedCorpus, tmp_path: Path) -> None:
