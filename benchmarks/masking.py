@@ -25,6 +25,7 @@ from isthmus.pretrain.corruption.nested import Nested, NestedSettings
 from isthmus.pretrain.corruption.uniform import Uniform
 from isthmus.pretrain.corruption.whole_word import WholeWord
 from isthmus.pretrain.decoders.enhanced import visibility
+from isthmus.pretrain.examples import most_sizes
 from isthmus.pretrain.masking import MaskingSettings, at_places, places_of
 from isthmus.pretrain.randomness import key
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -101,6 +102,7 @@ def _batch(texts: int, length: int, tokenizer: Tokenizer, device: torch.device) 
         "pmi": pmi,
         "tokens": torch.arange(ids.numel()),
         "regular": (words >= 0).flatten().nonzero()[:, 0],
+        "word_sizes": torch.from_numpy(most_sizes(words.numpy())),
     }
     return {name: value.to(device) for name, value in batch.items()}
 

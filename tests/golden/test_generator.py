@@ -14,7 +14,7 @@ from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.corruption.generator import Generator, GeneratorSettings, sample
 from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.randomness import uniform
+from isthmus.pretrain.randomness import draw, uniform
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
@@ -101,7 +101,7 @@ def test_each_sample_is_the_one_of_the_plain_loop(
     model = Backbone.load(str(folder)).eval()
     with torch.no_grad():
         logits = model.model(masked, batch["attention_mask"]).logits.double().tolist()
-    chances = uniform(batch["keys"], 7, masked.shape[1]).tolist()
+    chances = uniform(draw(batch["keys"], 7, masked.shape[1])).tolist()
     regular = tokenizer.regular_ids.tolist()
     expected = batch["input_ids"].clone()
     for row, place in chosen.nonzero().tolist():

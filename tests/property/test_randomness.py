@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.pretrain import randomness
 from isthmus.pretrain.randomness import (
     draw,
     draw_bits,
+    draw_together,
     integer_below,
     key,
     normal,
@@ -75,10 +75,25 @@ def test_a_number_depends_on_its_own_place_alone(keys: list[int], stream: int, w
 
 
 @settings(deadline=None)
+@given(
+    st.lists(KEYS, min_size=1, max_size=4),
+    st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    st.integers(1, 9),
+)
+def test_several_streams_at_once_are_those_drawn_alone(
+    keys: list[int], streams: list[int], width: int
+) -> None:
+    found = draw_together(torch.tensor(keys), streams, width)
+    assert len(found) == len(streams)
+    for stream, values in zip(streams, found, strict=True):
+        assert torch.equal(values, draw(torch.tensor(keys), stream, width))
+
+
+@settings(deadline=None)
 @given(KEYS, st.integers(0, 9), st.integers(1, 40_000))
 def test_numbers_stay_in_their_range(start: int, stream: int, limit: int) -> None:
     keys = torch.tensor([start])
-    reals = uniform(keys, stream, 100)
+    reals = uniform(draw(keys, stream, 100))
     assert reals.dtype == torch.float32
     assert reals.min() >= 0
     assert reals.max() < 1
@@ -89,7 +104,7 @@ def test_numbers_stay_in_their_range(start: int, stream: int, limit: int) -> Non
 
 def test_numbers_are_uniform_and_streams_unrelated() -> None:
     keys = torch.tensor([key(1, 0, document) for document in range(1000)])
-    reals = uniform(keys, 2, 200).double()
+    reals = uniform(draw(keys, 2, 200)).double()
     counts = torch.histc(reals, bins=50, min=0, max=1)
     expected = reals.numel() / 50
     chi_square = ((counts - expected) ** 2 / expected).sum()
@@ -99,7 +114,7 @@ def test_numbers_are_uniform_and_streams_unrelated() -> None:
             [
                 reals[:, :-1].flatten(),  # a position and the next one
                 reals[:, 1:].flatten(),
-                uniform(keys, 3, 200)[:, :-1].double().flatten(),  # another stream
+                uniform(draw(keys, 3, 200))[:, :-1].double().flatten(),  # another stream
                 reals[:, :-1].roll(1, 0).flatten(),  # the document before
             ]
         )
@@ -135,7 +150,7 @@ def test_every_lane_of_16_bits_is_uniform_and_unrelated_to_the_next(lane: int) -
 
 def test_normal_numbers() -> None:
     keys = torch.tensor([key(3, 0, document) for document in range(1000)])
-    found = normal(keys, 6, 200)
+    found = normal(draw(keys, 6, 200))
     assert found.dtype == torch.float32
     assert found.isfinite().all()
     # Twenty bins of equal probability, by the distribution function written with erf.
@@ -143,15 +158,11 @@ def test_normal_numbers() -> None:
     counts = torch.histc(shares, bins=20, min=0, max=1)
     chi_square = ((counts - 10_000) ** 2 / 10_000).sum()
     assert chi_square < 65, "19 degrees of freedom: 65 is beyond one in a million"
-    assert torch.equal(found, normal(keys, 6, 200))
+    assert torch.equal(found, normal(draw(keys, 6, 200)))
 
 
-def test_the_least_and_the_largest_draw_have_a_normal_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ends = torch.tensor([[0, 2**63 - 1]])
-    monkeypatch.setattr(randomness, "draw", lambda *_: ends)
-    least, largest = normal(torch.tensor([0]), 0, 2)[0].tolist()
+def test_the_least_and_the_largest_draw_have_a_normal_number() -> None:
+    least, largest = normal(torch.tensor([0, 2**63 - 1])).tolist()
     assert -6 < least < -5
     assert largest == -least
 

@@ -79,7 +79,7 @@ class PretrainExamples(Examples):
 
         `tokens`, the places of what is not padding, and `regular`, of what is not special either,
         are found here: where the training device has to be asked how many there are, it stands
-        still.
+        still. So are `word_sizes`, the different sizes of words in the text that has most of them.
         """
         sides = range(self.view.rows)
         texts = [example.texts[side] for side in sides for example in examples]
@@ -99,6 +99,7 @@ class PretrainExamples(Examples):
         first = [example.key for example in examples]
         keys = first if self.view.rows == 1 else first + [second(drawn) for drawn in first]
         partner = np.roll(np.arange(len(texts)), len(examples))
+        regular = np.isin(ids, self.special, invert=True)
         batch = {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(mask),
@@ -106,7 +107,8 @@ class PretrainExamples(Examples):
             "keys": torch.tensor(keys, dtype=torch.int64),
             "partner": torch.from_numpy(partner),
             "tokens": torch.from_numpy(np.flatnonzero(mask)),
-            "regular": torch.from_numpy(np.flatnonzero(np.isin(ids, self.special, invert=True))),
+            "regular": torch.from_numpy(np.flatnonzero(regular)),
+            "word_sizes": torch.from_numpy(most_sizes(np.where(regular, words, -1))),
         }
         if self.view.rows > 1:
             repeated = [len({text.start for text in example.texts}) == 1 for example in examples]
@@ -122,6 +124,18 @@ def _numbered(words: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     inside = words >= 0
     begins = inside & (np.diff(words, prepend=-2) != 0)
     return np.where(inside, np.cumsum(begins) - 1, -1)
+
+
+def most_sizes(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The numbers of tokens that words have, of the text [rows, tokens] where they differ most."""
+    rows, width = words.shape
+    own = np.arange(rows)[:, None] * (width + 1)
+    tokens = np.bincount((own + words + 1).ravel(), minlength=rows * (width + 1))
+    sizes = tokens.reshape(rows, width + 1)
+    sizes[:, 0] = 0  # of no word
+    seen = np.bincount((own + sizes).ravel(), minlength=rows * (width + 1)).reshape(rows, -1) > 0
+    seen[:, 0] = False
+    return np.flatnonzero(seen[seen.sum(1).argmax()])
 
 
 def _padded(parts: list[npt.NDArray[Any]], start: int, width: int) -> npt.NDArray[Any]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Self
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.nn.prediction import IGNORED as IGNORED
-from isthmus.pretrain.randomness import draw
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
-_ACTION_STREAM = 4
 _TOKEN_BITS = 39
 # The fields of a step that hold labels, and those that hold their places in the flattened batch.
 PLACES = {"labels": "label_places", "decoder_labels": "decoder_label_places"}
@@ -39,24 +37,26 @@ class MaskingSettings(Settings):
 
 
 def budget(maskable: Tensor, rate: float) -> Tensor:
-    """round(rate · n) of each row's n maskable tokens, at least 1 where there is one."""
-    available = maskable.sum(1)
-    # In float64: 0.3 · 95 is 28.5 and rounds to 28; the float32 product is above it, hence 29.
-    wanted = torch.round(available.double() * rate).long().clamp(min=1)
-    return torch.minimum(wanted, available)
+    """round(rate · n) of each row's n maskable tokens, at least 1 where there is one, as float64.
+
+    In float32 it would be another number: 0.3 · 95 is 28.5 and rounds to 28, but there it is a
+    little more, hence 29.
+    """
+    available = maskable.sum(1, dtype=torch.float64)
+    return torch.minimum((available * rate).round_().clamp_(min=1), available)
 
 
-def choose_uniformly(maskable: Tensor, keys: Tensor, stream: int, amount: Tensor) -> Tensor:
+def choose_uniformly(maskable: Tensor, drawn: Tensor, amount: Tensor) -> Tensor:
     """True at `amount` of each row's maskable positions, every set equally likely."""
-    order = draw(keys, stream, maskable.shape[1])
-    return choose_smallest(order.masked_fill(~maskable, torch.iinfo(torch.int64).max), amount)
+    order = torch.where(maskable, drawn, torch.iinfo(torch.int64).max)
+    return choose_smallest(order, amount)
 
 
 def choose_smallest(values: Tensor, amount: Tensor) -> Tensor:
     """True at the `amount` smallest values of each row; equal ones from the left."""
     order = values.argsort(dim=1, stable=True)
     first = torch.arange(values.shape[1], device=values.device) < amount[:, None]
-    return torch.zeros_like(first).scatter_(1, order, first)
+    return torch.empty_like(first).scatter_(1, order, first)
 
 
 def most_hidden(batch: Batch, rate: float) -> int | None:
@@ -77,6 +77,11 @@ def label_places(made: Batch, most: int | None) -> Batch:
     return {PLACES[name]: places_of(made[name] != IGNORED, most) for name in PLACES if name in made}
 
 
+def knows(values: Tensor) -> bool:
+    """Whether its device can be asked for a number without waiting for its work before that."""
+    return values.device.type in _KNOWING
+
+
 def places_of(chosen: Tensor, most: int | None = None) -> Tensor:
     """Where `chosen` is True in the flattened batch, ascending, and -1 behind them up to `most`.
 
@@ -84,7 +89,7 @@ def places_of(chosen: Tensor, most: int | None = None) -> Tensor:
     is not asked. Without one it is, and a CPU always, so that it computes nothing in vain.
     """
     flat = chosen.flatten()
-    if most is None or flat.device.type in _KNOWING:
+    if most is None or knows(flat):
         places = flat.nonzero()[:, 0]
         assert most is None or len(places) <= most, f"{len(places)} labels, at most {most} allowed"
         return places
@@ -116,19 +121,20 @@ def at_places(places: Tensor, labels: Tensor, *values: Tensor) -> tuple[Tensor, 
 
 
 def replace(
-    batch: Batch,
-    chosen: Tensor,
-    vocabulary: Vocabulary,
-    settings: MaskingSettings,
-    stream: Callable[[int], int],
+    ids: Tensor, chosen: Tensor, drawn: Tensor, vocabulary: Vocabulary, settings: MaskingSettings
 ) -> Tensor:
     """Hides the chosen tokens: mask, random non-special token, or left as they are."""
-    ids, keys = batch["input_ids"], batch["keys"]
-    # One draw for both questions: on a GPU the launches cost more than the numbers.
-    drawn = draw(keys, stream(_ACTION_STREAM), ids.shape[1])
-    action = (drawn >> _TOKEN_BITS).to(torch.float32) * 2.0 ** (_TOKEN_BITS - 63)
-    index = (drawn & ((1 << _TOKEN_BITS) - 1)) % len(vocabulary.regular)
-    masked = chosen & (action < settings.mask_share)
-    randomised = chosen & ~masked & (action < settings.mask_share + settings.random_share)
-    hidden = torch.where(masked, vocabulary.mask_id, ids)
-    return torch.where(randomised, vocabulary.regular[index], hidden)
+    # One number answers both questions: its first bits which of the three, the others which token.
+    index = (drawn & ((1 << _TOKEN_BITS) - 1)).remainder_(len(vocabulary.regular))
+    hidden = vocabulary.regular[index]
+    hidden.masked_fill_(drawn <= _last_below(settings.mask_share), vocabulary.mask_id)
+    touched = chosen & (drawn <= _last_below(settings.mask_share + settings.random_share))
+    return torch.where(touched, hidden, ids)
+
+
+def _last_below(share: float) -> int:
+    """The largest draw whose first 24 bits, as a number in [0, 1), are below the share in float32.
+
+    Integers are compared as they are; making floats of them would take three operations more.
+    """
+    return (math.ceil(float(np.float32(share)) * 2**24) << _TOKEN_BITS) - 1

@@ -27,6 +27,7 @@ from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
 from isthmus.pretrain.masking import IGNORED, MaskingSettings, at_labels, replace
+from isthmus.pretrain.randomness import draw, draw_together
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.registry import Registry
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
@@ -41,6 +42,8 @@ OBJECTIVES = Registry("isthmus.pretrain.objectives", "objective")
 
 BACKBONE_PROVIDES = frozenset({"hidden_states", "middle_states"})
 Side = Literal["encoder", "decoder"]
+_ACTION_STREAM = 4
+_MORE = 1  # numbers of a row that are drawn ahead, beside one for every token
 
 
 class Column(Protocol):
@@ -95,8 +98,11 @@ class View(Part, ABC):
     """Which text the encoder sees. Runs where data is read, on one document at a time."""
 
     provides = frozenset(
-        {"input_ids", "attention_mask", "words", "keys", "partner", "tokens", "regular"}
-    )
+        {
+            "input_ids", "attention_mask", "words", "keys", "partner",
+            "tokens", "regular", "word_sizes",
+        }
+    )  # fmt: skip
     rows: ClassVar[int] = 1  # texts per document; the decoder rebuilds one from the other
 
     def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
@@ -125,6 +131,7 @@ class Corruption(Part, ABC):
     provides = frozenset({"encoder_ids", "labels"})
     decoder_provides: ClassVar[frozenset[str]] = frozenset({"decoder_ids", "decoder_labels"})
     sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
+    streams: ClassVar[tuple[int, ...]] = ()  # of random numbers, beside that of `hide`
 
     def __init__(self, settings: Any, side: Side = "encoder") -> None:
         super().__init__(settings)
@@ -139,13 +146,22 @@ class Corruption(Part, ABC):
         """The stream of random numbers for a use, on this side."""
         return number if self.side == "encoder" else number + 16
 
+    def draw(self, batch: Batch, number: int, more: int = 0) -> Tensor:
+        """A 63-bit integer from this side's stream for every token, and for some more of a row."""
+        width = batch["input_ids"].shape[1] + more
+        ahead = batch.get(f"drawn/{number}")
+        return (
+            draw(batch["keys"], self.stream(number), width) if ahead is None else ahead[:, :width]
+        )
+
     @abstractmethod
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
         """True at the tokens to hide."""
 
     def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
         """The ids with the chosen tokens hidden."""
-        return replace(batch, chosen, vocabulary, self.settings, self.stream)
+        drawn = self.draw(batch, _ACTION_STREAM)
+        return replace(batch["input_ids"], chosen, drawn, vocabulary, self.settings)
 
     def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
         """The token where one must be predicted, -100 elsewhere."""
@@ -153,6 +169,11 @@ class Corruption(Part, ABC):
 
     def __call__(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
         """Ids and labels, under the names of this side."""
+        # Drawn at once: on a GPU the launches cost more than the numbers.
+        numbers = (*self.streams, _ACTION_STREAM)
+        streams = [self.stream(number) for number in numbers]
+        drawn = draw_together(batch["keys"], streams, batch["input_ids"].shape[1] + _MORE)
+        batch = batch | {f"drawn/{n}": values for n, values in zip(numbers, drawn, strict=True)}
         chosen = self.choose(batch, vocabulary)
         ids, labels = (
             ("encoder_ids", "labels")

@@ -7,6 +7,8 @@ the same masks, because nothing depends on what was drawn before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -31,30 +33,37 @@ def second(drawn: int) -> int:
 
 def draw_bits(keys: Tensor, stream: int, width: int) -> Tensor:
     """64 random bits [batch, width] as signed integers; `stream` separates uses of one key."""
-    positions = torch.arange(1, width + 1, device=keys.device, dtype=torch.int64)
-    counters = keys[:, None] + (positions + (stream << 32)) * _signed(_GOLDEN)
-    counters = (counters ^ _shift(counters, 30)) * _signed(_MIX_1)
-    counters = (counters ^ _shift(counters, 27)) * _signed(_MIX_2)
-    return counters ^ _shift(counters, 31)
+    return _fold_(_scrambled(keys, stream, width), 31)
 
 
 def draw(keys: Tensor, stream: int, width: int) -> Tensor:
-    """Uniform 63-bit integers [batch, width]."""
-    return _shift(draw_bits(keys, stream, width), 1)
+    """Uniform 63-bit integers [batch, width]: the bits without the last."""
+    # What is shifted before it is folded has no sign: one operation less.
+    bits = _shift(_scrambled(keys, stream, width), 1)
+    return bits.bitwise_xor_(bits >> 31)
 
 
-def uniform(keys: Tensor, stream: int, width: int) -> Tensor:
-    """Uniform float32 numbers in [0, 1), with 24 random bits each."""
-    return (draw(keys, stream, width) >> 39).to(torch.float32) * 2.0**-24
+def draw_together(keys: Tensor, streams: Sequence[int], width: int) -> tuple[Tensor, ...]:
+    """What `draw` gives for each stream, for little more than one of them costs to launch."""
+    first = streams[0]
+    shifted = [keys]
+    shifted += [keys + _signed((other - first << 32) * _GOLDEN & _MASK) for other in streams[1:]]
+    drawn = draw(torch.cat(shifted), first, width)
+    return drawn.view(len(streams), len(keys), width).unbind()
 
 
-def normal(keys: Tensor, stream: int, width: int) -> Tensor:
-    """Standard normal float32 numbers, by the inverse of the distribution function.
+def uniform(drawn: Tensor) -> Tensor:
+    """Uniform float32 numbers in [0, 1) with 24 random bits each, of what `draw` gives."""
+    return (drawn >> 39).to(torch.float32).mul_(2.0**-24)
+
+
+def normal(drawn: Tensor) -> Tensor:
+    """Standard normal float32 numbers of what `draw` gives, by the inverse distribution function.
 
     Its last bit may differ between devices, as every function of floats may.
     """
     # The middles of 2^23 equal parts: exact in float32, and neither 0 nor 1, which are infinite.
-    middles = ((draw(keys, stream, width) >> 40).to(torch.float32) + 0.5) * 2.0**-23
+    middles = (drawn >> 40).to(torch.float32).add_(0.5).mul_(2.0**-23)
     numbers: Tensor = torch.special.ndtri(middles)
     return numbers
 
@@ -64,9 +73,25 @@ def integer_below(keys: Tensor, stream: int, width: int, limit: int) -> Tensor:
     return draw(keys, stream, width) % limit
 
 
+def _scrambled(keys: Tensor, stream: int, width: int) -> Tensor:
+    """SplitMix64 but for its last fold."""
+    # On a GPU, launching an operation costs more than the numbers: few of them, in place.
+    positions = torch.arange(
+        (stream << 32) + 1, (stream << 32) + width + 1, device=keys.device, dtype=torch.int64
+    )
+    counters = torch.add(keys[:, None], positions, alpha=_signed(_GOLDEN))
+    for bits, factor in ((30, _MIX_1), (27, _MIX_2)):
+        _fold_(counters, bits).mul_(_signed(factor))
+    return counters
+
+
+def _fold_(values: Tensor, bits: int) -> Tensor:
+    return values.bitwise_xor_(_shift(values, bits))
+
+
 def _shift(values: Tensor, bits: int) -> Tensor:
     # torch shifts int64 arithmetically; masking the sign's copies makes it a logical shift.
-    return (values >> bits) & ((1 << (64 - bits)) - 1)
+    return (values >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _mix_integer(value: int) -> int:

@@ -12,7 +12,7 @@ from isthmus.pretrain.corruption.whole_word import WholeWord
 from isthmus.pretrain.decoders.enhanced import visibility
 from isthmus.pretrain.masking import MaskingSettings
 from isthmus.pretrain.parts import Corruption
-from isthmus.pretrain.randomness import draw_bits, key, normal, uniform
+from isthmus.pretrain.randomness import draw, draw_bits, key, normal, uniform
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
@@ -83,5 +83,7 @@ def test_visibility(device: str) -> None:
 def test_numbers(device: str) -> None:
     keys = batch()["keys"]
     assert torch.equal(draw_bits(keys, 3, 200), draw_bits(keys.to(device), 3, 200).cpu())
-    assert torch.equal(uniform(keys, 3, 200), uniform(keys.to(device), 3, 200).cpu())
-    torch.testing.assert_close(normal(keys, 3, 200), normal(keys.to(device), 3, 200).cpu())
+    here, there = (draw(where, 3, 200) for where in (keys, keys.to(device)))
+    assert torch.equal(here, there.cpu())
+    assert torch.equal(uniform(here), uniform(there).cpu())
+    torch.testing.assert_close(normal(here), normal(there).cpu())

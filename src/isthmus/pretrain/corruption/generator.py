@@ -54,6 +54,7 @@ class Generator(Corruption):
     """
 
     Settings = GeneratorSettings
+    streams = (CHOICE_STREAM, _SAMPLE_STREAM)
     settings: GeneratorSettings
 
     def beside(self, encoder: Corruption | None) -> None:
@@ -103,7 +104,7 @@ class Generator(Corruption):
         """True at the tokens to replace."""
         maskable = ~vocabulary.is_special(batch["input_ids"])
         amount = budget(maskable, self.settings.rate)
-        return choose_uniformly(maskable, batch["keys"], self.stream(CHOICE_STREAM), amount)
+        return choose_uniformly(maskable, self.draw(batch, CHOICE_STREAM), amount)
 
     @torch.no_grad()
     def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
@@ -113,7 +114,7 @@ class Generator(Corruption):
         self.model.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             states = self.model(masked, batch["attention_mask"], batch.get("tokens"))
-            chances = uniform(batch["keys"], self.stream(_SAMPLE_STREAM), masked.shape[1])
+            chances = uniform(self.draw(batch, _SAMPLE_STREAM))
             places = places_of(chosen, most_hidden(batch, self.settings.rate))
             _, states, chances = at_places(places, masked, states, chances)
             # Special tokens are left out, and with them rows that pad either model's matrix.

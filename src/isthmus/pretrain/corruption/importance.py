@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 
 import torch
+import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor
 
@@ -44,6 +46,7 @@ class Importance(Corruption):
     Settings = ImportanceSettings
     settings: ImportanceSettings
     requires = Corruption.requires | {"pmi"}
+    streams = (_NOISE_STREAM,)
     makes = frozenset({"pmi"})
 
     def data(self) -> Mapping[str, str]:
@@ -64,15 +67,15 @@ class Importance(Corruption):
 
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
         """True at the tokens to hide."""
-        maskable = ~vocabulary.is_special(batch["input_ids"])
+        special = vocabulary.is_special(batch["input_ids"])
+        maskable = ~special
         scores = importance(batch["pmi"], maskable)
         if self.settings.sigma:
-            noise = normal(batch["keys"], self.stream(_NOISE_STREAM), maskable.shape[1])
-            scores = scores + self.settings.sigma * noise
-        available = maskable.sum(1)
+            scores += normal(self.draw(batch, _NOISE_STREAM)).mul_(self.settings.sigma)
+        available = maskable.sum(1, dtype=torch.float64)
         # 0.29 · 100 is 28.999999999999996 in binary; a hair more keeps the floor the decimal one.
-        wanted = torch.floor(available.double() * self.settings.rate + 1e-9).long().clamp(min=1)
-        ordered = torch.where(maskable, -scores, torch.inf)
+        wanted = (available * self.settings.rate).add_(1e-9).floor_().clamp_(min=1)
+        ordered = scores.neg_().masked_fill_(special, torch.inf)
         return choose_smallest(ordered, torch.minimum(wanted, available))
 
     def most_labels(self, batch: Batch) -> int | None:
@@ -85,16 +88,21 @@ def importance(pmi: Tensor, inside: Tensor) -> Tensor:
 
     NaN, or an end behind the text, means that there is no such n-gram.
     """
-    rows, length = inside.shape
-    forward = torch.zeros(rows, length, device=pmi.device)
-    forward_count, backward, backward_count = (torch.zeros_like(forward) for _ in range(3))
-    for order in range(min(pmi.shape[2], length - 1)):
-        reach = order + 1
-        values = pmi[:, : length - reach, order]
-        exists = inside[:, reach:] & ~values.isnan()
-        values = torch.where(exists, values, 0)
-        forward[:, : length - reach] += values
-        forward_count[:, : length - reach] += exists
-        backward[:, reach:] += values
-        backward_count[:, reach:] += exists
-    return forward / forward_count.clamp(min=1) + backward / backward_count.clamp(min=1)
+    (rows, length), orders = inside.shape, pmi.shape[2]
+    ends = functional.pad(inside, (0, orders)).unfold(1, orders, 1)[:, 1:]
+    exists = ends & (pmi == pmi)  # NaN alone is not itself
+    # Values and how many they are, behind as many places of nothing as the longest n-gram reaches.
+    both = pmi.new_zeros(2, rows, orders + length, orders)
+    values, counts = both[:, :, orders:]
+    torch.where(exists, pmi, values, out=values)
+    counts.copy_(exists)
+    # What ends in a token began `order + 1` places before what begins in it: of one n, the two are
+    # windows into the same numbers. All n are few additions, and on a GPU few launches.
+    windows = (
+        both[:, :, orders - 1 - order :, order].unfold(2, length, order + 1)
+        for order in range(orders)
+    )
+    sums, amounts = reduce(torch.add, windows)
+    ended, begun = (sums / amounts.clamp_(min=1)).unbind(1)
+    total: Tensor = begun + ended
+    return total

@@ -32,6 +32,7 @@ class Nested(Corruption):
     Settings = NestedSettings
     requires = Corruption.requires | {"encoder_ids", "labels"}
     sides = ("decoder",)
+    streams = (CHOICE_STREAM,)
     _encoder: Corruption | None = None
 
     def beside(self, encoder: Corruption | None) -> None:
@@ -57,11 +58,11 @@ class Nested(Corruption):
         """True at the encoder's positions and the additional ones."""
         maskable = ~vocabulary.is_special(batch["input_ids"])
         hidden = (batch["labels"] != IGNORED) & maskable
-        others = maskable & ~hidden
-        wanted = torch.round(maskable.sum(1).double() * self.settings.rate).long()
-        amount = torch.minimum((wanted - hidden.sum(1)).clamp(min=0), others.sum(1))
-        chosen = choose_uniformly(others, batch["keys"], self.stream(CHOICE_STREAM), amount)
-        return hidden | chosen
+        wanted = (maskable.sum(1, dtype=torch.float64) * self.settings.rate).round_()
+        # Never more than there are others; below 0, none.
+        amount = wanted - hidden.sum(1)
+        drawn = self.draw(batch, CHOICE_STREAM)
+        return hidden | choose_uniformly(maskable ^ hidden, drawn, amount)
 
     def most_labels(self, batch: Batch) -> int | None:
         """The budget's, which holds the encoder's of a lower rate where that side keeps to one."""

@@ -15,11 +15,13 @@ CHOICE_STREAM = 2
 class Uniform(Corruption):
     """Exactly round(rate · n) of a text's n non-special tokens, each set equally likely."""
 
+    streams = (CHOICE_STREAM,)
+
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
         """True at the tokens to hide."""
         maskable = ~vocabulary.is_special(batch["input_ids"])
         amount = budget(maskable, self.settings.rate)
-        return choose_uniformly(maskable, batch["keys"], self.stream(CHOICE_STREAM), amount)
+        return choose_uniformly(maskable, self.draw(batch, CHOICE_STREAM), amount)
 
     def most_labels(self, batch: Batch) -> int | None:
         """The budget's."""

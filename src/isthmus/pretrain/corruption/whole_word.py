@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from math import isqrt
 
 import torch
 from torch import Tensor
 
-from isthmus.pretrain.masking import budget, most_hidden
+from isthmus.pretrain.masking import budget, knows, most_hidden
 from isthmus.pretrain.parts import Corruption
-from isthmus.pretrain.randomness import draw
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
@@ -23,18 +22,26 @@ class WholeWord(Corruption):
     is masked and the text has no label.
     """
 
+    streams = (_WORD_STREAM,)
+
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
         """True at every token of the words to hide."""
-        maskable = ~vocabulary.is_special(batch["input_ids"])
+        special = vocabulary.is_special(batch["input_ids"])
+        maskable = ~special
         # Column 0 collects what belongs to no word.
-        columns = torch.where(maskable, batch["words"], -1) + 1
-        width = batch["input_ids"].shape[1] + 1
-        sizes = torch.zeros(len(columns), width, dtype=torch.int64, device=columns.device)
-        sizes.scatter_add_(1, columns, maskable.long())
-        sizes[:, 0] = 0
-        order = draw(batch["keys"], self.stream(_WORD_STREAM), width).argsort(dim=1)
-        taken = _fill(sizes.gather(1, order), budget(maskable, self.settings.rate))
-        taken = torch.zeros_like(taken).scatter_(1, order, taken)
+        columns = (batch["words"] + 1).masked_fill_(special, 0)
+        rows, length = columns.shape
+        sizes = torch.zeros(rows, length + 1, dtype=torch.int64, device=columns.device)
+        sizes.scatter_add_(1, columns, columns.sign())
+        order = self.draw(batch, _WORD_STREAM, more=1).argsort(dim=1)
+        if (known := batch.get("word_sizes")) is not None:
+            different = len(known)
+        else:  # m different sizes need m (m + 1) / 2 tokens
+            different = (isqrt(8 * length + 1) - 1) // 2
+        left = budget(maskable, self.settings.rate).long()
+        taken = _fill(sizes.gather(1, order), left, different)
+        taken = torch.empty_like(taken).scatter_(1, order, taken)
+        taken[:, 0].zero_()
         return taken.gather(1, columns)
 
     def most_labels(self, batch: Batch) -> int | None:
@@ -42,22 +49,24 @@ class WholeWord(Corruption):
         return most_hidden(batch, self.settings.rate)
 
 
-def _fill(sizes: Tensor, left: Tensor) -> Tensor:
+def _fill(sizes: Tensor, left: Tensor, different: int) -> Tensor:
     """True at the items that go into a bag of `left` when taken in order, skipping what is too big.
 
-    A round takes the longest prefix that fits of all items that still could. What stops it is too
-    big from then on, so the biggest item that still could is smaller in every round: there are at
-    most as many rounds as different sizes, and m different sizes need m (m + 1) / 2 tokens.
+    A round adds up all items that may still be in. Where the sum first exceeds the bag, everything
+    before is in for good, and of the rest all that is bigger than what is left is out for good:
+    that item, and with it its size. So there are at most as many rounds as different sizes. An item
+    of no size is in.
     """
-    open_ = sizes.clone()
-    left = left[:, None].clone()
-    for _ in range((math.isqrt(8 * sizes.shape[1] + 1) - 1) // 2):
-        candidates = open_ * (open_ <= left)
-        picked = candidates * (candidates.cumsum(1) <= left)
-        amount = picked.sum(1, keepdim=True)
-        # Asking a GPU would mean waiting for it; rounds that find nothing cost less.
-        if amount.device.type == "cpu" and not amount.any():
+    # The sum begins so high that beyond the bag it is beyond the largest integer, hence negative:
+    # the largest until then is that of what is in. Few operations are few launches on a GPU.
+    largest = torch.iinfo(torch.int64).max
+    summed = torch.cat(((largest - left)[:, None], sizes), 1)
+    items, fitting = summed[:, 1:], largest - sizes
+    sums = summed.cumsum(1)
+    for _ in range(different - 1):
+        # Asking a GPU would mean waiting for it; rounds that change nothing cost less.
+        if knows(sums) and (sums[:, -1] >= 0).all():
             break
-        open_ -= picked
-        left -= amount
-    return open_ < sizes
+        items *= sums.cummax(1).values[:, :-1] <= fitting
+        sums = summed.cumsum(1)
+    return sums.cummax(1).values[:, :-1] <= fitting

@@ -76,10 +76,11 @@ def visibility(keys: Tensor, words: Tensor, attended: Tensor, rate: float) -> Te
     word_keys = draw_bits(keys, _VISIBILITY_STREAM, length).flatten()
     drawn = draw_bits(word_keys, _VISIBILITY_STREAM, lanes).view(torch.int16)
     threshold = min(round(rate * 2**16), 2**16 - 1) - 2**15
-    hidden = drawn.view(texts, length, lanes * _LANES)[:, :, :length] < threshold
-    hidden = hidden[torch.arange(texts, device=keys.device)[:, None], words.clamp(min=0)]
-    visible = ~hidden | (words < 0)[:, :, None]
-    visible = (visible & attended[:, :, None]).transpose(1, 2)
+    visible = drawn.view(texts, length, lanes * _LANES)[:, :, :length] >= threshold
+    visible = visible[torch.arange(texts, device=keys.device)[:, None], words.clamp(min=0)]
+    visible |= (words < 0)[:, :, None]
+    visible &= attended[:, :, None]
+    visible = visible.transpose(1, 2)
     visible.diagonal(dim1=1, dim2=2).fill_(False)
-    visible[:, :, 0] = True
+    visible[:, :, 0].fill_(True)
     return visible
