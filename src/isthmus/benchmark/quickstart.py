@@ -160,10 +160,15 @@ def _start(settings: QuickstartSettings, collection: Collection, folder: Path) -
     if folder.is_dir():
         return
     if settings.init is not None:
-        texts = (document.contents(settings.encoder.titles) for document in collection.documents())
-        untrained = folder.with_name("untrained")
+        titles, untrained = settings.encoder.titles, folder.with_name("untrained")
         name = str(
-            start_from_nothing(texts, settings.init, settings.vocabulary, untrained, settings.seed)
+            start_from_nothing(
+                lambda: (document.contents(titles) for document in collection.documents()),
+                settings.init,
+                settings.vocabulary,
+                untrained,
+                settings.seed,
+            )
         )
     else:
         assert settings.model is not None

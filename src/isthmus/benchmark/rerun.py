@@ -43,12 +43,7 @@ def rerun(folder: str, output: str) -> Path:
         notice(line)
     _VERBS[verb](snapshot["identity"], Path(folder), output)
     before, after = snapshot["identity"], read_snapshot(Path(output))["identity"]
-    # What only the repetition reads (the untrained start of a run from nothing) is no change.
-    if any(
-        after.get(key, {}).get(name) != value
-        for key in ("data", "fingerprints")
-        for name, value in before.get(key, {}).items()
-    ):
+    if any(before.get(key) != after.get(key) for key in ("data", "fingerprints")):
         notice("the data is not what it was: its fingerprint differs")
     return Path(output)
 
@@ -66,7 +61,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _pretrain(identity: Mapping[str, Any], folder: Path, output: str) -> None:
-    values = {**identity["settings"], "output": output, **_same_start(identity, folder / "start")}
+    values = {**identity["settings"], "output": output}
     run_pretrain(PretrainSettings.parse(values, "snapshot"))
 
 
@@ -78,17 +73,8 @@ def _finetune(identity: Mapping[str, Any], folder: Path, output: str) -> None:
 
 
 def _quickstart(identity: Mapping[str, Any], folder: Path, output: str) -> None:
-    start = _same_start(identity, folder / "untrained")
-    values = {**identity["settings"], "output": output, **start}
+    values = {**identity["settings"], "output": output}
     run_quickstart(QuickstartSettings.parse(values, "snapshot"))
-
-
-def _same_start(identity: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    # A tokenizer learnt again may break ties another way (its library counts in hash tables), so
-    # a run from nothing is repeated from the untrained model that it kept.
-    if identity["settings"]["init"] is None:
-        return {}
-    return {"init": None, "model": str(folder)}
 
 
 def _index(identity: Mapping[str, Any], folder: Path, output: str) -> None:

@@ -203,9 +203,14 @@ def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbo
         name = model_folder(settings.model)
     else:
         assert settings.init is not None
-        contents = (document.contents(settings.titles) for document in texts.documents())
         start = Path(settings.output) / START
         name = str(
-            start_from_nothing(contents, settings.init, settings.vocabulary, start, training.seed)
+            start_from_nothing(
+                lambda: (document.contents(settings.titles) for document in texts.documents()),
+                settings.init,
+                settings.vocabulary,
+                start,
+                training.seed,
+            )
         )
     return Tokenizer.load(name), Backbone.load(name, "add", training.dropout, training.seed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from isthmus.config.output import whole_folder
@@ -11,17 +12,23 @@ from isthmus.progress import track
 from isthmus.text.new_tokenizer import new_tokenizer
 
 
-def start_from_nothing(
-    texts: Iterable[str], size: str, vocabulary: int, folder: Path, seed: int
-) -> Path:
-    """The folder of an untrained model, made once.
+@dataclass(frozen=True)
+class _Texts:
+    """As often as they are asked for."""
 
-    Learning the tokenizer again could break ties another way, and everything that was tokenised or
-    trained with the first one would be lost. So it is kept from the moment it exists.
-    """
+    read: Callable[[], Iterable[str]]
+
+    def __iter__(self) -> Iterator[str]:
+        return track(self.read(), "learn tokenizer", unit="documents")
+
+
+def start_from_nothing(
+    read: Callable[[], Iterable[str]], size: str, vocabulary: int, folder: Path, seed: int
+) -> Path:
+    """The folder of an untrained model, made once, from the texts that `read` gives each time."""
     check_size(size)
     if not folder.is_dir():
-        tokenizer = new_tokenizer(track(texts, "learn tokenizer", unit="documents"), vocabulary)
+        tokenizer = new_tokenizer(_Texts(read), vocabulary)
         backbone = new_backbone(size, len(tokenizer), tokenizer.pad_id, seed=seed)
         tokenizer.pretrained.model_max_length = backbone.positions
         with whole_folder(folder) as partial:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from string import punctuation
+from unicodedata import category
 
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -13,13 +15,31 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def new_tokenizer(texts: Iterable[str], vocabulary: int = 16_000) -> Tokenizer:
-    """A lower-casing WordPiece tokenizer of at most `vocabulary` tokens, as BERT's."""
+    """A lower-casing WordPiece tokenizer of at most `vocabulary` tokens, as BERT's.
+
+    The same texts always give the same one. They are read twice.
+    """
+    assert iter(texts) is not texts, "can be read once only"
     backend = _backend(models.WordPiece(unk_token="[UNK]"))
+    # Of pairs that are equally frequent, the trainer joins the one of smaller numbers first, and it
+    # numbers letters inside of words in the order of a hash table, another in every process. What
+    # it calls special is numbered first, in the order given.
+    letters = [f"##{letter}" for letter in _inner_letters(texts, backend.normalizer)]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary, special_tokens=list(_SPECIAL), show_progress=False
+        vocab_size=vocabulary, special_tokens=[*_SPECIAL, *letters], show_progress=False
     )
     backend.train_from_iterator(texts, trainer)
-    return _framed(backend)
+    return _framed(_backend(models.WordPiece(backend.get_vocab(), unk_token="[UNK]")))
+
+
+def _inner_letters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
+    """Whatever stands somewhere inside of a word, sorted; punctuation is a word of its own."""
+    found: set[str] = set()
+    for text in texts:
+        found.update(*(word[1:] for word in normalizer.normalize_str(text).split()))
+    return sorted(
+        letter for letter in found if letter not in punctuation and category(letter)[0] != "P"
+    )
 
 
 def numbered_tokenizer(vocabulary: int) -> Tokenizer:

@@ -51,7 +51,7 @@ def test_where_corpora_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_real_documents(shared_data: Path, tmp_path: Path) -> None:
     source = open_corpus(str(shared_data / "collections" / "scifact"))
     documents = list(islice(source.documents(), 300))
-    tokenizer = new_tokenizer((document.contents() for document in documents), 2000)
+    tokenizer = new_tokenizer([document.contents() for document in documents], 2000)
 
     def stream() -> Iterator[Document]:
         yield from documents

@@ -20,6 +20,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_same_texts_give_the_same_tokenizer() -> None:
+    # Few words, so that most pairs of letters are equally frequent: ties are what decides.
+    texts = [
+        "Bänke wandern – über 40° oder 中文 nachts",
+        "zwölf Boxkämpfer jagen Viktor quer",
+        *TEXTS,
+    ]
+    tokenizers = [new_tokenizer(texts, 150) for _ in range(3)]
+    assert len({tokenizer.serialised for tokenizer in tokenizers}) == 1
+    vocabulary = tokenizers[0].backend.get_vocab()
+    assert {"##a", "##°"} <= vocabulary.keys()
+    assert not {"##–", "##.", "##文"} & vocabulary.keys(), "never inside of a word"
+    assert tokenizers[0].special_ids.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(AssertionError, match="once only"):
+        new_tokenizer(iter(texts), 150)
+
+
 def test_a_folder_without_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError) as caught:

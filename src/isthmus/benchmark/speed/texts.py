@@ -35,7 +35,7 @@ def starting_model(settings: SpeedSettings, scratch: Path) -> str:
     if settings.corpus is None:
         tokenizer = numbered_tokenizer(settings.vocabulary)
     else:
-        texts = (document.contents() for document in _some_documents(settings))
+        texts = [document.contents() for document in _some_documents(settings)]
         tokenizer = new_tokenizer(texts, settings.vocabulary)
     # As many terms as asked for, also where the texts have fewer words.
     backbone = new_backbone(size, settings.vocabulary, tokenizer.pad_id, seed=settings.seed)
