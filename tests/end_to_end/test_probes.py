@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -143,17 +144,47 @@ def test_the_encoder_is_used_with_the_vector_that_was_trained(
     np.testing.assert_allclose(there.encode(texts), expected, atol=1e-4)
 
 
-def test_what_comes_next_is_a_retriever_of_the_kind_that_was_begun(
+def test_a_lexicon_is_handed_on_as_a_sparse_encoder(
     commands: Any, collection: Path, model: Path, settings: Settings, tmp_path: Path
 ) -> None:
+    run, index = tmp_path / "run", tmp_path / "index"
     short = settings("max_length=16", "training.max_steps=2")
-    for recipe, expected in (("lexmae", "finetune --recipe lexmae-sparse --model"),
-                             ("bow", "finetune --model")):  # fmt: skip
+    told = commands.succeed(
+        "pretrain", "--recipe", "lexmae", "--corpus", collection, "--model", model,
+        "--output", run, *short,
+    )  # fmt: skip
+    assert "next: isthmus finetune --recipe lexmae-sparse" in " ".join(told.stdout.split())
+    described = json.loads((run / "final" / "encoder.json").read_text(encoding="utf-8"))
+    kept = {key: described[key] for key in ("kind", "form", "query_terms", "document_terms")}
+    assert kept == {"kind": "sparse", "form": "lexmae", "query_terms": 256, "document_terms": 256}
+    commands.succeed("index", "--model", run, "--corpus", collection, "--output", index)
+    assert json.loads((index / "manifest.json").read_text())["kind"] == "inverted"
+    dense = commands.succeed(
+        "finetune", "--model", run, "--collection", collection, "--output", tmp_path / "dense",
+        "--set", "document_max_length=16", "--set", "query_max_length=16", "--set", "audit=false",
+        "--set", "training.max_steps=1", "--set", "negatives.num_negatives=1",
+    )  # fmt: skip
+    assert "was made sparse; here it becomes dense" in " ".join(dense.stderr.split())
+
+
+def test_a_model_with_a_vector_of_its_own(
+    commands: Any, collection: Path, model: Path, settings: Settings, tmp_path: Path
+) -> None:
+    averaging = tmp_path / "averaging"
+    shutil.copytree(model / "final", averaging)
+    own = {"kind": "dense", "pooling": "mean", "similarity": "cosine"}
+    (averaging / "encoder.json").write_text(json.dumps(own))
+    short = settings("max_length=16", "training.max_steps=2")
+    for vector, similarity in (("cls", "dot"), ("mean", "cosine")):
         told = commands.succeed(
-            "pretrain", "--recipe", recipe, "--corpus", collection, "--model", model,
-            "--output", tmp_path / recipe, *short,
+            "pretrain", "--recipe", "bow", "--corpus", collection, "--model", averaging,
+            "--output", tmp_path / vector, *short,
+            "--set", f"objectives.bag_of_words.vector={vector}",
         )  # fmt: skip
-        assert f"next: isthmus {expected}" in " ".join(told.stdout.split())
+        said = "was made with pooling=mean; this recipe trains cls" in " ".join(told.stderr.split())
+        assert said == (vector == "cls")
+        described = json.loads((tmp_path / vector / "final" / "encoder.json").read_text())
+        assert (described["pooling"], described["similarity"]) == (vector, similarity)
 
 
 def plain_vectors(folder: Path, texts: list[str], pooling: str) -> Any:

@@ -197,6 +197,11 @@ def _say_what_changes(settings: FinetuneSettings) -> None:
     known = None
     with suppress(InputError):  # pooled in a way that isthmus does not know: a new one is no change
         known = known_settings(settings.model)
+    if settings.encoder == "dense" and isinstance(known, SparseSettings):
+        notice(
+            f"{settings.model} was made sparse; here it becomes dense (--recipe "
+            f"{'lexmae-sparse' if known.form == 'lexmae' else 'splade'} keeps it)"
+        )
     chosen = settings if settings.encoder == "dense" else settings.sparse
     for key in ("pooling", "similarity", "form", "query"):
         now, then = getattr(chosen, key, None), getattr(known, key, None)

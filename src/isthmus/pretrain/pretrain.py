@@ -18,16 +18,16 @@ from isthmus.config.output import (
     read_snapshot,
     writing,
 )
-from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
+from isthmus.pretrain.encoding import describe, say_what_changes
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.held_out import FEWEST, prepare_held_out, split
 from isthmus.pretrain.parts import Column
-from isthmus.pretrain.probe import HeldOut, ProbeSettings, assemble_probes, trained_vector
+from isthmus.pretrain.probe import HeldOut, ProbeSettings, assemble_probes
 from isthmus.pretrain.probing import BEST, Probing, best_step, report_probes
-from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
+from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.scratch import start_from_nothing
 from isthmus.pretrain.step import PretrainTask
 from isthmus.progress import notice
@@ -105,6 +105,7 @@ def run(settings: PretrainSettings) -> Path:
             notice(f"{output} is complete already")
             return final
         tokenizer, backbone = _start(settings, texts)
+        say_what_changes(settings, parts)
         backbone.check_length(settings.max_length, "max_length")
         # What is skipped changes the corpus, and what is refused must be refused again.
         source = f"{texts.fingerprint()} {settings.problems}"
@@ -150,7 +151,7 @@ def run(settings: PretrainSettings) -> Path:
             notice(told)
         with writing(final):
             task.save(final)
-            DenseEncoder(backbone, tokenizer, _encoding(settings, parts)).describe(final)
+            describe(final, backbone, tokenizer, settings, parts)
         finish(output, {**results, "log": history})
     wait_for_everyone()
     return final
@@ -184,17 +185,6 @@ def _check_texts(corpus: TokenisedCorpus, name: str) -> None:
             allowed="texts: something must be left to see when something is hidden",
             remedy="check that the corpus has a text field, and that the tokenizer fits its script",
         )
-
-
-def _encoding(settings: PretrainSettings, parts: Parts) -> DenseSettings:
-    """How the encoder is meant to be used: with the vector that was trained."""
-    length = settings.max_length
-    return DenseSettings(
-        pooling="mean" if trained_vector(parts) == "mean" else "cls",
-        query_max_length=min(64, length),
-        document_max_length=length,
-        titles=settings.titles,
-    )
 
 
 def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbone]:
