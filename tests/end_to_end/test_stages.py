@@ -167,7 +167,7 @@ def test_killed_between_and_inside_stages(
             assert commands.wait(0.005) is None, "it ended before it could be killed"
         commands.kill()
     assert not (output / "final").exists()
-    said = commands.succeed(*arguments).stderr
+    said = commands.succeed("finetune", "--resume", output).stderr
     assert said.count(" is done") == 3
     assert "resume from" in said
     mine, expected = folders(output), folders(whole)
@@ -197,6 +197,20 @@ def test_a_change_in_the_last_stage_repeats_it_alone(
     said = commands.succeed(*command("three-stage", whole, again)).stderr
     assert "indexing" not in said
     assert "ask the teacher" not in said
+
+
+def test_resuming_takes_a_finetuning_and_nothing_else(
+    commands: Any, whole: Path, start: Path
+) -> None:
+    for arguments, what in (
+        ((start,), "was made by 'pretrain'"),
+        ((whole, "--model", start), "there is a new --model"),
+        ((whole, "--recipe", "dense"), "there is a new --recipe"),
+        ((whole, "--set", "training.max_steps=1"), "there is a new --set"),
+    ):
+        ended = commands.run("finetune", "--resume", *arguments)
+        assert ended.returncode == 2
+        assert what in " ".join(ended.stderr.split())
 
 
 def test_a_stage_can_be_repeated(commands: Any, whole: Path, tmp_path: Path) -> None:

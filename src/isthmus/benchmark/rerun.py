@@ -10,7 +10,7 @@ from isthmus.benchmark.quickstart import QuickstartSettings
 from isthmus.benchmark.quickstart import run as run_quickstart
 from isthmus.config.output import environment, read_snapshot
 from isthmus.errors import InputError, choices
-from isthmus.finetune.finetune import run as run_finetune
+from isthmus.finetune.finetune import again as finetune_again
 from isthmus.pretrain.pretrain import run as run_pretrain
 from isthmus.pretrain.recipe import PretrainSettings
 from isthmus.progress import notice
@@ -66,10 +66,7 @@ def _pretrain(identity: Mapping[str, Any], folder: Path, output: str) -> None:
 
 
 def _finetune(identity: Mapping[str, Any], folder: Path, output: str) -> None:
-    values = {**identity["settings"], "output": output}
-    # A stage of a pipeline refers to others, which lie beside it.
-    stages = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
-    run_finetune(values, "snapshot", stages)
+    finetune_again(identity, folder, output, "snapshot")
 
 
 def _quickstart(identity: Mapping[str, Any], folder: Path, output: str) -> None:

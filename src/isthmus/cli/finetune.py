@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Output, Overrides, Recipe
+from isthmus.cli.options import Overrides, Recipe, Resume, refuse_new_recipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -15,16 +15,21 @@ def add_to(app: typer.Typer) -> None:
 
 
 def finetune(
+    context: typer.Context,
     model: Annotated[
-        str,
+        str | None,
         typer.Option(help="Where to start: a pretrain run, a folder, a hub name, package:NAME."),
-    ],
+    ] = None,
     collection: Annotated[
-        str, typer.Option(help="A judged collection with a training split: a BEIR folder, irds:ID.")
-    ],
-    output: Output,
+        str | None,
+        typer.Option(help="A judged collection with a training split: a BEIR folder, irds:ID."),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="The folder to write. The same job resumes in it.")
+    ] = None,
     recipe: Recipe = "dense",
     overrides: Overrides = None,
+    resume: Resume = None,
 ) -> None:
     """Turn an encoder into a retriever, with labelled pairs and mined negatives.
 
@@ -32,12 +37,14 @@ def finetune(
     run again with something changed, it repeats only the stages that the change concerns.
 
     Example: isthmus finetune --recipe three-stage --model runs/bow --collection beir:scifact
-    --output runs/dense --set stages.mined.negatives.num_negatives=7
+    --output runs/dense --set stages.mined.negatives.num_negatives=7; isthmus finetune --resume
+    runs/dense
     """
     from isthmus.finetune import finetune, next_step, summary
     from isthmus.progress import result
 
-    made = finetune(model, collection, output, recipe, overrides or ()).parent
+    refuse_new_recipe(context, resume)
+    made = finetune(model, collection, output, recipe, overrides or (), resume).parent
     if table := summary(made):
         result(table.terminal())
     result(next_step(made))

@@ -25,3 +25,23 @@ Cluster = Annotated[
     ),
 ]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER", help="Go on with the run in this folder, as it began. Needs no other."
+    ),
+]
+
+
+def refuse_new_recipe(context: typer.Context, resume: str | None) -> None:
+    """Refuses a recipe beside a run that has its own."""
+    from isthmus.errors import SettingsError
+
+    chosen = context.get_parameter_source("recipe")
+    if resume is not None and chosen is not None and chosen.name == "COMMANDLINE":
+        raise SettingsError(
+            f"--resume goes on with the recipe of {resume!r}; there is a new --recipe",
+            where="--recipe",
+            allowed="--resume FOLDER alone",
+            remedy="leave out --recipe, or start anew without --resume in another --output",
+        )

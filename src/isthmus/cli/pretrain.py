@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Cluster, Overrides, Recipe
+from isthmus.cli.options import Cluster, Overrides, Recipe, Resume, refuse_new_recipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,31 +36,17 @@ def pretrain(
     recipe: Recipe = "bow",
     cluster: Cluster = None,
     overrides: Overrides = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER", help="Go on with the run in this folder, as it began. Needs no other."
-        ),
-    ] = None,
+    resume: Resume = None,
 ) -> None:
     """Teach an encoder a corpus, without labels.
 
     Example: isthmus pretrain --recipe bow --corpus docs.jsonl --model bert-base-uncased
     --output runs/bow; isthmus pretrain --resume runs/bow
     """
-    from isthmus.errors import SettingsError
     from isthmus.pretrain import pretrain
     from isthmus.progress import result
 
-    chosen = context.get_parameter_source("recipe")
-    if resume is not None and chosen is not None and chosen.name == "COMMANDLINE":
-        raise SettingsError(
-            f"--resume goes on with the recipe of {resume!r}; there is a new --recipe",
-            where="--recipe",
-            allowed="--resume FOLDER alone",
-            remedy="leave out --recipe, or start anew without --resume in another --output",
-        )
-
+    refuse_new_recipe(context, resume)
     chosen_cluster = [f"cluster.address={json.dumps(cluster)}"] if cluster is not None else []
     final = pretrain(
         corpus, output, model, init, recipe, [*chosen_cluster, *(overrides or ())], resume

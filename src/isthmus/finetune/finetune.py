@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.config import resolve
+from isthmus.config.output import SNAPSHOT
+from isthmus.config.resuming import to_resume
 from isthmus.errors import SettingsError, choices
 from isthmus.finetune import pipeline, stage, staging
 from isthmus.finetune.settings import FinetuneSettings
@@ -18,14 +20,19 @@ def finetune(
     output: str | None = None,
     recipe: str | None = "dense",
     overrides: Mapping[str, Any] | Iterable[str] = (),
+    resume: str | None = None,
 ) -> Path:
     """Trains a retriever on a judged collection; returns the folder `final`.
 
     Run again after an interruption, it goes on from the last checkpoint; of several stages, those
-    that are done already are not done again.
+    that are done already are not done again. So does `resume` with the folder alone, which holds
+    all other settings.
     """
     flags = {"model": model, "collection": collection, "output": output}
     overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
+    if resume is not None:
+        identity = to_resume("finetune", resume, {**flags, "set": overrides or None})
+        return again(identity, Path(resume), resume, where=f"{resume}/{SNAPSHOT}")
     values = resolve("finetune", recipe, flags, overrides)
     _refuse_new_stages(resolve("finetune", recipe), values)
     return run(values, where=f"recipe {recipe}")
@@ -37,6 +44,13 @@ def run(values: Mapping[str, Any], where: str, earlier: Mapping[str, Path] | Non
         return staging.run(pipeline.assemble(values, where))
     alone = {key: value for key, value in values.items() if key != "stages"}
     return stage.run(FinetuneSettings.parse(alone, where), earlier)
+
+
+def again(identity: Mapping[str, Any], folder: Path, output: str, where: str) -> Path:
+    """What made a folder, from the identity it began with, in the same or another output."""
+    # A stage of a pipeline refers to others, which lie beside it.
+    earlier = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
+    return run({**identity["settings"], "output": output}, where, earlier)
 
 
 def _refuse_new_stages(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -15,9 +15,9 @@ from isthmus.config.output import (
     claim,
     finish,
     is_complete,
-    read_snapshot,
     writing,
 )
+from isthmus.config.resuming import to_resume
 from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
@@ -51,36 +51,15 @@ def pretrain(
     Run again after an interruption, it goes on from the last checkpoint; so does `resume` with the
     folder alone, which holds all other settings.
     """
-    if resume is not None:
-        given = {"corpus": corpus, "output": output, "model": model, "init": init}
-        return run(_resumed(resume, {**given, "set": overrides or None}))
     flags = {"corpus": corpus, "output": output, "model": model, "init": init}
+    if resume is not None:
+        identity = to_resume("pretrain", resume, {**flags, "set": overrides or None})
+        values = {**identity["settings"], "output": resume}
+        return run(PretrainSettings.parse(values, where=f"{resume}/{SNAPSHOT}"))
     settings = PretrainSettings.parse(
         resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
     )
     return run(settings)
-
-
-def _resumed(folder: str, given: Mapping[str, Any]) -> PretrainSettings:
-    snapshot = read_snapshot(Path(folder))
-    if snapshot["verb"] != "pretrain":
-        raise InputError(
-            f"{folder!r} was made by {snapshot['verb']!r}",
-            where="--resume",
-            allowed="the --output folder of a pretrain that was interrupted",
-            remedy=f"run it again as it was: {' '.join(snapshot.get('command', []))}",
-        )
-    for name, value in given.items():
-        if value is not None:
-            raise SettingsError(
-                f"--resume goes on with the settings of {folder!r}; there is a new --{name}",
-                where=f"--{name}",
-                allowed="--resume FOLDER alone",
-                remedy=f"leave out --{name}, or start anew without --resume in another --output",
-            )
-    return PretrainSettings.parse(
-        {**snapshot["identity"]["settings"], "output": folder}, where=f"{folder}/{SNAPSHOT}"
-    )
 
 
 def run(settings: PretrainSettings) -> Path:
