@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from isthmus.config.hub import check_hub
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE
@@ -242,6 +243,7 @@ def _file(folder: str, file: str) -> Path | None:
         return path if path.is_file() else None
     from transformers.utils import cached_file
 
+    check_hub(folder)
     found = cached_file(
         folder,
         file,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from isthmus.config.hub import check_hub
 from isthmus.errors import InputError
 from isthmus.nn.attention import Attention, attention_name
 
@@ -99,6 +100,7 @@ class explained:  # noqa: N801
                 allowed="a folder written by save_pretrained, a run of isthmus, or a hub name",
                 remedy="check the path; of a run, its folder `final`",
             )
+        check_hub(self.name)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError | ValueError | SafetensorError):

