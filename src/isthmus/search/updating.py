@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -45,12 +45,14 @@ class MergeSettings(Settings):
     )
 
 
-def add(index: str | Path, corpus: str, settings: AddSettings | None = None) -> Update:
+def add(
+    index: str | Path, corpus: str, settings: AddSettings | Mapping[str, Any] | None = None
+) -> Update:
     """What adding a corpus changed; documents whose ids were there already are replaced.
 
     All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
     """
-    settings = settings or AddSettings()
+    settings = AddSettings.given(settings, "add")
     problems = Problems(settings.problems)
     source = open_corpus(corpus, problems)
     with IndexWriter(Path(index), job=source.fingerprint()) as writer:
@@ -90,12 +92,12 @@ def delete(index: str | Path, ids: Iterable[str] = (), file: str | Path | None =
     return update
 
 
-def merge(index: str | Path, settings: MergeSettings | None = None) -> Update:
+def merge(index: str | Path, settings: MergeSettings | Mapping[str, Any] | None = None) -> Update:
     """The index made whole, as if it had been built anew from the documents that are in it.
 
     An approximation can be built beside it, which an index in segments has no place for.
     """
-    settings = settings or MergeSettings()
+    settings = MergeSettings.given(settings, "merge")
     if settings.approximate is not None:
         check_approximate(settings.approximate, read_manifest(Path(index)).kind)
     with IndexWriter(Path(index)) as writer:
