@@ -334,7 +334,7 @@ def _mine(
         if settings.audit:
             found = audit(mined, sources, corpus, labelled, settings.split, teacher)
             write_page(found, file.with_suffix(".html"))
-            notice(f"{found.verdict}; a page to read: {file.with_suffix('.html')}")
+            notice(f"{found.verdict}\na page to read: {file.with_suffix('.html')}")
         partial = file.with_name(f".partial.{file.name}")
         with writing(file):
             np.save(partial, mined.rows, allow_pickle=False)
