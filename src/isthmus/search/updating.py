@@ -13,7 +13,7 @@ from pydantic import Field
 from isthmus.collections import Problems, open_corpus
 from isthmus.collections.files import lines
 from isthmus.config import Settings
-from isthmus.errors import InputError, MismatchError
+from isthmus.errors import InputError
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import Manifest, read_manifest
@@ -21,6 +21,7 @@ from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 from isthmus.search.approximating import add_approximation, check_approximate
+from isthmus.search.searcher import check_encoder
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -169,12 +170,5 @@ def _encoder(manifest: Manifest, model: str | None) -> DenseEncoder | SparseEnco
     assert manifest.encoder is not None
     in_int8 = manifest.encoder.backend == "onnx-int8"
     encoder = (load_int8_encoder if in_int8 else load_encoder)(model or manifest.encoder.name)
-    if encoder.fingerprint != manifest.encoder.fingerprint:
-        raise MismatchError(
-            f"the index was filled by the encoder {manifest.encoder.fingerprint}, "
-            f"{encoder.name!r} is {encoder.fingerprint}",
-            where="--model",
-            allowed=f"the encoder {manifest.encoder.name!r} as it was then",
-            remedy="give that encoder with --model, or build the index again with this one",
-        )
+    check_encoder(manifest, encoder, where="--model")
     return encoder
