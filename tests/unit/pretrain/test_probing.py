@@ -589,9 +589,9 @@ def test_a_vector_that_names_less_than_a_constant_list_is_remarked_upon(
         for step, line in enumerate([(0.01, 0.2, 0.9), (last, 0.2, 0.9)])
     ]
     told = report_probes(history, {"coverage": Coverage(Coverage.Settings(k=7))}, tmp_path)
-    assert ("ended at 0.1000, below the 0.2000 of one and the same list, the 7 most" in told) == (
-        remarked
-    )
+    assert ("names fewer of a text's words" in told) == remarked
+    if remarked:
+        assert "0.1000, below the 0.2000 of one and the same list, the 7 most frequent" in told
     assert told.splitlines()[0].endswith(", constant 0.2000, ceiling 0.9000")
 
 
