@@ -200,6 +200,20 @@ def test_python_names_exist_and_take_these_arguments(page: str, block: str) -> N
             if function is not None:
                 keywords = {keyword.arg: None for keyword in node.keywords if keyword.arg}
                 inspect.signature(function).bind(*node.args, **keywords)
+                check_written_settings(node, imported)
+
+
+def check_written_settings(call: ast.Call, imported: dict[str, Any]) -> None:
+    """Parses settings that a call writes out, as the function or the class would."""
+    assert isinstance(call.func, ast.Name)
+    written = {keyword.arg: keyword.value for keyword in call.keywords}
+    if isinstance(settings := written.get("settings"), ast.Dict):
+        SETTINGS[call.func.id].given(ast.literal_eval(settings), call.func.id)
+    made = imported[call.func.id]
+    if made in SETTINGS.values():
+        literal = ast.Constant | ast.List | ast.Dict
+        plain = {name: value for name, value in written.items() if isinstance(value, literal)}
+        made(**{name: ast.literal_eval(value) for name, value in plain.items()})
 
 
 def test_the_map_names_what_is_there() -> None:

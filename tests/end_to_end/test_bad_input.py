@@ -128,13 +128,29 @@ def test_no_positive_is_left(
 
 
 def test_no_training_split(
-    refuses: Refuses, model: Path, beir: Path, settings: Callable[..., list[str]], tmp_path: Path
+    refuses: Refuses,
+    commands: Any,
+    model: Path,
+    beir: Path,
+    settings: Callable[..., list[str]],
+    tmp_path: Path,
 ) -> None:
     (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "test.tsv")
     command = training("finetune", settings, "--model", model, "--collection", beir)
     message = refuses(*command, "--output", tmp_path / "output")
     assert "no split 'train'" in message
-    assert "allowed: test" in message
+    assert "allowed: a split to train on; there is only test, to measure by" in message
+    assert "qrels/train.tsv" in message
+    assert "--set split" not in message  # nobody is led to train on what is measured by
+    (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "pairs.tsv")
+    (beir / "qrels" / "test.tsv").write_bytes((beir / "qrels" / "pairs.tsv").read_bytes())
+    message = refuses(*command, "--output", tmp_path / "output")
+    assert "allowed: pairs\n" in message
+    assert "--set split=NAME" in message
+    told = commands.succeed(*command, "--output", tmp_path / "on-test", "--set", "split=test")
+    assert "training on the split 'test'" in told.stderr
+    told = commands.succeed(*command, "--output", tmp_path / "on-pairs", "--set", "split=pairs")
+    assert "training on the split" not in told.stderr
 
 
 def test_query_without_tokens(

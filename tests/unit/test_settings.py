@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from isthmus import evaluation, search
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.finetune.settings import FinetuneSettings
@@ -157,6 +160,81 @@ def test_settings_are_frozen() -> None:
     settings = TrainingSettings()
     with pytest.raises(ValidationError):
         settings.seed = 1  # type: ignore[misc]
+
+
+class Inner(Settings):
+    amount: int = Field(1, ge=1)
+
+
+class Outer(Settings):
+    depth: int = 10
+    inner: Inner | None = None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Outer(depth=3, inner=Inner(amount=2)),
+        {"depth": 3, "inner": {"amount": 2}},
+        {"depth": 3, "inner.amount": 2},
+        {"depth": 3, "inner": Inner(amount=2)},
+    ],
+)
+def test_a_function_takes_settings_or_a_mapping_of_them(given: Any) -> None:
+    assert Outer.given(given, "search") == Outer(depth=3, inner=Inner(amount=2))
+    assert Outer.given(None, "search") == Outer.given({}, "search") == Outer()
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "allowed"),
+    [
+        ({"depht": 3}, "unknown key 'depht'", "depth, inner"),
+        ({"inner.amount": 0}, "inner.amount = 0 cannot be used", "int"),
+        ({3: "depth"}, "{3: 'depth'} cannot be used: a key is no name", "Outer"),
+        (
+            7,
+            "settings = 7 cannot be used: it is of type int",
+            "Outer(…), or a mapping with the keys depth, inner",
+        ),
+        ("depth=3", "of type str", "Outer"),
+        (Inner(), "of type Inner", "Outer"),
+    ],
+)
+def test_what_a_function_does_not_take_is_explained(given: Any, what: str, allowed: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Outer.given(given, "search")
+    assert what in caught.value.what
+    assert caught.value.allowed.startswith(allowed)
+    assert "search" in caught.value.where
+
+
+def test_settings_made_in_python_are_explained_as_those_of_a_recipe() -> None:
+    with pytest.raises(SettingsError, match=r"depth = 'deep' cannot be used") as caught:
+        Outer(depth="deep")  # type: ignore[arg-type]
+    assert caught.value.where == "Outer(…): depth"
+    with pytest.raises(SettingsError, match=r"inner\.amount = 0 cannot be used"):
+        Outer(inner={"amount": 0})  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="unknown key 'depht'"):
+        Outer(depht=3)  # type: ignore[call-arg]
+
+
+def test_every_function_with_settings_takes_a_mapping(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nothing")
+    calls: list[Callable[[Any], Any]] = [
+        lambda settings: search.search(nowhere, "snow", settings=settings),
+        lambda settings: search.index(nowhere, nowhere, settings=settings),
+        lambda settings: search.add(nowhere, nowhere, settings),
+        lambda settings: search.merge(nowhere, settings),
+        lambda settings: search.export(nowhere, "anserini", nowhere, settings=settings),
+        lambda settings: search.parity(nowhere, "anserini", nowhere, nowhere, settings=settings),
+        lambda settings: search.tune([nowhere] * 2, nowhere, nowhere, tmp_path, settings),
+        lambda settings: search.sparsify(nowhere, nowhere, nowhere, nowhere, tmp_path, settings),
+        lambda settings: evaluation.evaluate(nowhere, nowhere, settings),
+        lambda settings: evaluation.summarise({}, settings),
+    ]
+    for call in calls:
+        with pytest.raises(SettingsError, match="unknown key 'probelms'"):
+            call({"probelms": "skip"})
 
 
 def test_defaults_are_checked_too() -> None:

@@ -26,6 +26,7 @@ class Problems:
         self.action = action
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
+        self._remedies: dict[str, str] = {}
         self._readings: dict[str, Problems] = {}
 
     def report(self, kind: str, where: str, detail: str, remedy: str) -> None:
@@ -38,6 +39,7 @@ class Problems:
                 remedy=f"{remedy}; or leave such cases out and count them: --set problems=skip",
             )
         self._counts[kind] += 1
+        self._remedies.setdefault(kind, remedy)
         examples = self._examples.setdefault(kind, [])
         if len(examples) < _KEPT_EXAMPLES:
             examples.append(f"{where}: {detail}")
@@ -62,6 +64,14 @@ class Problems:
         for part in self._parts():
             for kind, found in part.examples.items():
                 merged[kind] = (merged.get(kind, []) + found)[:_KEPT_EXAMPLES]
+        return merged
+
+    @property
+    def remedies(self) -> dict[str, str]:
+        """What mends the first problem of each kind."""
+        merged = dict(self._remedies)
+        for part in self._parts():
+            merged = part.remedies | merged
         return merged
 
     def summary(self) -> str:

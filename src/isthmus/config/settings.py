@@ -5,15 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import NoneType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Self, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
+from isthmus.config.recipes import resolve
 from isthmus.errors import SettingsError, choices
 
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # the same, and no private module
 
-class Settings(BaseModel):
+
+class _Explaining(ModelMetaclass):
+    """Explains what a class was wrongly called with, as `parse` does for a recipe.
+
+    A metaclass, because an `__init__` of our own would also run for the settings inside others.
+    """
+
+    def __call__(self, *arguments: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **values)
+        except ValidationError as error:
+            model = cast(type[BaseModel], self)
+            raise _explain(model, error, f"{self.__name__}(…)", "") from None
+
+
+class Settings(BaseModel, metaclass=_Explaining):
     """A frozen model that knows every key it accepts and converts no types behind one's back."""
 
     model_config = ConfigDict(
@@ -30,6 +50,31 @@ class Settings(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise _explain(cls, error, where, under) from None
+
+    @classmethod
+    def given(cls, settings: Self | Mapping[str, Any] | None, verb: str) -> Self:
+        """What somebody handed to a function as its settings: these, a mapping of them, or nothing.
+
+        A mapping holds what follows --set: names or dotted paths, and values.
+        """
+        if isinstance(settings, cls):
+            return settings
+        if settings is None:
+            settings = {}
+        if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+            raise SettingsError(
+                f"settings = {settings!r} cannot be used: "
+                + (
+                    "a key is no name"
+                    if isinstance(settings, Mapping)
+                    else f"it is of type {type(settings).__name__}"
+                ),
+                where=f"{verb}(…, settings=…)",
+                allowed=f"{cls.__name__}(…), or a mapping with the keys "
+                + ", ".join(cls.model_fields),
+                remedy=f"write settings={{…}} or settings={cls.__name__}(…)",
+            )
+        return cls.parse(resolve(verb, overrides=settings), f"isthmus {verb}")
 
 
 def _explain(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from isthmus.records import Judgements, Ranking, Run
 def evaluate(
     runs: Sequence[Run | str | Path] | Run | str | Path,
     judgements: Judgements | str | Path,
-    settings: EvaluationSettings | None = None,
+    settings: EvaluationSettings | Mapping[str, Any] | None = None,
     output: Path | None = None,
 ) -> Report:
     """The report of one or several runs over all judged queries.
 
     With `output`, that folder holds report.json, table.md, table.tex and per_query.tsv.
     """
-    settings = settings or EvaluationSettings()
+    settings = EvaluationSettings.given(settings, "evaluate")
     sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     problems = Problems(settings.problems)
     judged = _read_judgements(judgements, problems)

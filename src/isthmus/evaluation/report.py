@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -79,7 +79,7 @@ class Report(BaseModel):
 
 def summarise(
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
-    settings: EvaluationSettings | None = None,
+    settings: EvaluationSettings | Mapping[str, Any] | None = None,
     counts: Mapping[str, RunCounts] | None = None,
 ) -> Report:
     """The report of scores by system, measure and query, wherever they were computed.
@@ -87,7 +87,7 @@ def summarise(
     `per_query` and `answer_accuracy` give one system's scores; all systems need the same
     measures and the same queries.
     """
-    settings = settings or EvaluationSettings()
+    settings = EvaluationSettings.given(settings, "evaluate")
     systems = tuple(scores)
     assert systems, "a report compares at least one system"
     measures = tuple(scores[systems[0]])

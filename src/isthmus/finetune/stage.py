@@ -85,6 +85,7 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             notice(f"{output} is complete already")
             return final
         encoder = _encoder(name, settings)
+        _say_what_is_trained_on(settings.split)
         _say_what_changes(settings)
         source = f"{fingerprint} {settings.problems}"
         serialised = encoder.tokenizer.serialised
@@ -293,13 +294,33 @@ def _check_teacher(
 
 
 def check_split(collection: Collection, settings: FinetuneSettings) -> None:
-    """Refuses a split that the collection does not have."""
-    if settings.split not in collection.splits():
-        raise InputError(
-            f"the collection has no split {settings.split!r}",
-            where=f"{settings.collection}, split",
-            allowed=choices(settings.split, collection.splits()),
-            remedy="--set split=NAME, or add judgements to train on",
+    """Refuses a split that the collection does not have, and offers none that is to measure by."""
+    splits = collection.splits()
+    if settings.split in splits:
+        return
+    others = [split for split in splits if not _measures(split)]
+    kept = ", ".join(split for split in splits if _measures(split))
+    raise InputError(
+        f"the collection has no split {settings.split!r}",
+        where=f"{settings.collection}, split",
+        allowed=choices(settings.split, others)
+        if others
+        else "a split to train on" + (f"; there is only {kept}, to measure by" if kept else ""),
+        remedy=("--set split=NAME, or " if others else "")
+        + f"write judgements to train on as qrels/{settings.split}.tsv, of other queries than "
+        "those you measure by (docs/how-to/own-corpus.md)",
+    )
+
+
+def _measures(split: str) -> bool:
+    return split.lower().startswith("test")
+
+
+def _say_what_is_trained_on(split: str) -> None:
+    if _measures(split):
+        notice(
+            f"training on the split {split!r}: what is measured on it afterwards says nothing "
+            "about other queries (a split of its own to train on: docs/how-to/own-corpus.md)"
         )
 
 
@@ -318,7 +339,7 @@ def _mine(
         if settings.audit:
             found = audit(mined, sources, corpus, labelled, settings.split, teacher)
             write_page(found, file.with_suffix(".html"))
-            notice(f"{found.verdict}; a page to read: {file.with_suffix('.html')}")
+            notice(f"{found.verdict}\na page to read: {file.with_suffix('.html')}")
         partial = file.with_name(f".partial.{file.name}")
         with writing(file):
             np.save(partial, mined.rows, allow_pickle=False)

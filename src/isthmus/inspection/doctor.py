@@ -33,6 +33,7 @@ class Finding:
     subject: str
     verdict: Verdict
     detail: str
+    remedy: str = ""
 
 
 def doctor(
@@ -65,7 +66,9 @@ def findings_table(findings: list[Finding]) -> Table:
     for finding in findings:
         colour = colours[finding.verdict]
         verdict = Text(finding.verdict, style=colour)
-        table.add_row(Text(finding.subject, overflow="fold"), verdict, Text(finding.detail))
+        found = finding.detail + (f"\nto do: {finding.remedy}" if finding.remedy else "")
+        # Folded: of a path that is cut short, the file and the line are gone.
+        table.add_row(Text(finding.subject, overflow="fold"), verdict, Text(found, overflow="fold"))
     return table
 
 
@@ -125,17 +128,22 @@ def _corpus(spec: str) -> list[Finding]:
     detail = f"{documents:,} documents, {words / max(documents, 1):,.0f} words on average"
     if untitled:
         detail += f", {untitled:,} without title"
-    verdict: Verdict = "note" if problems.counts else "good"
-    return [
-        Finding(f"corpus {spec}", verdict, "\n".join(filter(None, (detail, problems.summary()))))
-    ]
+    if not problems.counts:
+        return [Finding(f"corpus {spec}", "good", detail)]
+    return [Finding(f"corpus {spec}", "note", f"{detail}\n{problems.summary()}", _to_do(problems))]
+
+
+def _to_do(problems: Problems) -> str:
+    remedies = dict.fromkeys(problems.remedies[kind] for kind in sorted(problems.counts))
+    return f"{'; '.join(remedies)}; or leave such cases out: --set problems=skip"
 
 
 def _collection(spec: str) -> list[Finding]:
     findings = _corpus(spec)
+    # What is wrong with documents was told there.
+    known = {document.id for document in open_collection(spec, Problems("skip")).documents()}
     problems = Problems("skip")
     collection = open_collection(spec, problems)
-    known = {document.id for document in collection.documents()}
     asked = {query.id for query in collection.queries()}
     judged_in: Counter[str] = Counter()
     for split in collection.splits():
@@ -145,14 +153,36 @@ def _collection(spec: str) -> list[Finding]:
         without = sum(query not in asked for query in judgements)
         detail = f"{len(judgements):,} judged queries"
         if missing:
-            detail += f"; {missing:,} judged documents are not in the corpus"
+            detail += f"; {missing:,} judged documents are not in the corpus, or have no text"
         if without:
             detail += f"; {without:,} judged queries have no text"
         findings.append(
-            Finding(f"{spec} {split}", "wrong" if missing or without else "good", detail)
+            Finding(
+                f"{spec} {split}",
+                "wrong" if missing or without else "good",
+                detail,
+                "add them, or take their lines out of the judgements; or leave such cases out: "
+                "--set problems=skip"
+                if missing or without
+                else "",
+            )
+        )
+    if "train" not in collection.splits():
+        findings.append(
+            Finding(
+                f"{spec} train",
+                "note",
+                f"there is no split 'train' to fine-tune on, only {', '.join(collection.splits())}"
+                if collection.splits()
+                else "there are no judgements to fine-tune on",
+                "write qrels/train.tsv to fine-tune, of other queries than those you measure by "
+                "(docs/how-to/own-corpus.md)",
+            )
         )
     if problems.counts:
-        findings.append(Finding(f"{spec} queries", "wrong", problems.summary()))
+        findings.append(
+            Finding(f"{spec} queries and judgements", "wrong", problems.summary(), _to_do(problems))
+        )
     leaked = sum(count > 1 for count in judged_in.values())
     if leaked:
         findings.append(Finding(spec, "note", f"{leaked:,} queries are in more than one split"))

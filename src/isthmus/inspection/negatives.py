@@ -16,6 +16,7 @@ from isthmus.finetune.mining.mine import epochs_of, mine, negative_sources
 from isthmus.finetune.pairs import drawn_queries, labelled_queries
 from isthmus.finetune.references import with_folders
 from isthmus.finetune.settings import FinetuneSettings
+from isthmus.finetune.stage import check_split
 from isthmus.finetune.teaching import teacher_source
 from isthmus.nn.loading import model_folder
 from isthmus.progress import notice
@@ -51,6 +52,7 @@ def negatives(
         )
     problems = Problems(settings.problems)
     opened = open_collection(settings.collection, problems)
+    check_split(opened, settings)
     source = f"{opened.fingerprint()} {settings.problems}"
     tokenizer = Tokenizer.load(model_folder(settings.model))
     tokenised = tokenise(opened.documents(), source, tokenizer.serialised, settings.titles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -56,8 +56,8 @@ class Probe(Part, ABC):
         """Whether a recipe has what is measured."""
         return True
 
-    def remark(self, values: Sequence[float]) -> str | None:
-        """What a user should know who saw these numbers, look by look; None: nothing beyond."""
+    def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
+        """What a user should know who saw its numbers, look by look; None: nothing beyond."""
         return None
 
     @abstractmethod

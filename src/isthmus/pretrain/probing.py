@@ -67,6 +67,13 @@ def report_probes(
         return ""
     seen = looks(history)
     remarks = [
-        probe.remark([look[f"{PREFIX}{name}"] for look in seen]) for name, probe in probes.items()
+        probe.remark([_own(look, f"{PREFIX}{name}") for look in seen])
+        for name, probe in probes.items()
     ]
     return "\n".join([told, *(remark for remark in remarks if remark is not None)])
+
+
+def _own(look: Mapping[str, float], name: str) -> dict[str, float]:
+    """The numbers of one probe, named as it named them."""
+    further = {key: value for key, value in look.items() if key.startswith(f"{name}/")}
+    return {"": look[name], **{key.removeprefix(f"{name}/"): further[key] for key in further}}

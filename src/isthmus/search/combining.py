@@ -80,10 +80,11 @@ def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearche
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := fingerprint(searcher)) != member.encoder:
             raise MismatchError(
-                f"the weights were tuned when {member.index!r} was filled by the encoder "
-                f"{member.encoder}; now it is {found}",
+                f"the index {member.index!r} was filled by another encoder since the weights were "
+                "tuned",
                 where=str(file),
-                allowed="the indexes that the weights were tuned for",
+                allowed="the indexes that the weights were tuned for (here with the encoder of "
+                f"fingerprint {member.encoder}, not {found})",
                 remedy="run `isthmus tune` again: weights of another encoder mean nothing",
             )
     return hybrid.combination.searcher(searchers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import fmean
@@ -99,10 +99,10 @@ def parity(
     at: str,
     queries: str | Path,
     output: str | Path | None = None,
-    settings: ParitySettings | None = None,
+    settings: ParitySettings | Mapping[str, Any] | None = None,
 ) -> Parity:
     """The same queries asked of an index and of the engine it was exported to."""
-    settings = settings or ParitySettings()
+    settings = ParitySettings.given(settings, "parity")
     engine: Engine = engines.load(to, where="--to")(at, settings.name)
     problems = Problems(settings.problems)
     asked = read_queries(queries, problems)

@@ -37,13 +37,13 @@ def export(
     to: str,
     output: str | Path,
     hybrid: str | Path | None = None,
-    settings: ExportSettings | None = None,
+    settings: ExportSettings | Mapping[str, Any] | None = None,
 ) -> str:
     """What to do next with what was written; "" where the engine can be searched already.
 
     `hybrid` is a second index of the same documents: documents go out with the vectors of both.
     """
-    settings = settings or ExportSettings()
+    settings = ExportSettings.given(settings, "export")
     engine: Engine = engines.load(to, where="--to")(str(output), settings.name)
     contents = Contents([Path(folder) for folder in (index, hybrid) if folder is not None])
     surplus = [field for field in contents.manifests if field not in engine.fields]

@@ -70,14 +70,14 @@ def index(
     corpus: str,
     output: str | Path,
     model: str | None = None,
-    settings: IndexSettings | None = None,
+    settings: IndexSettings | Mapping[str, Any] | None = None,
 ) -> Path:
     """The folder of the finished index; without a model (or with "bm25") a BM25 index.
 
     Interrupted and run again, it goes on where it stopped; an index of the same corpus, encoder
     and settings is reused.
     """
-    settings = settings or IndexSettings()
+    settings = IndexSettings.given(settings, "index")
     if settings.cluster is not None and model in (None, BM25):
         raise SettingsError(
             "a BM25 index is not built on a cluster: its weights come from all documents at once",

@@ -15,12 +15,17 @@ from isthmus.records import Document, Query, Ranking
 if TYPE_CHECKING:
     from isthmus.indexes.approximation import Backend
     from isthmus.indexes.bm25 import Bm25Index
+    from isthmus.indexes.manifest import Manifest
     from isthmus.indexes.segments.index import Index
     from isthmus.indexes.segments.serving import ServedIndex
 
 
 class Encoder(Protocol):
     """What a searcher asks of an encoder; cosine similarity means that vectors come normalised."""
+
+    @property
+    def name(self) -> str:
+        """Where it came from, as messages call it."""
 
     @property
     def fingerprint(self) -> str:
@@ -39,15 +44,7 @@ class Searcher:
     def __init__(self, encoder: Encoder | None, index: Index | ServedIndex) -> None:
         self.encoder = encoder
         self.index = index
-        origin = index.manifest.encoder
-        found = encoder.fingerprint if encoder is not None else None
-        if found != (expected := origin.fingerprint if origin is not None else None):
-            raise MismatchError(
-                f"the index was filled by {_named(expected)}, the searcher has {_named(found)}",
-                where=f"index of {index.manifest.corpus.spec}",
-                allowed=f"the encoder {origin.name!r} as it was then" if origin else "no encoder",
-                remedy="give that encoder with --model, or build the index again with this one",
-            )
+        check_encoder(index.manifest, encoder, f"index of {index.manifest.corpus.spec}")
 
     def has_same_documents(self, other: Searcher) -> bool:
         """Whether another searcher's index holds documents of the same ids."""
@@ -181,5 +178,26 @@ def usable(
     return list(asked.values())
 
 
-def _named(fingerprint: str | None) -> str:
-    return f"the encoder {fingerprint}" if fingerprint is not None else "no encoder"
+def check_encoder(manifest: Manifest, encoder: Encoder | None, where: str) -> None:
+    """Refuses an encoder that is not the one that filled the index."""
+    origin = manifest.encoder
+    expected = origin.fingerprint if origin is not None else None
+    found = encoder.fingerprint if encoder is not None else None
+    if found == expected:
+        return
+    if origin is None:
+        what = "the index was filled by no encoder"
+    elif encoder is None:
+        what = f"the index was filled by the encoder {origin.name!r}, and there is none here"
+    elif origin.name in (encoder.name, str(Path(encoder.name).resolve())):
+        what = f"the encoder {encoder.name!r} has changed since it filled the index"
+    else:
+        what = f"the index was filled by the encoder {origin.name!r}, this is {encoder.name!r}"
+    raise MismatchError(
+        what,
+        where=where,
+        allowed=f"the encoder {origin.name!r} as it was then (fingerprint {expected}, not {found})"
+        if origin
+        else "no encoder",
+        remedy="give that encoder with --model, or build the index again with this one",
+    )

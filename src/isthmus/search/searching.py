@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -61,10 +62,10 @@ def search(
     query: str | None = None,
     queries: str | Path | None = None,
     run: str | Path | None = None,
-    settings: SearchSettings | None = None,
+    settings: SearchSettings | Mapping[str, Any] | None = None,
 ) -> list[Hit] | Path:
     """The hits of one query, or the run file written for a file of queries."""
-    settings = settings or SearchSettings()
+    settings = SearchSettings.given(settings, "search")
     if (query is None) == (queries is None) or (queries is None) != (run is None):
         raise SettingsError(
             "a search takes one query, or a file of queries and a run file to write",

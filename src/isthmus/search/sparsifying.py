@@ -90,14 +90,14 @@ def sparsify(
     queries: str | Path,
     qrels: str | Path,
     output: str | Path,
-    settings: SparsifySettings | None = None,
+    settings: SparsifySettings | Mapping[str, Any] | None = None,
 ) -> Sparsification:
     """Size, speed and quality of an inverted index by the terms kept of each document.
 
     The folder `output` then holds table.md, table.tex, curve.tsv and curve.svg. Interrupted and run
     again, it goes on where it stopped.
     """
-    settings = settings or SparsifySettings()
+    settings = SparsifySettings.given(settings, "sparsify")
     _check(settings)
     problems = Problems(settings.problems)
     judgements = read_judgements(Path(qrels), problems)

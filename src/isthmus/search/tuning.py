@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import xxhash
 from pydantic import Field
@@ -53,14 +53,14 @@ def tune(
     queries: str | Path,
     qrels: str | Path,
     output: str | Path,
-    settings: TuneSettings | None = None,
+    settings: TuneSettings | Mapping[str, Any] | None = None,
 ) -> Tuning:
     """The weights under which the indexes together answer the judged queries best.
 
     The folder `output` then holds hybrid.json, which makes it something to search, table.md,
     weights.tsv with every point tried, and weights.svg.
     """
-    settings = settings or TuneSettings()
+    settings = TuneSettings.given(settings, "tune")
     parse_measure(settings.measure, "measure")
     fusions.check(settings.fusion, "fusion")
     problems = Problems(settings.problems)

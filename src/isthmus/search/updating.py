@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ from pydantic import Field
 from isthmus.collections import Problems, open_corpus
 from isthmus.collections.files import lines
 from isthmus.config import Settings
-from isthmus.errors import InputError, MismatchError
+from isthmus.errors import InputError
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import Manifest, read_manifest
@@ -21,6 +21,7 @@ from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 from isthmus.search.approximating import add_approximation, check_approximate
+from isthmus.search.searcher import check_encoder
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -45,12 +46,14 @@ class MergeSettings(Settings):
     )
 
 
-def add(index: str | Path, corpus: str, settings: AddSettings | None = None) -> Update:
+def add(
+    index: str | Path, corpus: str, settings: AddSettings | Mapping[str, Any] | None = None
+) -> Update:
     """What adding a corpus changed; documents whose ids were there already are replaced.
 
     All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
     """
-    settings = settings or AddSettings()
+    settings = AddSettings.given(settings, "add")
     problems = Problems(settings.problems)
     source = open_corpus(corpus, problems)
     with IndexWriter(Path(index), job=source.fingerprint()) as writer:
@@ -90,12 +93,12 @@ def delete(index: str | Path, ids: Iterable[str] = (), file: str | Path | None =
     return update
 
 
-def merge(index: str | Path, settings: MergeSettings | None = None) -> Update:
+def merge(index: str | Path, settings: MergeSettings | Mapping[str, Any] | None = None) -> Update:
     """The index made whole, as if it had been built anew from the documents that are in it.
 
     An approximation can be built beside it, which an index in segments has no place for.
     """
-    settings = settings or MergeSettings()
+    settings = MergeSettings.given(settings, "merge")
     if settings.approximate is not None:
         check_approximate(settings.approximate, read_manifest(Path(index)).kind)
     with IndexWriter(Path(index)) as writer:
@@ -167,12 +170,5 @@ def _encoder(manifest: Manifest, model: str | None) -> DenseEncoder | SparseEnco
     assert manifest.encoder is not None
     in_int8 = manifest.encoder.backend == "onnx-int8"
     encoder = (load_int8_encoder if in_int8 else load_encoder)(model or manifest.encoder.name)
-    if encoder.fingerprint != manifest.encoder.fingerprint:
-        raise MismatchError(
-            f"the index was filled by the encoder {manifest.encoder.fingerprint}, "
-            f"{encoder.name!r} is {encoder.fingerprint}",
-            where="--model",
-            allowed=f"the encoder {manifest.encoder.name!r} as it was then",
-            remedy="give that encoder with --model, or build the index again with this one",
-        )
+    check_encoder(manifest, encoder, where="--model")
     return encoder

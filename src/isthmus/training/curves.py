@@ -43,19 +43,23 @@ def report_curves(
         lines += ["\t".join(str(row.get(key, "")) for key in ["step", *names]) for row in rows]
         table.write_text("\n".join(lines) + "\n", encoding="utf-8")
         plotted = _plot(rows, topic, curves, plot)
-    told = [_line(key, rows, f"{topic}/{key}", curve.better) for key, curve in curves.items()]
+    told = [_line(key, rows, f"{topic}/{key}", curve) for key, curve in curves.items()]
     where = f"{table}" + (f", {plot}" if plotted else "; for a plot: pip install 'isthmus[report]'")
     return "\n".join([*told, f"{name}: {where}"])
 
 
-def _line(name: str, rows: Sequence[Mapping[str, float]], key: str, better: Better) -> str:
+def _line(name: str, rows: Sequence[Mapping[str, float]], key: str, curve: Curve) -> str:
     values = [row[key] for row in rows]
-    pick = max if better == "higher" else min
+    pick = max if curve.better == "higher" else min
     numbers = [place for place, value in enumerate(values) if not math.isnan(value)] or [0]
     best = pick(numbers, key=values.__getitem__)
     return (
         f"{name:<14} {values[0]:8.4f} at the start, {values[-1]:8.4f} at the end, "
-        f"best ({better}) {values[best]:8.4f} at step {int(rows[best]['step']):,}"
+        f"best ({curve.better}) {values[best]:8.4f} at step {int(rows[best]['step']):,}"
+    ) + "".join(
+        f", {further} {rows[-1][f'{key}/{further}']:.4f}"
+        for further in curve.drawn
+        if f"{key}/{further}" in rows[-1]
     )
 
 

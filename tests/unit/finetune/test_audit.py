@@ -83,7 +83,10 @@ def labelled(corpus: TrainingCorpus) -> LabelledQueries:
 
 
 def look(
-    corpus: TrainingCorpus, labelled: LabelledQueries, teacher: Teacher | None = None, **values: int
+    corpus: TrainingCorpus,
+    labelled: LabelledQueries,
+    teacher: Teacher | None = None,
+    **values: float,
 ) -> Audit:
     settings = {"num_negatives": 30, "range_max": 60, **values}
     source = Given(MiningSettings.parse(settings, "test"))
@@ -149,6 +152,41 @@ def test_a_teacher_judges_better_than_the_source(
     unasked = [one for one in found.negatives if one.rank is None]
     assert unasked
     assert all(one.teacher is None and one.above is None for one in unasked)
+
+
+def test_many_suspects_come_with_what_to_do(
+    corpus: TrainingCorpus, labelled: LabelledQueries
+) -> None:
+    few = look(corpus, labelled, num_negatives=len(TEXTS) - 1)
+    assert 0 < len(few.suspects) <= 12
+    assert few.advice == ""
+    assert few.verdict.endswith("by the source")
+    many = look(corpus, labelled, num_negatives=4, range_max=7)
+    assert "many (above 10%); they are relevant, though nobody judged them" in many.verdict
+    assert "the source is too weak" in many.verdict
+    console = Console(width=1000)
+    with console.capture() as captured:
+        console.print(audit_table(many))
+        console.print(audit_table(few))
+    assert captured.get().count(many.verdict) == 1
+    assert page(many).count("<b>" + many.verdict) == 1
+    assert few.verdict not in page(few)
+    # What it says to do does it.
+    (setting,) = re.findall(r"--set negatives\.(\S+)", many.advice)
+    name, value = setting.split("=")
+    mended = look(corpus, labelled, num_negatives=4, range_max=7, **{name: float(value)})
+    assert not mended.suspects
+
+
+def test_many_suspects_of_a_teacher_are_left_to_the_teacher(
+    corpus: TrainingCorpus, labelled: LabelledQueries
+) -> None:
+    def scores(asked: LabelledQueries, rows: Rows) -> np.ndarray:
+        return np.where(rows < 0, math.nan, rows)
+
+    found = look(corpus, labelled, Teacher("test", scores))
+    settings = dict(text.split("=") for text in re.findall(r"negatives\.(\w+=\S+)", found.advice))
+    assert settings == {"relative_margin": "0.05", "margin_by": "teacher"}
 
 
 def test_leaks(corpus: TrainingCorpus, labelled: LabelledQueries) -> None:

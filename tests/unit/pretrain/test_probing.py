@@ -28,6 +28,7 @@ from isthmus.pretrain.held_out import prepare_held_out
 from isthmus.pretrain.pretrain import run
 from isthmus.pretrain.probe import HeldOut, Probe, assemble_probes
 from isthmus.pretrain.probes.bottleneck import Bottleneck
+from isthmus.pretrain.probes.coverage import Coverage
 from isthmus.pretrain.probes.masked_lm import MaskedLm
 from isthmus.pretrain.probes.retrieval import Retrieval
 from isthmus.pretrain.probing import (
@@ -576,6 +577,22 @@ def test_a_model_that_retrieved_better_before_is_remarked_upon(
     history = [{"step": n, "probe/retrieval": value} for n, value in enumerate(values)]
     told = report_probes(history, {"retrieval": Retrieval(Retrieval.Settings())}, tmp_path)
     assert ("best before training" in told) == remarked
+
+
+@pytest.mark.parametrize(("last", "remarked"), [(0.1, True), (0.2, False), (math.nan, False)])
+def test_a_vector_that_names_less_than_a_constant_list_is_remarked_upon(
+    tmp_path: Path, last: float, remarked: bool
+) -> None:
+    names = ("", "/constant", "/ceiling")
+    history = [
+        {"step": step, **{f"probe/coverage{name}": v for name, v in zip(names, line, strict=True)}}
+        for step, line in enumerate([(0.01, 0.2, 0.9), (last, 0.2, 0.9)])
+    ]
+    told = report_probes(history, {"coverage": Coverage(Coverage.Settings(k=7))}, tmp_path)
+    assert ("names fewer of a text's words" in told) == remarked
+    if remarked:
+        assert "0.1000, below the 0.2000 of one and the same list, the 7 most frequent" in told
+    assert told.splitlines()[0].endswith(", constant 0.2000, ceiling 0.9000")
 
 
 def test_without_matplotlib_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,14 +50,13 @@ def test_search_and_show(bm25: Searcher, dense: Searcher) -> None:
 
 
 def test_mismatch_is_refused_when_built(bm25: Searcher, dense: Searcher, encoder: object) -> None:
-    other = replace(encoder, fingerprint="words-2")  # type: ignore[type-var]
+    other = replace(encoder, name="others", fingerprint="words-2")  # type: ignore[type-var]
     with pytest.raises(MismatchError) as caught:
         Searcher(other, dense.index)  # type: ignore[arg-type]
-    assert caught.value.what == (
-        "the index was filled by the encoder words-1, the searcher has the encoder words-2"
-    )
+    assert caught.value.what == "the index was filled by the encoder 'model', this is 'others'"
+    assert "(fingerprint words-1, not words-2)" in caught.value.allowed
     assert "--model" in caught.value.remedy
-    with pytest.raises(MismatchError, match="the searcher has no encoder"):
+    with pytest.raises(MismatchError, match="and there is none here"):
         Searcher(None, dense.index)
     with pytest.raises(MismatchError, match="filled by no encoder"):
         Searcher(encoder, bm25.index)  # type: ignore[arg-type]

@@ -121,9 +121,14 @@ def test_another_encoder_is_refused(folder: Path, more: str, request: Any) -> No
 
     found_ = encoders.load_encoder("model")
     found_.fingerprint = "another"
-    with pytest.raises(MismatchError, match="filled by the encoder words-1") as refused:
+    known = read_manifest(folder).encoder
+    assert known is not None
+    with pytest.raises(MismatchError, match=f"'{known.name}' has changed since it") as refused:
         add(folder, more)
-    assert "another" in refused.value.what
+    assert "(fingerprint words-1, not another)" in refused.value.allowed
+    found_.name = "other"
+    with pytest.raises(MismatchError, match=f"by the encoder '{known.name}', this is 'other'"):
+        add(folder, more, {"model": "other"})
     assert read_manifest(folder).documents == 5
 
 

@@ -21,6 +21,7 @@ LOOKED_AT = 1000  # queries: a share of 5 % is then known to about one point
 NEAR = 0.8
 EDGES = (1, 11, 21, 51, 101, 201, 501, 1001)
 WORST = 30
+_MANY = 0.1  # of the negatives; a ranking that has the positives near its top is far below
 SAMPLES = 10
 
 
@@ -86,7 +87,20 @@ class Audit:
     def verdict(self) -> str:
         """The one line that everybody should read."""
         share = len(self.suspects) / max(self.compared, 1)
-        return f"{share:.1%} of the negatives score no less than the positive, by the {self.judge}"
+        found = f"{share:.1%} of the negatives score no less than the positive, by the {self.judge}"
+        return f"{found}: {self.advice}" if self.advice else found
+
+    @property
+    def advice(self) -> str:
+        """What many suspects mean, and which setting keeps them out; "" where they are few."""
+        if len(self.suspects) <= _MANY * self.compared:
+            return ""
+        by = " --set negatives.margin_by=teacher" if self.judge == "teacher" else ""
+        return (
+            f"many (above {_MANY:.0%}); they are relevant, though nobody judged them, or the "
+            f"{self.judge} is too weak to tell. Read some; --set negatives.relative_margin=0.05"
+            f"{by} leaves them out (negatives.0.… in a list of sources)"
+        )
 
     @property
     def to_read(self) -> list[Negative]:

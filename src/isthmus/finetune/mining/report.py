@@ -43,7 +43,8 @@ def audit_table(audit: Audit) -> Group:
         texts = (audit.labelled.queries[one.number].text, positive.contents())
         shown = (_short(text, 120) for text in (*texts, audit.documents[one.row].contents()))
         table.add_row(f"{one.above:+.3g}", *map(Text, shown))
-    return Group(counts, ranks, *([table] if audit.suspects else []))
+    said = [Text(audit.verdict)] if audit.advice else []
+    return Group(counts, *said, ranks, *([table] if audit.suspects else []))
 
 
 def write_page(audit: Audit, file: Path) -> None:
@@ -61,6 +62,7 @@ def page(audit: Audit) -> str:
     parts = [
         f"<h1>{title}</h1>",
         _html_table(_counts(audit)),
+        f"<p><b>{escape(audit.verdict)}</b></p>" if audit.advice else "",
         _section(
             "Suspected false negatives",
             f"They score no less than the query's lowest scored relevant document, by the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import decoder_prediction
@@ -25,9 +25,9 @@ class Bottleneck(Probe):
         """Only where there is a decoder."""
         return parts.decoder is not None
 
-    def remark(self, values: Sequence[float]) -> str | None:
+    def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
         """Whether training has reached the vector at all."""
-        if not values[-1] < _UNUSED:  # nor where there is no number
+        if not seen[-1][""] < _UNUSED:  # nor where there is no number
             return None
         return (
             "the decoder does without the bottleneck, so it has taught the vectors nothing yet: "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
 import torch
 from pydantic import Field
 
@@ -28,6 +31,18 @@ class Coverage(Probe):
     settings: CoverageSettings
     better = "higher"
     drawn = ("constant", "ceiling")
+
+    def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
+        """Whether the vector says more than would be true of any text."""
+        reached, constant = seen[-1][""], seen[-1].get("constant", math.nan)
+        if not reached < constant:
+            return None
+        return (
+            f"coverage ended at {reached:.4f}, below the {constant:.4f} of one and the same list, "
+            f"the {self.settings.k} most frequent tokens: the vector names fewer of a text's words "
+            "than that list would, so it has not learnt the texts yet: train on, or with a recipe "
+            "that teaches the vector words (bow)"
+        )
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
         """The means over the texts that have a bag."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -31,8 +31,9 @@ class Retrieval(Probe):
     settings: RetrievalSettings
     better = "higher"
 
-    def remark(self, values: Sequence[float]) -> str | None:
+    def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
         """Whether the model was better before."""
+        values = [look[""] for look in seen]
         if len(values) < 2 or not values[0] > max(values[1:]):
             return None
         return (

@@ -1,0 +1,82 @@
+"""What is found in data is told where it belongs, whole, and with what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from isthmus.inspection.doctor import Finding, doctor, findings_table
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A collection with a test split alone, and a document without text, which is judged."""
+    long = tmp_path / "a-folder-with-a-name-that-is-longer-than-a-column-of-the-table-is-wide"
+    (long / "qrels").mkdir(parents=True)
+    (long / "corpus.jsonl").write_text(
+        '{"_id": "d1", "text": "snow"}\n{"_id": "d2", "text": ""}\n', encoding="utf-8"
+    )
+    (long / "queries.jsonl").write_text('{"_id": "q1", "text": "ice"}\n', encoding="utf-8")
+    (long / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t1\n", encoding="utf-8"
+    )
+    return long
+
+
+def found(folder: Path) -> dict[str, Finding]:
+    """What was found in a collection, by what was looked at."""
+    findings = doctor(collection=str(folder))
+    return {
+        one.subject.replace(str(folder), "IT"): one
+        for one in findings
+        if str(folder) in one.subject
+    }
+
+
+def test_a_problem_of_the_corpus_is_told_once_and_as_one_of_the_corpus(folder: Path) -> None:
+    seen = found(folder)
+    assert {subject: one.verdict for subject, one in seen.items()} == {
+        "corpus IT": "note",
+        "IT test": "wrong",
+        "IT train": "note",
+    }
+    assert f"{folder / 'corpus.jsonl'}:2" in seen["corpus IT"].detail
+    assert "1 judged documents are not in the corpus, or have no text" in seen["IT test"].detail
+
+
+def test_a_problem_of_the_queries_is_not_one_of_the_corpus(folder: Path) -> None:
+    with (folder / "queries.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write("no json\n")
+    seen = found(folder)
+    assert "broken line" not in seen["corpus IT"].detail
+    assert seen["IT queries and judgements"].verdict == "wrong"
+    assert "empty text" not in seen["IT queries and judgements"].detail
+
+
+def test_what_is_not_good_comes_with_what_to_do(folder: Path) -> None:
+    for finding in found(folder).values():
+        assert finding.remedy
+    seen = found(folder)
+    assert "--set problems=skip" in seen["corpus IT"].remedy
+    assert "qrels/train.tsv" in seen["IT train"].remedy
+
+
+def test_a_collection_to_train_on_is_not_remarked_upon(folder: Path) -> None:
+    (folder / "qrels" / "train.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq1\td1\t1\n", encoding="utf-8"
+    )
+    train = found(folder)["IT train"]
+    assert (train.verdict, train.detail, train.remedy) == ("good", "1 judged queries", "")
+
+
+def test_no_file_and_no_line_is_cut_off(folder: Path) -> None:
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(findings_table(list(found(folder).values())))
+    columns = [line.split("│")[3] for line in captured.get().splitlines() if line.count("│") == 4]
+    joined = "".join(column.strip() for column in columns)
+    assert "…" not in joined
+    assert f"{folder.name}/corpus.jsonl:2" in joined
+    assert "to do:" in joined
