@@ -13,16 +13,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def listing(
-    what: Annotated[
-        str, typer.Argument(help="recipes, parts, or the name of one of them.")
-    ] = "recipes",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WHAT]", help="recipes, parts, or the name of one of them."),
+    ] = None,
 ) -> None:
     """List the shipped recipes, or the parts that recipes are made of; or show one in full.
 
-    Example: isthmus list parts; isthmus list cdmae; isthmus list neighbours
+    Example: isthmus list parts; isthmus list neighbours; isthmus list cdmae > mine.yaml
     """
     from rich.console import Console
 
     from isthmus.inspection.listing import listing
 
-    Console().print(listing(what))
+    Console().print(listing(*(words or ())), soft_wrap=True)

@@ -10,7 +10,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from isthmus.config import shipped_recipes
+from isthmus.config import Recipe, shipped_recipes
 from isthmus.errors import SettingsError, choices
 from isthmus.registry import Registry
 
@@ -32,48 +32,72 @@ _PARTS = {
 }
 
 
-def listing(what: str = "recipes") -> RenderableType:
-    """The shipped recipes or all parts, a line each; or one of them, with all its settings."""
-    if what == "recipes":
-        table = Table("recipe", "verb", "what it does", "source")
+def listing(*words: str) -> RenderableType:
+    """What the words after `isthmus list` name: recipes or parts, a line each; or one in full.
+
+    To be printed with `soft_wrap=True`: a recipe's lines are as long as they are.
+    """
+    what, *names = words or ("recipes",)
+    if what == "recipes" and not names:
+        return _recipes()
+    if what == "parts" and not names:
+        return _parts()
+    if what == "parts" and _kinds(names[0]):
+        return Group(*_one_part(names[0]))
+    if not names:
         for recipe in shipped_recipes():
-            table.add_row(recipe.name, recipe.verb, recipe.summary, recipe.paper)
-        return table
-    if what == "parts":
-        table = Table("kind", "part", "what it does")
-        for kind, package in _PARTS.items():
-            registry = Registry(package, kind)
-            for name in registry.names():
-                table.add_row(kind, name, registry.summary(name))
-        return table
-    shown = [*_one_recipe(what), *_one_part(what)]
-    if shown:
-        return Group(*shown)
-    names = [recipe.name for recipe in shipped_recipes()]
-    names += [name for kind, package in _PARTS.items() for name in Registry(package, kind).names()]
+            if recipe.name == what:
+                return _one_recipe(recipe)
+        if _kinds(what):
+            return Group(*_one_part(what))
+    known = [recipe.name for recipe in shipped_recipes()] if what != "parts" else []
+    known += [name for kind, package in _PARTS.items() for name in Registry(package, kind).names()]
     raise SettingsError(
-        f"there is no list of {what!r}, and no recipe or part of this name",
+        f"there is no list of {' '.join(words)!r}, and no recipe or part of this name",
         where="isthmus list",
-        allowed=choices(what, ("recipes", "parts", *dict.fromkeys(names))),
+        allowed=choices(words[-1], ("recipes", "parts", *dict.fromkeys(known))),
         remedy="isthmus list recipes, isthmus list parts, or isthmus list NAME",
     )
 
 
-def _one_recipe(name: str) -> Iterator[RenderableType]:
+def _recipes() -> RenderableType:
+    table = Table("recipe", "verb", "what it does", "source")
     for recipe in shipped_recipes():
-        if recipe.name == name:
-            for shown in recipe.chain:
-                text = shown.file.read_text(encoding="utf-8")
-                if shown is not recipe:
-                    yield Text(f"\n# {shown.name}, on which it builds")
-                yield Syntax(text, "yaml", theme="ansi_dark", word_wrap=True)
+        table.add_row(recipe.name, recipe.verb, recipe.summary, recipe.paper)
+    return table
+
+
+def _parts() -> RenderableType:
+    table = Table("kind", "part", "what it does")
+    for kind, package in _PARTS.items():
+        registry = Registry(package, kind)
+        for name in registry.names():
+            table.add_row(kind, name, registry.summary(name))
+    return table
+
+
+def _one_recipe(recipe: Recipe) -> RenderableType:
+    """The recipe's file, and as comments what else there is to say: written to a file, a recipe."""
+    lines = recipe.file.read_text(encoding="utf-8").splitlines()
+    for below in recipe.chain[1:]:
+        lines += ["", f"# {below.name}, on which it builds:"]
+        below_it = below.file.read_text(encoding="utf-8").splitlines()
+        lines += [f"# {line}".rstrip() for line in below_it]
+    for kind in _kinds(recipe.name):
+        lines += ["", f"# The {kind} of this name: isthmus list parts {recipe.name}"]
+    text = Syntax("", "yaml", theme="ansi_dark").highlight("\n".join(lines))
+    text.rstrip()
+    return text
+
+
+def _kinds(name: str) -> list[str]:
+    """As what the name occurs among the parts."""
+    return [kind for kind, package in _PARTS.items() if name in Registry(package, kind).names()]
 
 
 def _one_part(name: str) -> Iterator[RenderableType]:
-    for kind, package in _PARTS.items():
-        registry = Registry(package, kind)
-        if name not in registry.names():
-            continue
+    for kind in _kinds(name):
+        registry = Registry(_PARTS[kind], kind)
         yield Text(f"{kind} {name}: {registry.summary(name)}")
         settings = getattr(registry.load(name), "Settings", None)
         if settings is None or not settings.model_fields:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
-from rich.console import Console
+from pathlib import Path
 
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from isthmus.cli import app
+from isthmus.config import Recipe, find_recipe, shipped_recipes
 from isthmus.errors import SettingsError
 from isthmus.inspection.listing import listing
 
 
-def shown(what: str) -> str:
-    console = Console(width=160)
+def shown(*words: str, width: int = 160) -> str:
+    console = Console(width=width)
     with console.capture() as capture:
-        console.print(listing(what))
+        console.print(listing(*words), soft_wrap=True)
     return capture.get()
 
 
@@ -31,6 +37,32 @@ def test_a_name_of_two_parts_shows_both() -> None:
 
 def test_a_recipe_as_its_file() -> None:
     assert "decoder_corruption: {name: importance" in shown("cdmae")
+
+
+@pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes()])
+def test_a_printed_recipe_is_a_recipe(name: str, tmp_path: Path) -> None:
+    """As `isthmus list NAME > mine.yaml` makes it, on whatever terminal."""
+    printed = CliRunner().invoke(app, ["list", name], env={"COLUMNS": "40"}).stdout
+    file = tmp_path / "mine.yaml"
+    file.write_text(printed, encoding="utf-8")
+    mine = Recipe(file)
+    shipped = find_recipe(name, mine.verb)
+    assert printed.startswith(shipped.file.read_text(encoding="utf-8"))
+    assert yaml.safe_load(printed) == yaml.safe_load(shipped.file.read_text(encoding="utf-8"))
+    assert mine.settings == shipped.settings
+
+
+def test_a_recipe_is_not_wrapped_on_a_terminal_either() -> None:
+    console = Console(width=40, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(listing("bow"), soft_wrap=True)
+    shipped = find_recipe("bow", "pretrain")
+    assert capture.get() == shipped.file.read_text(encoding="utf-8")
+
+
+def test_a_part_that_shares_its_name_with_a_recipe() -> None:
+    assert "# The decoder of this name: isthmus list parts condenser" in shown("condenser")
+    assert shown("parts", "condenser").startswith("decoder condenser: ")
 
 
 def test_a_recipe_with_those_it_builds_on() -> None:
