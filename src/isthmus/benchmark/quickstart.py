@@ -39,6 +39,8 @@ _DEPTH = 100
 class QuickstartSettings(Settings):
     """Which documentation, which encoder, and how both training stages go."""
 
+    verb = "quickstart"
+
     output: str
     packages: list[str] = Field(description="import names; stdlib is the standard library")
     limit_per_package: int = Field(ge=1, description="documents of each package at most")

@@ -34,6 +34,8 @@ from isthmus.training.settings import TrainingSettings
 class PretrainSettings(Settings):
     """Everything `isthmus pretrain` can be told."""
 
+    verb = "pretrain"
+
     corpus: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
     output: str = Field(description="the folder to write")
     model: str | None = Field(None, description="where to start: a folder or hub name")

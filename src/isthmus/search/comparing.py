@@ -34,6 +34,8 @@ _ROUNDING = 1e-5  # of a query's highest score: engines add in float32
 class ParitySettings(Settings):
     """What is compared."""
 
+    verb = "parity"
+
     name: str = Field(
         "isthmus",
         pattern=r"^[a-z][a-z0-9_]*$",

@@ -49,6 +49,8 @@ class EncodingSettings(Settings):
 class IndexSettings(Settings):
     """How an index is filled and what it keeps."""
 
+    verb = "index"
+
     titles: bool | None = Field(None, description="titles too; null: as the encoder was trained")
     texts: bool = Field(True, description="keep titles and texts in the index, to show results")
     dtype: Literal["float32", "float16"] = "float32"

@@ -28,6 +28,8 @@ _WORD = re.compile(r"\w+")
 class SearchSettings(Combination):
     """How deep to search, with what, and what to do with queries that cannot be asked."""
 
+    verb = "search"
+
     depth: int | None = Field(
         None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
     )

@@ -48,6 +48,8 @@ _POSTING = 3  # bytes by the papers' accounting: two for the term, one for its w
 class SparsifySettings(Settings):
     """Which sizes are compared, on what."""
 
+    verb = "sparsify"
+
     terms: list[int] = Field(
         [1, 2, 4, 8, 16, 32, 64, 128, 256], description="the strongest kept of a document, each"
     )

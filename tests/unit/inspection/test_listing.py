@@ -65,6 +65,44 @@ def test_a_part_that_shares_its_name_with_a_recipe() -> None:
     assert shown("parts", "condenser").startswith("decoder condenser: ")
 
 
+def test_recipes_by_verb_with_whole_names() -> None:
+    """At any width, and a name before those it begins."""
+    for width in (48, 80, 160):
+        text = shown("recipes", width=width)
+        named: dict[str, list[str]] = {}
+        for line in text.splitlines():
+            first, *rest = line.split() if line[:1].isalpha() else [""]
+            if rest[:1] == ["--recipe"]:
+                names = named[first] = []
+            elif first:
+                names.append(first)
+        assert named == {
+            verb: sorted(recipe.name for recipe in shipped_recipes(verb))
+            for verb in ("pretrain", "finetune", "quickstart")
+        }
+        assert ("SIGIR 2024" in text) == (width == 160)
+
+
+def test_settings_of_a_verb_wide_and_narrow() -> None:
+    rows = [" ".join(line.split()) for line in shown("settings", "pretrain").splitlines()]
+    assert "training.learning_rate 5e-05 float (> 0): peak learning rate" in rows
+    lines = [line.rstrip() for line in shown("settings", "pretrain", width=80).splitlines()]
+    place = lines.index("training.learning_rate = 5e-05")
+    assert lines[place + 1] == "    float (> 0): peak learning rate"
+
+
+@pytest.mark.parametrize("under", ["training", "training."])
+def test_settings_under_a_path(under: str) -> None:
+    text = shown("settings", "finetune", under)
+    assert "training.seed" in text
+    assert "development" not in text.partition("Recipes set")[0]
+
+
+def test_settings_of_a_verb_of_two_words() -> None:
+    assert "warm_up" in shown("settings", "benchmark", "speed")
+    assert "warm_up" not in shown("settings", "benchmark", "speed", "rounds")
+
+
 def test_a_recipe_with_those_it_builds_on() -> None:
     text = shown("cdmae-retriever")
     assert text.index("electra-base") < text.index("# three-stage, on") < text.index("# dense, on")
@@ -74,3 +112,6 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         listing("cdma")
     assert caught.value.allowed.startswith("cdmae")
+    with pytest.raises(SettingsError) as caught:
+        listing("parts", "neighbors")
+    assert caught.value.allowed.startswith("neighbours")

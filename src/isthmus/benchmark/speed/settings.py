@@ -14,6 +14,8 @@ Length = Annotated[int, Field(ge=8)]
 class SpeedSettings(Settings):
     """Which recipes, at which shapes, on which texts, and how long each is watched."""
 
+    verb = "benchmark speed"
+
     recipes: list[str] = Field([], description="none: all shipped ones that need no generator")
     model: str | None = Field(None, description="a folder or hub name")
     init: str | None = Field(
