@@ -121,6 +121,16 @@ def test_values_that_disagree(change: dict[str, Any], message: str) -> None:
     assert message in refusal(change).what
 
 
+def test_no_start_says_how_to_give_one() -> None:
+    error = refusal({"init": ...})
+    assert error.remedy == (
+        "add --model NAME to go on from a model, or --init tiny|mini|small|base to start from "
+        "nothing"
+    )
+    assert "titles" not in error.allowed  # which has nothing to do with it
+    assert "leave one of them out" in refusal({"model": "m"}).remedy
+
+
 def test_masked_lm_without_corruption_names_who_provides_labels() -> None:
     error = refusal({"corruption": ...})
     assert error.what == (

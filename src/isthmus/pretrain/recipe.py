@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from isthmus.cluster import ClusterSettings
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
+from isthmus.nn.sizes import SIZES
 from isthmus.pretrain.parts import (
     BACKBONE_PROVIDES,
     BOTTLENECKS,
@@ -80,8 +81,13 @@ class PretrainSettings(Settings):
     def _one_start(self) -> Self:
         if (self.model is None) == (self.init is None):
             found = "both" if self.model is not None else "neither"
-            raise ValueError(
-                f"give either model (a folder or hub name) or init (a size); there is {found}"
+            add = f"add --model NAME to go on from a model, or --init {'|'.join(SIZES)} to start"
+            raise SettingsError(
+                f"give either model (a folder or hub name) or init (a size); there is {found}",
+                where="--model, --init",
+                allowed="--model: a folder, a hub name, package:NAME or an earlier run; "
+                f"--init: {', '.join(SIZES)}",
+                remedy=f"{add} from nothing" if found == "neither" else "leave one of them out",
             )
         return self
 
