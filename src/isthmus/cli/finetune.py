@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Output, Overrides, Recipe
+from isthmus.cli.options import Output, Recipe, overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,7 +24,9 @@ def finetune(
     ],
     output: Output,
     recipe: Recipe = "dense",
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("finetune", "training.learning_rate=1e-5")
+    ] = None,
 ) -> None:
     """Turn an encoder into a retriever, with labelled pairs and mined negatives.
 
