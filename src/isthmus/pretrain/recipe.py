@@ -45,14 +45,18 @@ class PretrainSettings(Settings):
     titles: bool = Field(True, description="whether titles are part of the text")
     problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
-    view: dict[str, Any] = Field(default_factory=lambda: {"name": "same"})
+    view: dict[str, Any] = Field(
+        default_factory=lambda: {"name": "same"}, description="which texts of a document are seen"
+    )
     corruption: dict[str, Any] | None = Field(None, description="what the encoder does not see")
     bottleneck: dict[str, Any] | None = Field(None, description="what passes to the decoder")
     decoder: dict[str, Any] | None = Field(None, description="who rebuilds")
     decoder_corruption: dict[str, Any] | None = Field(
         None, description="what the decoder does not see"
     )
-    objectives: dict[str, dict[str, Any]] = Field(min_length=1)
+    objectives: dict[str, dict[str, Any]] = Field(
+        min_length=1, description="the losses that are added: NAME: {weight}"
+    )
     probes: ProbeSettings = Field(default_factory=ProbeSettings)
     training: TrainingSettings = Field(default_factory=TrainingSettings)
     cluster: ClusterSettings | None = Field(

@@ -43,7 +43,7 @@ class ParitySettings(Settings):
     )
     depth: int = Field(10, ge=1, le=10_000, description="documents per query")
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class SearchSettings(Combination):
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
     )
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 

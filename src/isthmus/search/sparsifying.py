@@ -58,7 +58,7 @@ class SparsifySettings(Settings):
     inverted: InvertedSettings = InvertedSettings()
     keep: bool = Field(False, description="keep the indexes, which hold no texts")
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 @dataclass(frozen=True, slots=True)

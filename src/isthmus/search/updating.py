@@ -35,7 +35,7 @@ class AddSettings(Settings):
 
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
     block_size: int = Field(_BLOCK, ge=1, description="documents between two recorded steps")
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 class MergeSettings(Settings):

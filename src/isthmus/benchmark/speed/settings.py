@@ -40,7 +40,7 @@ class SpeedSettings(Settings):
     pretrain: dict[str, Any] = Field(
         default_factory=dict, description="settings that every recipe is given, as in its YAML"
     )
-    seed: int = Field(42, ge=0, lt=2**32)
+    seed: int = Field(42, ge=0, lt=2**32, description="of everything that is drawn")
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
