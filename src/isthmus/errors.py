@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -84,3 +85,12 @@ def choices(name: str, known: Iterable[str], limit: int = 12) -> str:
     if len(ordered) > limit:
         shown += f", … ({len(ordered)} in all)"
     return shown
+
+
+def existing(what: str, path: Path) -> str:
+    """What is allowed where a path leads nowhere: a file, say, and the few of a similar name."""
+    if not path.parent.is_dir():
+        return f"an existing {what}; there is no folder {str(path.parent)!r} either"
+    names = sorted(entry.name for entry in path.parent.iterdir())
+    close = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
+    return f"an existing {what}" + (f", perhaps {', '.join(close)}" if close else "")

@@ -49,8 +49,8 @@ def test_missing_file(refuses: Refuses, tmp_path: Path) -> None:
     (tmp_path / "documents.jsonl").write_text('{"_id": "1", "text": "a"}\n', encoding="utf-8")
     missing = tmp_path / "document.jsonl"
     message = refuses("index", "--corpus", missing, "--output", tmp_path / "index")
-    assert f"there is no file '{missing}'" in message
-    assert "allowed: documents.jsonl" in message  # the nearest name comes first
+    assert f"there is no file or folder '{missing}'" in message
+    assert "allowed: an existing file or folder, perhaps documents.jsonl\n" in message
     assert not (tmp_path / "index").exists()
 
 

@@ -81,11 +81,11 @@ def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
         ({"problems": "skp"}, "problems = 'skp'", "skip, refuse"),
         ({"corruption": {"name": "uniform", "rate": 2}}, "corruption.rate = 2", "float: share"),
         ({"objectives": {"bag_of_words": {"vector": "max"}}}, "vector = 'max'", "mean"),
-        ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "dict"),
-        ({"objectives": {}}, "objectives = {}", "dict"),
+        ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "mapping"),
+        ({"objectives": {}}, "objectives = {}", "mapping"),
         ({"corruption": {"name": "importance", "rate": 9}}, "corruption.rate = 9", "float: share"),
         ({"corruption": {"name": "generator", "mask_share": 2}}, "mask_share = 2", "float: of"),
-        ({"objectives": {"masked_lm": False}}, "objectives = {}", "dict"),
+        ({"objectives": {"masked_lm": False}}, "objectives = {}", "mapping"),
         ({"corruption": {"rate": 0.3}}, "corruption has no name", "generator, importance"),
     ],
 )  # fmt: skip
@@ -122,6 +122,16 @@ def test_a_missing_key() -> None:
 )  # fmt: skip
 def test_values_that_disagree(change: dict[str, Any], message: str) -> None:
     assert message in refusal(change).what
+
+
+def test_no_start_says_how_to_give_one() -> None:
+    error = refusal({"init": ...})
+    assert error.remedy == (
+        "add --model NAME to go on from a model, or --init tiny|mini|small|base to start from "
+        "nothing"
+    )
+    assert "titles" not in error.allowed  # which has nothing to do with it
+    assert "leave one of them out" in refusal({"model": "m"}).remedy
 
 
 def test_masked_lm_without_corruption_names_who_provides_labels() -> None:

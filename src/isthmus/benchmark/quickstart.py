@@ -39,7 +39,9 @@ _DEPTH = 100
 class QuickstartSettings(Settings):
     """Which documentation, which encoder, and how both training stages go."""
 
-    output: str
+    verb = "quickstart"
+
+    output: str = Field(description="the folder to write")
     packages: list[str] = Field(description="import names; stdlib is the standard library")
     limit_per_package: int = Field(ge=1, description="documents of each package at most")
     splits: dict[str, list[str]] = Field(description="packages held out for dev and test")
@@ -50,8 +52,8 @@ class QuickstartSettings(Settings):
     vocabulary: int = Field(16_000, ge=100, description="tokens to learn, with init")
     seed: int = Field(42, ge=0, description="of the weights, with init")
     encoder: DenseSettings = Field(description="how texts become vectors, in every row alike")
-    pretrain: dict[str, Any]
-    finetune: dict[str, Any]
+    pretrain: dict[str, Any] = Field(description="settings of `isthmus pretrain`")
+    finetune: dict[str, Any] = Field(description="settings of `isthmus finetune`")
     evaluation: EvaluationSettings = EvaluationSettings(measures=(_MEASURE, "nDCG@10", "R@100"))
 
     @model_validator(mode="after")

@@ -33,9 +33,9 @@ app = typer.Typer(
     name="isthmus",
     help="Turns a pile of documents into a retriever that knows them.\n\n"
     "The usual way: pretrain (learn the corpus, no labels) → finetune (learn from labelled pairs) "
-    "→ index → search → evaluate. --set PATH=VALUE overrides any setting. Long work can be "
-    "interrupted and resumed, and leaves beside its output what made it (isthmus.json). "
-    "`isthmus list recipes` shows where to start.",
+    "→ index → search → evaluate. --set PATH=VALUE overrides any setting (`isthmus list settings "
+    "VERB`). Long work can be interrupted and resumed, and leaves beside its output what made it "
+    "(isthmus.json). `isthmus list recipes` shows where to start.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides
+from isthmus.cli.options import overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def add(
     model: Annotated[
         str | None, typer.Option(help="The encoder, where it is no longer where it was.")
     ] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[list[str] | None, overrides_option("add", "problems=skip")] = None,
 ) -> None:
     """Add documents to an index; those whose ids are there already are replaced.
 

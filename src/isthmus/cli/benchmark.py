@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides
+from isthmus.cli.options import overrides_option
 
 _WIDE = 160
 
@@ -62,7 +62,7 @@ def speed(
         str | None,
         typer.Option(help="The folder to write: results.json, table.md, speed.svg. Resumes."),
     ] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[list[str] | None, overrides_option("benchmark speed", "rounds=3")] = None,
 ) -> None:
     """Time training with every recipe beside plain Hugging Face, in turns and in one run.
 

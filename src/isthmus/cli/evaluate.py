@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides
+from isthmus.cli.options import overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,7 +24,9 @@ def evaluate(
     output: Annotated[
         str | None, typer.Option(help="A folder for tables (md, tex), JSON and per-query scores.")
     ] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("evaluate", "test=randomisation")
+    ] = None,
 ) -> None:
     """Measure runs against judgements; several runs are compared by paired tests.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides
+from isthmus.cli.options import overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def export(
         str | None,
         typer.Option("--with", help="A second index of the same documents, dense beside sparse."),
     ] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[list[str] | None, overrides_option("export", "name=passages")] = None,
 ) -> None:
     """Bring the documents and vectors of an index into a search engine.
 

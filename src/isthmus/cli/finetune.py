@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides, Recipe, Resume, refuse_new_recipe
+from isthmus.cli.options import Recipe, Resume, overrides_option, refuse_new_recipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,7 +28,9 @@ def finetune(
         str | None, typer.Option(help="The folder to write. The same job resumes in it.")
     ] = None,
     recipe: Recipe = "dense",
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("finetune", "training.learning_rate=1e-5")
+    ] = None,
     resume: Resume = None,
 ) -> None:
     """Turn an encoder into a retriever, with labelled pairs and mined negatives.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Cluster, Output, Overrides
+from isthmus.cli.options import Cluster, Output, overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def index(
         str, typer.Option(help="The retriever: a run, a folder, a hub name; or bm25.")
     ] = "bm25",
     cluster: Cluster = None,
-    overrides: Overrides = None,
+    overrides: Annotated[list[str] | None, overrides_option("index", "problems=skip")] = None,
 ) -> None:
     """Encode a corpus and build an index that `search` opens at once.
 

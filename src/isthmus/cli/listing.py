@@ -13,16 +13,21 @@ def add_to(app: typer.Typer) -> None:
 
 
 def listing(
-    what: Annotated[
-        str, typer.Argument(help="recipes, parts, or the name of one of them.")
-    ] = "recipes",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WHAT]...",
+            help="recipes, parts, the name of one of them, or settings VERB [PATH].",
+        ),
+    ] = None,
 ) -> None:
-    """List the shipped recipes, or the parts that recipes are made of; or show one in full.
+    """List the shipped recipes, the parts they are made of, or what --set takes; or show one.
 
-    Example: isthmus list parts; isthmus list cdmae; isthmus list neighbours
+    Example: isthmus list parts; isthmus list neighbours; isthmus list cdmae > mine.yaml;
+    isthmus list settings pretrain; isthmus list settings pretrain training
     """
     from rich.console import Console
 
     from isthmus.inspection.listing import listing
 
-    Console().print(listing(what))
+    Console().print(listing(*(words or ())), soft_wrap=True)

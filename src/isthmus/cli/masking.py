@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides, Recipe
+from isthmus.cli.options import Recipe, overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,7 +27,9 @@ def masking(
         Path | None, typer.Option(help="A file of stop words, one a line; English if none.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="A .json file for everything seen.")] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("masking", "corruption.rate=0.5")
+    ] = None,
 ) -> None:
     """Show what a recipe's masking hides, and which words of a corpus are important.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides
+from isthmus.cli.options import overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,7 +19,9 @@ def merge(
     model: Annotated[
         str | None, typer.Option(help="The encoder, where it is no longer where it was.")
     ] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("merge", "approximate.name=hnsw")
+    ] = None,
 ) -> None:
     """Make an index one whole again: no segments, no traces of deleted documents.
 

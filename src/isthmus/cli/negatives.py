@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides, Recipe
+from isthmus.cli.options import Recipe, overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,7 +27,9 @@ def negatives(
     ] = None,
     recipe: Recipe = "dense",
     output: Annotated[Path | None, typer.Option(help="An .html file, to read samples.")] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("negatives", "negatives.num_negatives=7")
+    ] = None,
 ) -> None:
     """Show which negatives a fine-tuning draws: false ones, duplicates, leaks, ranks.
 

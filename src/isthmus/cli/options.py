@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer.models import OptionInfo
 
 Recipe = Annotated[
     str, typer.Option(help="A shipped recipe (`isthmus list recipes`) or a path to a YAML file.")
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PATH=VALUE",
-        help="Overrides one value, e.g. --set training.learning_rate=1e-4. Repeatable.",
-    ),
 ]
 Cluster = Annotated[
     str | None,
@@ -45,3 +38,14 @@ def refuse_new_recipe(context: typer.Context, resume: str | None) -> None:
             allowed="--resume FOLDER alone",
             remedy="leave out --recipe, or start anew without --resume in another --output",
         )
+
+
+def overrides_option(verb: str, example: str) -> OptionInfo:
+    """`--set`, with an example that the verb takes."""
+    option: OptionInfo = typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help=f"Overrides one value, e.g. --set {example}. Repeatable. All there are: isthmus list "
+        f"settings {verb}",
+    )
+    return option

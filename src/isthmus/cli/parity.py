@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Overrides
+from isthmus.cli.options import overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def parity(
     queries: Annotated[str, typer.Option(help="A file of queries (jsonl or tsv).")],
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
     output: Annotated[str | None, typer.Option(help="A file for a line per query (tsv).")] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[list[str] | None, overrides_option("parity", "name=passages")] = None,
 ) -> None:
     """Compare the answers of an engine with those of the index it was filled from.
 

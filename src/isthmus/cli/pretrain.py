@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Cluster, Overrides, Recipe, Resume, refuse_new_recipe
+from isthmus.cli.options import Cluster, Recipe, Resume, overrides_option, refuse_new_recipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,7 +35,9 @@ def pretrain(
     ] = None,
     recipe: Recipe = "bow",
     cluster: Cluster = None,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("pretrain", "training.learning_rate=1e-4")
+    ] = None,
     resume: Resume = None,
 ) -> None:
     """Teach an encoder a corpus, without labels.

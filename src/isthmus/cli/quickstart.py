@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from isthmus.cli.options import Output, Overrides, Recipe
+from isthmus.cli.options import Output, Recipe, overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -15,7 +17,9 @@ def add_to(app: typer.Typer) -> None:
 def quickstart(
     output: Output = "runs/quickstart",
     recipe: Recipe = "quickstart",
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("quickstart", "limit_per_package=100")
+    ] = None,
 ) -> None:
     """Do the main job on the documentation of the Python packages on this machine.
 

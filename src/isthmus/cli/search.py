@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Cluster, Overrides
+from isthmus.cli.options import Cluster, overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def search(
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
     cluster: Cluster = None,
-    overrides: Overrides = None,
+    overrides: Annotated[list[str] | None, overrides_option("search", "depth=20")] = None,
 ) -> None:
     """Search an index for one query, or write a run file for many.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Output, Overrides
+from isthmus.cli.options import Output, overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -23,7 +23,7 @@ def sparsify(
     measure: Annotated[
         str | None, typer.Option(help="The measure of quality; RR@10 unless told.")
     ] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[list[str] | None, overrides_option("sparsify", "'terms=[16, 64]'")] = None,
 ) -> None:
     """Compare sizes of a sparse index: bytes, queries per second and quality by terms kept.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Output, Overrides
+from isthmus.cli.options import Output, overrides_option
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,7 +22,9 @@ def tune(
     measure: Annotated[
         str | None, typer.Option(help="What the weights are tuned for; RR@10 unless told.")
     ] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, overrides_option("tune", "fusion=reciprocal_rank")
+    ] = None,
 ) -> None:
     """Tune how much each of several indexes counts, and write a hybrid that `search` opens.
 

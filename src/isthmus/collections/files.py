@@ -15,7 +15,7 @@ import xxhash
 import zstandard
 
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, choices
+from isthmus.errors import InputError, choices, existing
 
 ENDINGS = ("", ".gz", ".zst", ".xz")
 """What a file's name may end in beside its own ending; its content decides how it is read."""
@@ -78,20 +78,20 @@ def open_bytes(file: Path) -> Iterator[BinaryIO]:
         ) from None
 
 
-def require_file(file: Path) -> None:
-    """Refuses a path where there is no file, naming those that are there."""
+def require_file(file: Path, what: str = "file") -> None:
+    """Refuses a path where there is no file, naming those of a similar name."""
     if file.is_dir():
         raise InputError(
             f"{str(file)!r} is a folder where a file should be",
             where=str(file),
-            allowed=_neighbours(file.name, file),
+            allowed=choices(file.name, (entry.name for entry in file.iterdir())),
             remedy="name the file itself",
         )
     if not file.exists():
         raise InputError(
-            f"there is no file {str(file)!r}",
+            f"there is no {what} {str(file)!r}",
             where=str(file),
-            allowed=_neighbours(file.name, file.parent),
+            allowed=existing(what, file),
             remedy="check the path",
         )
 
@@ -164,9 +164,3 @@ class _ZstdFrames(io.RawIOBase):
         buffer[:size] = self._ready[:size]
         self._ready = self._ready[size:]
         return size
-
-
-def _neighbours(name: str, folder: Path) -> str:
-    if not folder.is_dir():
-        return f"an existing path: there is no folder {str(folder)!r} either"
-    return choices(name, (entry.name for entry in folder.iterdir()))

@@ -49,7 +49,7 @@ def _resolve(spec: str) -> tuple[str, str]:
         return _sniff(path), spec
     if colon and re.fullmatch(r"[a-z_]{2,}", scheme):
         FORMATS.check(scheme, where=spec)
-    require_file(path)
+    require_file(path, "file or folder")
     raise AssertionError("an existing path was sniffed before")
 
 

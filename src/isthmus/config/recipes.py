@@ -116,7 +116,8 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 def shipped_recipes(verb: str | None = None) -> list[Recipe]:
     """The recipes that come with the package, in alphabetical order."""
-    recipes = [Recipe(file) for file in sorted(_SHIPPED.glob("*.yaml"))]
+    recipes = [Recipe(file) for file in _SHIPPED.glob("*.yaml")]
+    recipes.sort(key=lambda recipe: recipe.name)  # not by file: bow.yaml follows bow-pmi.yaml
     return [recipe for recipe in recipes if verb in (None, recipe.verb)]
 
 

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Self, Union, cast, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -39,6 +50,9 @@ class Settings(BaseModel, metaclass=_Explaining):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, validate_default=True, protected_namespaces=()
     )
+
+    verb: ClassVar[str] = ""
+    """The verb whose settings these are, if they are all of one."""
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str, under: str = "") -> Self:
@@ -92,7 +106,7 @@ def _explain(
             f"unknown key {path!r}{more}",
             where=place,
             allowed=choices(names[-1], owner.model_fields),
-            remedy="correct the spelling or remove the key",
+            remedy="correct the spelling or remove the key" + _all_settings(model),
         )
     if first["type"] == "missing":
         return SettingsError(
@@ -102,7 +116,7 @@ def _explain(
             remedy=f"give it in the recipe, as a flag, or with --set {path}=…",
         )
     message = first["msg"].removeprefix("Value error, ")
-    inner = _model_in(field) if field else model
+    inner = inner_model(field) if field else model
     if first["type"] == "value_error" and inner is not None:  # several values disagree
         return SettingsError(
             f"{path or 'the settings'} cannot be used: {message}{more}",
@@ -131,7 +145,7 @@ def _locate(
     field: FieldInfo | None = None
     for part in location:
         if field is not None:
-            inner = _model_in(field)
+            inner = inner_model(field)
             if inner is None:
                 # Inside a free mapping or list every part is the user's; elsewhere pydantic adds
                 # which member of a union it tried.
@@ -147,7 +161,8 @@ def _locate(
     return names, owner, field
 
 
-def _model_in(field: FieldInfo) -> type[BaseModel] | None:
+def inner_model(field: FieldInfo) -> type[BaseModel] | None:
+    """The settings that a field holds as a mapping of their own; None where it holds a value."""
     candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
     found = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
     return found[0] if found else None
@@ -156,11 +171,32 @@ def _model_in(field: FieldInfo) -> type[BaseModel] | None:
 def _allowed(owner: type[BaseModel], field: FieldInfo | None) -> str:
     if field is None:
         return ", ".join(owner.model_fields)
-    inner = _model_in(field)
+    inner = inner_model(field)
     if inner is not None:
         return f"a mapping with the keys {', '.join(inner.model_fields)}"
-    kind = _kind(field.annotation)
+    kind = _kind(field.annotation)  # pydantic's own message says which bound is passed
     return f"{kind}: {field.description}" if field.description else kind
+
+
+def _all_settings(model: type[BaseModel]) -> str:
+    verb = model.verb if issubclass(model, Settings) else ""
+    return f"; all of them: isthmus list settings {verb}" if verb else ""
+
+
+def allowed_values(field: FieldInfo) -> str:
+    """The type or the choices of a field, with the bounds of a number."""
+    return _kind(field.annotation) + _bounds(field.metadata)
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    found = [
+        f"{sign} {getattr(bound, name):,}"
+        for bound in metadata
+        for name, sign in signs.items()
+        if getattr(bound, name, None) is not None
+    ]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _kind(annotation: Any) -> str:
@@ -170,4 +206,14 @@ def _kind(annotation: Any) -> str:
         return ", ".join(str(value) for value in get_args(annotation))
     if annotation is NoneType:
         return "null"
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        bounds = [bound for about in metadata for bound in getattr(about, "metadata", [about])]
+        return _kind(inner) + _bounds(bounds)
+    if get_origin(annotation) in (list, tuple):
+        return f"list of {_kind(get_args(annotation)[0])}"
+    if get_origin(annotation) is dict or (
+        isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    ):
+        return "mapping"
     return str(getattr(annotation, "__name__", annotation))

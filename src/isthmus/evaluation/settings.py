@@ -14,6 +14,8 @@ from isthmus.evaluation.significance import Correction, Test
 class EvaluationSettings(Settings):
     """Measures, test, correction, level, samples and seed: what a report's numbers depend on."""
 
+    verb = "evaluate"
+
     # A list in YAML, hence not strict; its names still are.
     measures: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=("RR@10", "nDCG@10", "R@100", "Success@100"),

@@ -22,6 +22,8 @@ FOREIGN: dict[str, tuple[str, ...]] = {
 class FinetuneSettings(Settings):
     """One stage: a starting point, a labelled collection, negatives, and how vectors compare."""
 
+    verb = "finetune"
+
     model: str = Field(description="where to start: a run of isthmus, a folder or hub name")
     collection: str = Field(description="a judged collection: a BEIR folder, irds:ID, …")
     output: str = Field(description="the folder to write")
@@ -34,12 +36,12 @@ class FinetuneSettings(Settings):
     encoder: Literal["dense", "sparse", "cross"] = Field(
         "dense", description="cross: a re-ranker, which reads query and document together"
     )
-    pooling: Literal["cls", "mean"] = "cls"
-    similarity: Literal["dot", "cosine"] = "dot"
+    pooling: Literal["cls", "mean"] = Field("cls", description="what becomes a text's vector")
+    similarity: Literal["dot", "cosine"] = Field("dot", description="how two vectors compare")
     sparse: SparseForm = Field(SparseForm(), description="how a sparse encoder weighs terms")
     temperature: float = Field(1.0, gt=0, description="scores are divided by it (1 / scale)")
-    query_max_length: int = Field(32, ge=4)
-    document_max_length: int = Field(144, ge=4)
+    query_max_length: int = Field(32, ge=4, description="tokens, special ones included")
+    document_max_length: int = Field(144, ge=4, description="tokens, special ones included")
     negatives: dict[str, Any] | list[dict[str, Any]] | None = Field(
         None, description="a source, or a list of them; null: only those of the batch"
     )

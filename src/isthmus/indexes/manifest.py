@@ -28,9 +28,9 @@ class Bm25Settings(Settings):
 
     k1: float = Field(0.9, ge=0, description="0 or more; higher lets repetition count longer")
     b: float = Field(0.4, ge=0, le=1, description="0 to 1; how much long texts are marked down")
-    variant: Literal["lucene", "robertson", "atire"] = "lucene"
-    stemmer: Literal["english", "none"] = "english"
-    stopwords: Literal["english", "none"] = "english"
+    variant: Literal["lucene", "robertson", "atire"] = Field("lucene", description="of the formula")
+    stemmer: Literal["english", "none"] = Field("english", description="what shortens words")
+    stopwords: Literal["english", "none"] = Field("english", description="words left out")
 
 
 class InvertedSettings(Settings):
@@ -39,9 +39,9 @@ class InvertedSettings(Settings):
     terms: int | None = Field(
         None, ge=1, description="the strongest terms kept of a document; null: all"
     )
-    weights: Literal["integer", "float"] = "integer"
+    weights: Literal["integer", "float"] = Field("integer", description="how each is kept")
     scale: float = Field(100.0, gt=0, description="more than 0; integer weights are scale * w")
-    rounding: Literal["floor", "round"] = "floor"
+    rounding: Literal["floor", "round"] = Field("floor", description="how scale * w gets whole")
 
 
 class CorpusOrigin(Settings):

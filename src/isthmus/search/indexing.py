@@ -49,9 +49,11 @@ class EncodingSettings(Settings):
 class IndexSettings(Settings):
     """How an index is filled and what it keeps."""
 
+    verb = "index"
+
     titles: bool | None = Field(None, description="titles too; null: as the encoder was trained")
     texts: bool = Field(True, description="keep titles and texts in the index, to show results")
-    dtype: Literal["float32", "float16"] = "float32"
+    dtype: Literal["float32", "float16"] = Field("float32", description="of dense vectors on disk")
     codes: Literal["int8"] | None = Field(
         None, description="int8: dense vectors in eight bits too, scanned first; scores stay exact"
     )
@@ -60,7 +62,7 @@ class IndexSettings(Settings):
     )
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
     encoding: EncodingSettings = EncodingSettings()
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     inverted: InvertedSettings = InvertedSettings()
     bm25: Bm25Settings = Bm25Settings()
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")

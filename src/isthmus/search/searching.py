@@ -29,6 +29,8 @@ _WORD = re.compile(r"\w+")
 class SearchSettings(Combination):
     """How deep to search, with what, and what to do with queries that cannot be asked."""
 
+    verb = "search"
+
     depth: int | None = Field(
         None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
     )
@@ -43,7 +45,7 @@ class SearchSettings(Combination):
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
     )
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 

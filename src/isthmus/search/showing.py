@@ -15,10 +15,11 @@ def hits_table(query: str, found: Sequence[Hit]) -> Table:
     # As Text: brackets in documents are not markup.
     table = Table(title=Text(f"“{query}”"), title_justify="left")
     table.caption = None if found else "no results"
-    table.add_column("score", justify="right")
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
     table.add_column("document", overflow="fold")
     table.add_column("text")
-    for hit in found:
+    for rank, hit in enumerate(found, start=1):
         name = hit.title if hit.title == hit.id else "\n".join(filter(None, (hit.title, hit.id)))
-        table.add_row(f"{hit.score:.3f}", Text(name), Text(hit.snippet))
+        table.add_row(str(rank), f"{hit.score:.3f}", Text(name), Text(hit.snippet))
     return table

@@ -48,6 +48,8 @@ _POSTING = 3  # bytes by the papers' accounting: two for the term, one for its w
 class SparsifySettings(Settings):
     """Which sizes are compared, on what."""
 
+    verb = "sparsify"
+
     terms: list[int] = Field(
         [1, 2, 4, 8, 16, 32, 64, 128, 256], description="the strongest kept of a document, each"
     )
@@ -56,7 +58,7 @@ class SparsifySettings(Settings):
     inverted: InvertedSettings = InvertedSettings()
     keep: bool = Field(False, description="keep the indexes, which hold no texts")
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 @dataclass(frozen=True, slots=True)

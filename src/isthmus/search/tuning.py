@@ -33,10 +33,12 @@ from isthmus.search.weighing import TunedWeights, tune_weights
 class TuneSettings(Fusing):
     """What is measured, how finely weights are tried, and what is fused."""
 
+    verb = "tune"
+
     measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
     steps: int = Field(20, ge=1, le=100, description="weights are multiples of 1 / steps")
     folds: int = Field(5, ge=2, description="parts of the queries, for the estimate on new ones")
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,17 @@ _BLOCK = 1024
 class AddSettings(Settings):
     """How documents are added."""
 
+    verb = "add"
+
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
     block_size: int = Field(_BLOCK, ge=1, description="documents between two recorded steps")
-    problems: Literal["refuse", "skip"] = "refuse"
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 class MergeSettings(Settings):
     """What lies beside an index once it is whole."""
+
+    verb = "merge"
 
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
     approximate: ApproximateSettings | None = Field(

@@ -32,12 +32,12 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate")
     lr_scheduler_type: Literal[
         "linear", "cosine", "cosine_with_min_lr", "constant", "constant_with_warmup"
-    ] = "linear"
+    ] = Field("linear", description="how the rate goes on after the warm-up")
     min_lr_rate: float | None = Field(
         None, ge=0, le=1, description="where cosine_with_min_lr ends, as a share of the peak"
     )
     warmup_ratio: float = Field(0.1, ge=0, lt=1, description="share of steps that warm up")
-    weight_decay: float = Field(0.01, ge=0)
+    weight_decay: float = Field(0.01, ge=0, description="of AdamW")
     max_grad_norm: float = Field(
         1.0, ge=0, description="gradients are clipped to it; 0 switches off"
     )
@@ -50,16 +50,18 @@ class TrainingSettings(Settings):
     torch_compile: bool | Literal["auto"] = Field(
         "auto", description="fuse the operations of a layer; auto: on a GPU, from 2,000 steps on"
     )
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = Field(
+        False, description="activations are computed again instead of kept: less memory, slower"
+    )
     dropout: float | None = Field(None, ge=0, lt=1, description="replaces the model's rates")
-    seed: int = Field(42, ge=0, lt=2**32)
+    seed: int = Field(42, ge=0, lt=2**32, description="of everything that is drawn")
     logging_steps: Steps = Field(
         0.02, description="between two lines of the log; below 1: a share of all steps"
     )
     save_steps: Steps = Field(
         0.1, description="between two checkpoints; below 1: a share of all steps"
     )
-    save_total_limit: int | None = Field(2, ge=1)
+    save_total_limit: int | None = Field(2, ge=1, description="checkpoints kept; null: all")
     report_to: list[str] = Field(["tensorboard"], description="any tracker transformers knows")
     dataloader_num_workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto", description="processes that prepare batches; auto: 2 beside a GPU, none on a CPU"

@@ -75,11 +75,15 @@ def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path: Path) -> No
     assert problems.counts == {"wrong encoding": 1}
 
 
-def test_missing_file_names_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text("x")
+def test_missing_file_names_those_that_are_near(tmp_path: Path) -> None:
+    for name in ("corpus.jsonl", "README.md", "zzz", "corpses.jsonl"):
+        (tmp_path / name).write_text("x")
     with pytest.raises(InputError, match="there is no file") as caught:
         read(tmp_path / "corpsu.jsonl")
-    assert caught.value.allowed.startswith("corpus.jsonl")
+    assert caught.value.allowed == "an existing file, perhaps corpus.jsonl, corpses.jsonl"
+    with pytest.raises(InputError, match="there is no file") as caught:
+        read(tmp_path / "12345")
+    assert caught.value.allowed == "an existing file"
 
 
 def test_missing_file_in_a_missing_folder(tmp_path: Path) -> None:

@@ -61,8 +61,10 @@ def test_an_existing_path_with_a_colon_is_a_path(
 
 
 def test_a_missing_path(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no file"):
-        open_corpus(str(tmp_path / "docs.jsonl"))
+    (tmp_path / "document.jsonl").write_text("x")
+    with pytest.raises(InputError, match="there is no file or folder") as caught:
+        open_corpus(str(tmp_path / "documents.jsonl"))
+    assert caught.value.allowed == "an existing file or folder, perhaps document.jsonl"
 
 
 def test_a_path_that_is_no_corpus(tmp_path: Path) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
-from rich.console import Console
+from pathlib import Path
 
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from isthmus.cli import app
+from isthmus.config import Recipe, find_recipe, shipped_recipes
 from isthmus.errors import SettingsError
 from isthmus.inspection.listing import listing
 
 
-def shown(what: str) -> str:
-    console = Console(width=160)
+def shown(*words: str, width: int = 160) -> str:
+    console = Console(width=width)
     with console.capture() as capture:
-        console.print(listing(what))
+        console.print(listing(*words), soft_wrap=True)
     return capture.get()
 
 
@@ -33,6 +39,70 @@ def test_a_recipe_as_its_file() -> None:
     assert "decoder_corruption: {name: importance" in shown("cdmae")
 
 
+@pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes()])
+def test_a_printed_recipe_is_a_recipe(name: str, tmp_path: Path) -> None:
+    """As `isthmus list NAME > mine.yaml` makes it, on whatever terminal."""
+    printed = CliRunner().invoke(app, ["list", name], env={"COLUMNS": "40"}).stdout
+    file = tmp_path / "mine.yaml"
+    file.write_text(printed, encoding="utf-8")
+    mine = Recipe(file)
+    shipped = find_recipe(name, mine.verb)
+    assert printed.startswith(shipped.file.read_text(encoding="utf-8"))
+    assert yaml.safe_load(printed) == yaml.safe_load(shipped.file.read_text(encoding="utf-8"))
+    assert mine.settings == shipped.settings
+
+
+def test_a_recipe_is_not_wrapped_on_a_terminal_either() -> None:
+    console = Console(width=40, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(listing("bow"), soft_wrap=True)
+    shipped = find_recipe("bow", "pretrain")
+    assert capture.get() == shipped.file.read_text(encoding="utf-8")
+
+
+def test_a_part_that_shares_its_name_with_a_recipe() -> None:
+    assert "# The decoder of this name: isthmus list parts condenser" in shown("condenser")
+    assert shown("parts", "condenser").startswith("decoder condenser: ")
+
+
+def test_recipes_by_verb_with_whole_names() -> None:
+    """At any width, and a name before those it begins."""
+    for width in (48, 80, 160):
+        text = shown("recipes", width=width)
+        named: dict[str, list[str]] = {}
+        for line in text.splitlines():
+            first, *rest = line.split() if line[:1].isalpha() else [""]
+            if rest[:1] == ["--recipe"]:
+                names = named[first] = []
+            elif first:
+                names.append(first)
+        assert named == {
+            verb: sorted(recipe.name for recipe in shipped_recipes(verb))
+            for verb in ("pretrain", "finetune", "quickstart")
+        }
+        assert ("SIGIR 2024" in text) == (width == 160)
+
+
+def test_settings_of_a_verb_wide_and_narrow() -> None:
+    rows = [" ".join(line.split()) for line in shown("settings", "pretrain").splitlines()]
+    assert "training.learning_rate 5e-05 float (> 0): peak learning rate" in rows
+    lines = [line.rstrip() for line in shown("settings", "pretrain", width=80).splitlines()]
+    place = lines.index("training.learning_rate = 5e-05")
+    assert lines[place + 1] == "    float (> 0): peak learning rate"
+
+
+@pytest.mark.parametrize("under", ["training", "training."])
+def test_settings_under_a_path(under: str) -> None:
+    text = shown("settings", "finetune", under)
+    assert "training.seed" in text
+    assert "development" not in text.partition("Recipes set")[0]
+
+
+def test_settings_of_a_verb_of_two_words() -> None:
+    assert "warm_up" in shown("settings", "benchmark", "speed")
+    assert "warm_up" not in shown("settings", "benchmark", "speed", "rounds")
+
+
 def test_a_recipe_with_those_it_builds_on() -> None:
     text = shown("cdmae-retriever")
     assert text.index("electra-base") < text.index("# three-stage, on") < text.index("# dense, on")
@@ -42,3 +112,6 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         listing("cdma")
     assert caught.value.allowed.startswith("cdmae")
+    with pytest.raises(SettingsError) as caught:
+        listing("parts", "neighbors")
+    assert caught.value.allowed.startswith("neighbours")

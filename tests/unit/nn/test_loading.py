@@ -74,6 +74,14 @@ def test_a_path_that_is_not_there(name: str) -> None:
     assert caught.value.where == "--model"
 
 
+def test_a_path_near_another(tmp_path: Path) -> None:
+    for name in ("dense", "corpus"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(InputError) as caught:
+        model_folder(str(tmp_path / "dnese"))
+    assert caught.value.allowed.endswith("an existing folder, perhaps dense")
+
+
 def test_a_run_stands_for_its_final_model(tmp_path: Path) -> None:
     run = tmp_path / "run"
     claim(run, "pretrain", {})

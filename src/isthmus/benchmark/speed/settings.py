@@ -14,6 +14,8 @@ Length = Annotated[int, Field(ge=8)]
 class SpeedSettings(Settings):
     """Which recipes, at which shapes, on which texts, and how long each is watched."""
 
+    verb = "benchmark speed"
+
     recipes: list[str] = Field([], description="none: all shipped ones that need no generator")
     model: str | None = Field(None, description="a folder or hub name")
     init: str | None = Field(
@@ -38,7 +40,7 @@ class SpeedSettings(Settings):
     pretrain: dict[str, Any] = Field(
         default_factory=dict, description="settings that every recipe is given, as in its YAML"
     )
-    seed: int = Field(42, ge=0, lt=2**32)
+    seed: int = Field(42, ge=0, lt=2**32, description="of everything that is drawn")
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:

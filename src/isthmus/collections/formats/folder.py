@@ -13,7 +13,7 @@ from isthmus.collections.collection import Corpus
 from isthmus.collections.files import fingerprint, open_bytes, report_encoding
 from isthmus.collections.problems import Problems
 from isthmus.collections.screening import screened
-from isthmus.errors import InputError
+from isthmus.errors import InputError, existing
 from isthmus.records import Document
 
 ENDINGS = (".txt", ".md", ".html", ".htm")
@@ -41,7 +41,8 @@ class Folder(Corpus):
             raise InputError(
                 f"there is no folder {str(folder)!r}",
                 where=str(folder),
-                allowed=f"a folder with files that end in {', '.join(ENDINGS)}",
+                allowed=f"files that end in {', '.join(ENDINGS)}, in "
+                + existing("folder", self.folder),
                 remedy="check the path",
             )
 

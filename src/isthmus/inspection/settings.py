@@ -1,0 +1,102 @@
+"""Everything a verb can be told: each setting with its path, default, values and meaning."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from isthmus.config import Settings, allowed_values, inner_model
+from isthmus.errors import SettingsError, choices
+
+# By name, not by import: only the verb that is asked for is loaded.
+VERBS = {
+    "pretrain": "isthmus.pretrain.recipe:PretrainSettings",
+    "finetune": "isthmus.finetune.settings:FinetuneSettings",
+    "index": "isthmus.search:IndexSettings",
+    "add": "isthmus.search:AddSettings",
+    "merge": "isthmus.search:MergeSettings",
+    "search": "isthmus.search:SearchSettings",
+    "tune": "isthmus.search:TuneSettings",
+    "sparsify": "isthmus.search:SparsifySettings",
+    "evaluate": "isthmus.evaluation:EvaluationSettings",
+    "export": "isthmus.search:ExportSettings",
+    "parity": "isthmus.search:ParitySettings",
+    "masking": "isthmus.pretrain.recipe:PretrainSettings",
+    "negatives": "isthmus.finetune.settings:FinetuneSettings",
+    "benchmark speed": "isthmus.benchmark.speed.settings:SpeedSettings",
+    "quickstart": "isthmus.benchmark.quickstart:QuickstartSettings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, as `--set PATH=VALUE` and recipes take it."""
+
+    path: str
+    default: str
+    values: str
+    meaning: str
+
+
+def settings_of(verb: str, under: str = "") -> list[Setting]:
+    """All settings of a verb, or those under a path (`training`, say), nested ones included."""
+    found = list(settings_in(settings_class(verb)))
+    if not under:
+        return found
+    chosen = [one for one in found if f"{one.path}.".startswith(f"{under}.")]
+    if not chosen:
+        raise SettingsError(
+            f"`isthmus {verb}` has no setting {under!r}",
+            where=f"isthmus list settings {verb}",
+            allowed=choices(under, (one.path for one in found)),
+            remedy=f"isthmus list settings {verb} shows all; what a part takes, isthmus list parts "
+            "NAME",
+        )
+    return chosen
+
+
+def settings_class(verb: str) -> type[Settings]:
+    """The class that a verb's settings are checked by."""
+    if verb not in VERBS:
+        raise SettingsError(
+            f"no verb {verb!r} takes settings" if verb else "the settings of which verb?",
+            where="isthmus list settings",
+            allowed=choices(verb, VERBS, limit=len(VERBS)),
+            remedy="isthmus list settings VERB",
+        )
+    module, _, name = VERBS[verb].partition(":")
+    found: type[Settings] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def settings_in(
+    model: type[BaseModel], under: str = "", given: BaseModel | None = None
+) -> Iterator[Setting]:
+    """The settings of a class, with the defaults of `given` where there is such an instance."""
+    for name, field in model.model_fields.items():
+        path = f"{under}{name}"
+        if given is not None:
+            default = getattr(given, name)
+        else:
+            default = ... if field.is_required() else field.get_default(call_default_factory=True)
+        inner = inner_model(field)
+        meaning = field.description or ((inner.__doc__ or "").partition("\n")[0] if inner else "")
+        yield Setting(path, _written(default), allowed_values(field), meaning)
+        if inner is not None:
+            yield from settings_in(
+                inner, f"{path}.", default if isinstance(default, BaseModel) else None
+            )
+
+
+def _written(default: Any) -> str:
+    """A default as one would write it after `--set PATH=`."""
+    if default is ...:
+        return "required"
+    if isinstance(default, BaseModel):
+        return "as below"
+    return default if isinstance(default, str) else json.dumps(default, ensure_ascii=False)

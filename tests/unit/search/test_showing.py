@@ -1,0 +1,30 @@
+"""Hits as a person reads them."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from isthmus.search.searching import Hit
+from isthmus.search.showing import hits_table
+
+
+def shown(found: list[Hit]) -> str:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(hits_table("a query", found))
+    return capture.get()
+
+
+def test_hits_are_numbered_from_1() -> None:
+    found = [Hit(12.5 - number, f"d{number}", "", f"text {number}") for number in range(10)]
+    rows = [line.split() for line in shown(found).splitlines() if "│" in line]
+    cells = [[cell for cell in row if cell != "│"] for row in rows]
+    assert cells == [
+        [str(rank), f"{12.5 - number:.3f}", f"d{number}", "text", str(number)]
+        for rank, number in enumerate(range(10), start=1)
+    ]
+
+
+def test_brackets_are_no_markup_and_nothing_found_is_said() -> None:
+    assert "[bold]" in shown([Hit(1.0, "d", "[bold]", "text")])
+    assert "no results" in shown([])
