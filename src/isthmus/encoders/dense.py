@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch.nn.functional as functional
+from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
@@ -19,8 +20,12 @@ from isthmus.records import Document
 class DenseForm(Settings):
     """How states become a vector."""
 
-    pooling: Literal["cls", "mean"] = "cls"
-    similarity: Literal["dot", "cosine"] = "dot"
+    pooling: Literal["cls", "mean"] = Field(
+        "cls", description="the first state, or the mean of all"
+    )
+    similarity: Literal["dot", "cosine"] = Field(
+        "dot", description="inner product; cosine: of vectors of length 1"
+    )
 
 
 # The form comes first, in the file and in the fingerprint that indexes remember their encoder by.

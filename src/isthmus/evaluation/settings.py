@@ -22,14 +22,20 @@ class EvaluationSettings(Settings):
         min_length=1,
         description="names as in ir_measures, and R_cap@k",
     )
-    test: Test = "t_test"
-    correction: Correction = "bonferroni"
+    test: Test = Field("t_test", description="paired and two-sided, over queries")
+    correction: Correction = Field(
+        "bonferroni", description="of p-values, for as many comparisons as there are"
+    )
     alpha: float = Field(
         default=0.05, gt=0, lt=1, description="a difference with a smaller p-value is significant"
     )
     confidence: float = Field(default=0.95, gt=0, lt=1, description="of the bootstrap intervals")
-    bootstrap_samples: int = Field(default=10_000, ge=1)
-    randomisation_samples: int = Field(default=10_000, ge=1)
+    bootstrap_samples: int = Field(
+        default=10_000, ge=1, description="of queries, from which the intervals come"
+    )
+    randomisation_samples: int = Field(
+        default=10_000, ge=1, description="random exchanges of two runs' scores in that test"
+    )
     seed: int = Field(default=0, ge=0, description="of the bootstrap and the randomisation test")
     drop_self: bool = Field(
         default=False,

@@ -61,6 +61,11 @@ def _required(verb: str) -> dict[str, object]:
     }
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_setting_says_what_it_means(verb: str) -> None:
+    assert [one.path for one in settings_of(verb) if not one.meaning] == []
+
+
 def test_defaults_as_one_would_write_them() -> None:
     assert one("search", "depth").default == "null"
     assert one("pretrain", "titles").default == "true"
