@@ -248,7 +248,7 @@ def test_lengths_for_batching_are_those_of_full_spans() -> None:
 def test_real_sections(shared_data: Path, tmp_path: Path) -> None:
     source = open_corpus(str(shared_data / "texts" / "openstax.jsonl.zst"))
     sections = list(itertools.islice(source.documents(), 60))
-    tokenizer = new_tokenizer((section.contents() for section in sections[:20]), 2000)
+    tokenizer = new_tokenizer([section.contents() for section in sections[:20]], 2000)
     found = tokenise(sections, "openstax", tokenizer.serialised, cache=tmp_path)
     drawn = view("mixture")
     shared = distinct = 0
