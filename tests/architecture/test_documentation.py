@@ -208,7 +208,7 @@ def check_written_settings(call: ast.Call, imported: dict[str, Any]) -> None:
     assert isinstance(call.func, ast.Name)
     written = {keyword.arg: keyword.value for keyword in call.keywords}
     if isinstance(settings := written.get("settings"), ast.Dict):
-        SETTINGS[call.func.id].given(ast.literal_eval(settings), call.func.id)
+        SETTINGS[call.func.id].given(ast.literal_eval(settings))
     made = imported[call.func.id]
     if made in SETTINGS.values():
         literal = ast.Constant | ast.List | ast.Dict

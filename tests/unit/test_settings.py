@@ -177,6 +177,8 @@ class Inner(Settings):
 
 
 class Outer(Settings):
+    verb = "search"
+
     depth: int = 10
     inner: Inner | None = None
 
@@ -191,8 +193,8 @@ class Outer(Settings):
     ],
 )
 def test_a_function_takes_settings_or_a_mapping_of_them(given: Any) -> None:
-    assert Outer.given(given, "search") == Outer(depth=3, inner=Inner(amount=2))
-    assert Outer.given(None, "search") == Outer.given({}, "search") == Outer()
+    assert Outer.given(given) == Outer(depth=3, inner=Inner(amount=2))
+    assert Outer.given(None) == Outer.given({}) == Outer()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_a_function_takes_settings_or_a_mapping_of_them(given: Any) -> None:
 )
 def test_what_a_function_does_not_take_is_explained(given: Any, what: str, allowed: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        Outer.given(given, "search")
+        Outer.given(given)
     assert what in caught.value.what
     assert caught.value.allowed.startswith(allowed)
     assert "search" in caught.value.where

@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Recipe, Resume, overrides_option, refuse_new_recipe
+from isthmus.cli.options import (
+    OutputUnlessResumed,
+    Recipe,
+    Resume,
+    overrides_option,
+    refuse_new_recipe,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,9 +30,7 @@ def finetune(
         str | None,
         typer.Option(help="A judged collection with a training split: a BEIR folder, irds:ID."),
     ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="The folder to write. The same job resumes in it.")
-    ] = None,
+    output: OutputUnlessResumed = None,
     recipe: Recipe = "dense",
     overrides: Annotated[
         list[str] | None, overrides_option("finetune", "training.learning_rate=1e-5")

@@ -18,6 +18,9 @@ Cluster = Annotated[
     ),
 ]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]
+OutputUnlessResumed = Annotated[
+    str | None, typer.Option(help="The folder to write. The same job resumes in it.")
+]
 Resume = Annotated[
     str | None,
     typer.Option(

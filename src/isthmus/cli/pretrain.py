@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Cluster, Recipe, Resume, overrides_option, refuse_new_recipe
+from isthmus.cli.options import (
+    Cluster,
+    OutputUnlessResumed,
+    Recipe,
+    Resume,
+    overrides_option,
+    refuse_new_recipe,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,9 +31,7 @@ def pretrain(
             help="What to learn: a .jsonl file, a folder of texts, beir:PATH, hf:NAME, irds:ID, …"
         ),
     ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="The folder to write. The same job resumes in it.")
-    ] = None,
+    output: OutputUnlessResumed = None,
     model: Annotated[
         str | None, typer.Option(help="Where to start: a folder, a hub name, package:NAME, a run.")
     ] = None,

@@ -66,7 +66,7 @@ class Settings(BaseModel, metaclass=_Explaining):
             raise _explain(cls, error, where, under) from None
 
     @classmethod
-    def given(cls, settings: Self | Mapping[str, Any] | None, verb: str) -> Self:
+    def given(cls, settings: Self | Mapping[str, Any] | None) -> Self:
         """What somebody handed to a function as its settings: these, a mapping of them, or nothing.
 
         A mapping holds what follows --set: names or dotted paths, and values.
@@ -83,12 +83,12 @@ class Settings(BaseModel, metaclass=_Explaining):
                     if isinstance(settings, Mapping)
                     else f"it is of type {type(settings).__name__}"
                 ),
-                where=f"{verb}(…, settings=…)",
+                where=f"{cls.verb}(…, settings=…)",
                 allowed=f"{cls.__name__}(…), or a mapping with the keys "
                 + ", ".join(cls.model_fields),
                 remedy=f"write settings={{…}} or settings={cls.__name__}(…)",
             )
-        return cls.parse(resolve(verb, overrides=settings), f"isthmus {verb}")
+        return cls.parse(resolve(cls.verb, overrides=settings), f"isthmus {cls.verb}")
 
 
 def _explain(

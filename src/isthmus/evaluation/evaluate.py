@@ -30,7 +30,7 @@ def evaluate(
 
     With `output`, that folder holds report.json, table.md, table.tex and per_query.tsv.
     """
-    settings = EvaluationSettings.given(settings, "evaluate")
+    settings = EvaluationSettings.given(settings)
     sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     problems = Problems(settings.problems)
     judged = _read_judgements(judgements, problems)

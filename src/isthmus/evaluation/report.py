@@ -87,7 +87,7 @@ def summarise(
     `per_query` and `answer_accuracy` give one system's scores; all systems need the same
     measures and the same queries.
     """
-    settings = EvaluationSettings.given(settings, "evaluate")
+    settings = EvaluationSettings.given(settings)
     systems = tuple(scores)
     assert systems, "a report compares at least one system"
     measures = tuple(scores[systems[0]])

@@ -10,13 +10,10 @@ from isthmus.encoders.loading import known_settings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.probe import trained_vector
+from isthmus.pretrain.probe import LEXICON_TERMS, trained_vector
 from isthmus.pretrain.recipe import Parts, PretrainSettings
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
-
-# Of a lexicon nothing has made sparse yet: nearly all terms have a weight, and few of them matter.
-_TERMS = 256
 
 
 def describe(
@@ -59,7 +56,7 @@ def _encoding(settings: PretrainSettings, parts: Parts) -> DenseSettings | Spars
     }
     vector = trained_vector(parts)
     if vector == "lexicon":
-        kept = {"form": "lexmae", "query_terms": _TERMS, "document_terms": _TERMS}
+        kept = {"form": "lexmae", "query_terms": LEXICON_TERMS, "document_terms": LEXICON_TERMS}
         return SparseSettings.parse({**kept, **lengths}, where="pretrain")
     before, similarity = _known(settings), "dot"
     if isinstance(before, DenseSettings) and before.pooling == vector:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # a recipe holds the settings below
 
 PROBES = Registry("isthmus.pretrain.probes", "probe")
 Vector = Literal["cls", "mean", "lexicon"]
+# Of a lexicon that nothing has made sparse yet: nearly all terms have a weight, few of them matter.
+LEXICON_TERMS = 256
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def parity(
     settings: ParitySettings | Mapping[str, Any] | None = None,
 ) -> Parity:
     """The same queries asked of an index and of the engine it was exported to."""
-    settings = ParitySettings.given(settings, "parity")
+    settings = ParitySettings.given(settings)
     engine: Engine = engines.load(to, where="--to")(at, settings.name)
     problems = Problems(settings.problems)
     asked = read_queries(queries, problems)

@@ -45,7 +45,7 @@ def export(
 
     `hybrid` is a second index of the same documents: documents go out with the vectors of both.
     """
-    settings = ExportSettings.given(settings, "export")
+    settings = ExportSettings.given(settings)
     engine: Engine = engines.load(to, where="--to")(str(output), settings.name)
     contents = Contents([Path(folder) for folder in (index, hybrid) if folder is not None])
     surplus = [field for field in contents.manifests if field not in engine.fields]

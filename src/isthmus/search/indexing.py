@@ -79,7 +79,7 @@ def index(
     Interrupted and run again, it goes on where it stopped; an index of the same corpus, encoder
     and settings is reused.
     """
-    settings = IndexSettings.given(settings, "index")
+    settings = IndexSettings.given(settings)
     if settings.cluster is not None and model in (None, BM25):
         raise SettingsError(
             "a BM25 index is not built on a cluster: its weights come from all documents at once",

@@ -67,7 +67,7 @@ def search(
     settings: SearchSettings | Mapping[str, Any] | None = None,
 ) -> list[Hit] | Path:
     """The hits of one query, or the run file written for a file of queries."""
-    settings = SearchSettings.given(settings, "search")
+    settings = SearchSettings.given(settings)
     if (query is None) == (queries is None) or (queries is None) != (run is None):
         raise SettingsError(
             "a search takes one query, or a file of queries and a run file to write",

@@ -99,7 +99,7 @@ def sparsify(
     The folder `output` then holds table.md, table.tex, curve.tsv and curve.svg. Interrupted and run
     again, it goes on where it stopped.
     """
-    settings = SparsifySettings.given(settings, "sparsify")
+    settings = SparsifySettings.given(settings)
     _check(settings)
     problems = Problems(settings.problems)
     judgements = read_judgements(Path(qrels), problems)

@@ -62,7 +62,7 @@ def tune(
     The folder `output` then holds hybrid.json, which makes it something to search, table.md,
     weights.tsv with every point tried, and weights.svg.
     """
-    settings = TuneSettings.given(settings, "tune")
+    settings = TuneSettings.given(settings)
     parse_measure(settings.measure, "measure")
     fusions.check(settings.fusion, "fusion")
     problems = Problems(settings.problems)

@@ -57,7 +57,7 @@ def add(
 
     All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
     """
-    settings = AddSettings.given(settings, "add")
+    settings = AddSettings.given(settings)
     problems = Problems(settings.problems)
     source = open_corpus(corpus, problems)
     with IndexWriter(Path(index), job=source.fingerprint()) as writer:
@@ -102,7 +102,7 @@ def merge(index: str | Path, settings: MergeSettings | Mapping[str, Any] | None 
 
     An approximation can be built beside it, which an index in segments has no place for.
     """
-    settings = MergeSettings.given(settings, "merge")
+    settings = MergeSettings.given(settings)
     if settings.approximate is not None:
         check_approximate(settings.approximate, read_manifest(Path(index)).kind)
     with IndexWriter(Path(index)) as writer:

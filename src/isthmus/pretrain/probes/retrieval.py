@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.pretrain.probe import HeldOut, Probe, on_device, represent
+from isthmus.pretrain.probe import LEXICON_TERMS, HeldOut, Probe, on_device, represent
 from isthmus.pretrain.step import PretrainTask
 
 
@@ -20,7 +20,9 @@ class RetrievalSettings(Settings):
 
     query: Literal["auto", "title", "sentence"] = "auto"
     terms: int = Field(
-        256, ge=1, description="of a lexicon's weights, the largest, as an index keeps them"
+        LEXICON_TERMS,
+        ge=1,
+        description="of a lexicon's weights, the largest, as an index keeps them",
     )
 
 
