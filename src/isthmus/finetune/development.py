@@ -33,7 +33,7 @@ class DevelopmentSettings(Settings):
     )
     queries: int = Field(300, ge=1, description="drawn from the split")
     documents: int = Field(
-        5000, ge=1, description="drawn from the corpus, beside what the queries need"
+        2000, ge=0, description="drawn from the corpus, beside what the queries need"
     )
     bm25: int = Field(
         10, ge=0, description="each query's best by BM25, so that finding the right one is not easy"
@@ -131,7 +131,7 @@ def draw_development_set(
     found = [row[(row != NOTHING) & ~copies[row]] for row in best]
     needed = np.union1d(relevant, np.concatenate(found))
     others = generator.permutation(np.setdiff1d(np.flatnonzero(~copies), needed))
-    rows = np.union1d(needed, others[: max(0, settings.documents - len(needed))])
+    rows = np.union1d(needed, others[: settings.documents])
     own = [np.searchsorted(rows, np.union1d(*pair)) for pair in zip(positives, found, strict=True)]
     judgements = corpus.collection.judgements(split)
     return DevelopmentSet(queries, {query.id: judgements[query.id] for query in queries}, rows, own)
