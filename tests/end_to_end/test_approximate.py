@@ -86,6 +86,7 @@ def test_built_searched_lost_and_built_again(
     def answers() -> list[set[str]]:
         """What is found for each query, after it was compared with the exact answers."""
         file = tmp_path / "near.trec"
+        file.unlink(missing_ok=True)
         succeed("search", index, "--queries", queries, "--run", file, "--depth", "10", *near)
         found = read_run(file).rankings
         right = open_searcher(index).search(asked, 10)

@@ -20,7 +20,7 @@ def search(
     queries: Annotated[
         str | None, typer.Option(help="Instead: a file of queries (jsonl or tsv).")
     ] = None,
-    run: Annotated[str | None, typer.Option(help="And the TREC run file to write.")] = None,
+    run: Annotated[str | None, typer.Option(help="And the new TREC run file.")] = None,
     hybrid: Annotated[
         list[str] | None,
         typer.Option("--with", help="Another index to fuse with, BM25 say. Repeatable."),

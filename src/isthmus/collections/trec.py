@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -106,14 +106,8 @@ def write_run(path: str | Path, run: Run) -> None:
     below its predecessor in 32 bits is lowered by the least step. The file appears whole.
     """
     file = Path(path)
-    if file.exists() and not file.is_file():
-        raise OutputError(
-            f"{str(path)!r} is not a file that can be replaced",
-            where=str(path),
-            allowed="a new file, or a run file to replace",
-            remedy="name a file, such as run.trec",
-        )
-    tag = "_".join(run.name.split()) or "isthmus"
+    _refuse_other_than_files(file)
+    tag = _tag(run.name)
     partial = file.with_name(f".{file.name}.partial")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +117,58 @@ def write_run(path: str | Path, run: Run) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(file)
+
+
+class ExistingRun:
+    """A run file that is there already, held against what would be written in its place.
+
+    A search that is done again finds what it wrote; any other is refused as soon as it differs.
+    """
+
+    def __init__(self, path: str | Path, name: str) -> None:
+        self._file = Path(path)
+        _refuse_other_than_files(self._file)
+        self._tag = _tag(name)
+        self._compared = 0
+
+    def __bool__(self) -> bool:
+        return self._file.is_file() and self._file.stat().st_size > 0
+
+    def compare(self, rankings: Iterable[Ranking]) -> None:
+        """Refuses where the file does not go on with these rankings."""
+        expected = "".join(line for one in rankings for line in _run_lines(one, self._tag)).encode()
+        with self._file.open("rb") as stream:
+            stream.seek(self._compared)
+            if stream.read(len(expected)) != expected:
+                self._refuse()
+        self._compared += len(expected)
+
+    def finish(self) -> None:
+        """Refuses where the file goes on after what was compared."""
+        if self._compared < self._file.stat().st_size:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        raise OutputError(
+            f"{str(self._file)!r} already holds another run",
+            where="--run",
+            allowed="a file that does not exist yet, is empty, or holds the same run",
+            remedy="choose another --run, or remove the file to start anew",
+        )
+
+
+def _tag(name: str) -> str:
+    return "_".join(name.split()) or "isthmus"
+
+
+def _refuse_other_than_files(file: Path) -> None:
+    if file.exists() and not file.is_file():
+        raise OutputError(
+            f"{str(file)!r} is not a file that can be replaced",
+            where=str(file),
+            allowed="a new file, or a run file to replace",
+            remedy="name a file, such as run.trec",
+        )
 
 
 def _judgement_lines(file: Path, problems: Problems) -> Iterator[tuple[str, str, str, int]]:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from isthmus.cluster import ClusterSettings, connected
 from isthmus.collections import Problems, read_queries, write_run
+from isthmus.collections.trec import ExistingRun
 from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
 from isthmus.progress import Bar, notice
@@ -66,7 +67,10 @@ def search(
     run: str | Path | None = None,
     settings: SearchSettings | Mapping[str, Any] | None = None,
 ) -> list[Hit] | Path:
-    """The hits of one query, or the run file written for a file of queries."""
+    """The hits of one query, or the run file written for a file of queries.
+
+    A file that holds another run is refused and left as it is.
+    """
     settings = SearchSettings.given(settings)
     if (query is None) == (queries is None) or (queries is None) != (run is None):
         raise SettingsError(
@@ -76,24 +80,28 @@ def search(
             remedy="give one of the two",
         )
     with connected(settings.cluster):
-        return _search(index, query, queries, run, settings)
+        if query is not None:
+            return _search_one(index, query, settings)
+        assert queries is not None
+        assert run is not None
+        return _search_many(index, queries, Path(run), settings)
 
 
-def _search(
-    index: str | Path,
-    query: str | None,
-    queries: str | Path | None,
-    run: str | Path | None,
-    settings: SearchSettings,
-) -> list[Hit] | Path:
-    problems = Problems(settings.problems)
-    asked = None if queries is None else list(read_queries(queries, problems))
+def _search_one(index: str | Path, query: str, settings: SearchSettings) -> list[Hit]:
     searcher = _searcher(index, settings)
-    if query is not None:
-        (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
-        return hits(searcher, ranking, query)
-    assert asked is not None
-    assert run is not None
+    problems = Problems(settings.problems)
+    (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
+    return hits(searcher, ranking, query)
+
+
+def _search_many(
+    index: str | Path, queries: str | Path, run: Path, settings: SearchSettings
+) -> Path:
+    tag = settings.tag or run.stem
+    existing = ExistingRun(run, tag)
+    problems = Problems(settings.problems)
+    asked = list(read_queries(queries, problems))
+    searcher = _searcher(index, settings)
     rankings: dict[str, Ranking] = {}
     at_once = _QUERIES_AT_ONCE
     if settings.rerank is not None:  # slow enough that one wants to see it move
@@ -101,13 +109,19 @@ def _search(
     with Bar("searching", len(asked), "queries") as bar:
         for first in range(0, len(asked), at_once):
             batch = asked[first : first + at_once]
-            for ranking in searcher.search(batch, settings.depth or 1000, problems):
-                rankings[ranking.query_id] = ranking
+            found = searcher.search(batch, settings.depth or 1000, problems)
+            if existing:
+                existing.compare(found)
+            rankings |= {ranking.query_id: ranking for ranking in found}
             bar.advance(len(batch))
-    write_run(Path(run), Run(settings.tag or Path(run).stem, rankings))
+    if existing:
+        existing.finish()
+        notice(f"{run} already holds this run; nothing to do")
+    else:
+        write_run(run, Run(tag, rankings))
     if problems.counts:
         notice(problems.summary())
-    return Path(run)
+    return run
 
 
 def _searcher(index: str | Path, settings: SearchSettings) -> Component:

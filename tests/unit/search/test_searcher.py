@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from isthmus.search import (
     index,
     open_searcher,
     search,
+    searching,
 )
 from isthmus.search.searching import snippet
 
@@ -115,6 +117,61 @@ def test_verb_for_a_file_of_queries(bm25: Searcher, tmp_path: Path) -> None:
     assert run.name == "mine"
     assert run.rankings["q1"].document_ids == ("d0", "d2")
     assert set(run.rankings) == {"q1", "q3"}
+
+
+def test_a_run_file_of_another_search_stays(
+    bm25: Searcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index, run, queries = tmp_path / "bm25", tmp_path / "out.trec", tmp_path / "queries.tsv"
+    queries.write_text("q1\triver\nq2\tsnow\n")
+    run.write_text("")  # as mktemp makes it: nothing to lose
+    search(index, queries=queries, run=run)
+    first = run.read_text()
+    assert len(first.splitlines()) == 3
+    capsys.readouterr()
+    before = run.stat()
+    assert search(index, queries=queries, run=run) == run
+    assert "already holds this run; nothing to do" in capsys.readouterr().err
+    assert run.stat() == before
+    rows = first.splitlines(keepends=True)
+    for other in (
+        first.replace("Q0 d2", "Q0 d9"),
+        "".join(rows[:-1]),
+        "".join([*rows, rows[-1].replace("q2", "q3")]),
+        first.removesuffix("\n") + "\0",
+    ):
+        run.write_text(other)
+        with pytest.raises(OutputError, match="already holds another run") as caught:
+            search(index, queries=queries, run=run)
+        assert caught.value.where == "--run"
+        assert run.read_text() == other
+
+
+def test_a_run_is_compared_batch_by_batch(
+    bm25: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_QUERIES_AT_ONCE", 1)
+    queries, run = tmp_path / "queries.tsv", tmp_path / "out.trec"
+    queries.write_text("q1\triver\nq2\tsnow\nq3\triver\n")
+    search(tmp_path / "bm25", queries=queries, run=run)
+    search(tmp_path / "bm25", queries=queries, run=run)
+    run.write_text(run.read_text().replace("q1 Q0 d2", "q1 Q0 d3"))
+    asked = []
+    plain = Searcher.search
+
+    def watched(searcher: Searcher, queries: list[Query], *more: Any) -> list[Ranking]:
+        asked.append(queries)
+        return plain(searcher, queries, *more)
+
+    monkeypatch.setattr(Searcher, "search", watched)
+    with pytest.raises(OutputError, match="already holds another run"):
+        search(tmp_path / "bm25", queries=queries, run=run)
+    assert len(asked) == 1
+
+
+def test_a_folder_is_no_run_file(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="is not a file"):
+        search("no-index", queries="no-queries", run=tmp_path)
 
 
 def test_verb_needs_one_of_the_two(bm25: Searcher, tmp_path: Path) -> None:
