@@ -23,6 +23,7 @@ from isthmus.finetune.settings import FinetuneSettings
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.search import (
     AddSettings,
+    DeleteSettings,
     ExportSettings,
     IndexSettings,
     MergeSettings,
@@ -45,6 +46,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "finetune": FinetuneSettings,
     "index": IndexSettings,
     "add": AddSettings,
+    "delete": DeleteSettings,
     "merge": MergeSettings,
     "search": SearchSettings,
     "tune": TuneSettings,

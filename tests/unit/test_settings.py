@@ -236,6 +236,7 @@ def test_every_function_with_settings_takes_a_mapping(tmp_path: Path) -> None:
         lambda settings: search.search(nowhere, "snow", settings=settings),
         lambda settings: search.index(nowhere, nowhere, settings=settings),
         lambda settings: search.add(nowhere, nowhere, settings),
+        lambda settings: search.delete(nowhere, ["d"], settings=settings),
         lambda settings: search.merge(nowhere, settings),
         lambda settings: search.export(nowhere, "anserini", nowhere, settings=settings),
         lambda settings: search.parity(nowhere, "anserini", nowhere, nowhere, settings=settings),

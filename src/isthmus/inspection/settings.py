@@ -19,6 +19,7 @@ VERBS = {
     "finetune": "isthmus.finetune.settings:FinetuneSettings",
     "index": "isthmus.search:IndexSettings",
     "add": "isthmus.search:AddSettings",
+    "delete": "isthmus.search:DeleteSettings",
     "merge": "isthmus.search:MergeSettings",
     "search": "isthmus.search:SearchSettings",
     "tune": "isthmus.search:TuneSettings",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from isthmus.search.tuning import TuneSettings, Tuning, tune
     from isthmus.search.updating import (
         AddSettings,
+        DeleteSettings,
         MergeSettings,
         Writer,
         add,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddSettings",
+    "DeleteSettings",
     "ExportSettings",
     "Hit",
     "HybridSearcher",
@@ -63,6 +65,7 @@ __all__ = [
 
 _HOMES = {
     "AddSettings": "updating",
+    "DeleteSettings": "updating",
     "ExportSettings": "exporting",
     "Hit": "searching",
     "HybridSearcher": "hybrid",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
 
 _BLOCK = 1024
+_NAMED = 5  # of the ids that are not in the index
 
 
 class AddSettings(Settings):
@@ -37,6 +38,16 @@ class AddSettings(Settings):
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
     block_size: int = Field(_BLOCK, ge=1, description="documents between two recorded steps")
     problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
+
+
+class DeleteSettings(Settings):
+    """What is done about ids that no document has."""
+
+    verb = "delete"
+
+    problems: Literal["refuse", "skip"] = Field(
+        "refuse", description="what to do when some ids are not in the index"
+    )
 
 
 class MergeSettings(Settings):
@@ -77,11 +88,21 @@ def add(
     return update
 
 
-def delete(index: str | Path, ids: Iterable[str] = (), file: str | Path | None = None) -> Update:
-    """What deleting the documents of these ids, and of those in a file, a line each, changed."""
-    unwanted = set(ids)
+def delete(
+    index: str | Path,
+    ids: Iterable[str] = (),
+    file: str | Path | None = None,
+    settings: DeleteSettings | Mapping[str, Any] | None = None,
+) -> Update:
+    """What deleting the documents of these ids, and of those in a file, a line each, changed.
+
+    Where one of them is not in the index, nothing is deleted, unless such ids are to be skipped.
+    """
+    settings = DeleteSettings.given(settings)
+    unwanted = dict.fromkeys(ids)  # in the order in which they were given
     if file is not None:
-        unwanted |= {line.strip() for _, line in lines(Path(file), Problems())} - {""}
+        found = (line.strip() for _, line in lines(Path(file), Problems()))
+        unwanted |= dict.fromkeys(line for line in found if line)
     if not unwanted:
         raise InputError(
             "there is no id of a document to delete",
@@ -90,11 +111,20 @@ def delete(index: str | Path, ids: Iterable[str] = (), file: str | Path | None =
             remedy="say which documents should go",
         )
     with IndexWriter(Path(index)) as writer:
+        if missing := writer.missing(unwanted):
+            named = ", ".join(map(repr, missing[:_NAMED])) + ", …" * (len(missing) > _NAMED)
+            told = f"{len(missing):,} of {len(unwanted):,} ids are not in the index: {named}"
+            if settings.problems == "refuse":
+                raise InputError(
+                    told,
+                    where=str(index),
+                    allowed="ids of documents in the index",
+                    remedy="nothing was deleted: correct the ids; or leave such cases out: --set "
+                    "problems=skip",
+                )
+            notice(told)
         writer.delete(unwanted)
-        update = writer.commit()
-    if update.deleted < len(unwanted):
-        notice(f"{len(unwanted) - update.deleted:,} of the ids were not in the index")
-    return update
+        return writer.commit()
 
 
 def merge(index: str | Path, settings: MergeSettings | Mapping[str, Any] | None = None) -> Update:

@@ -176,6 +176,18 @@ def test_an_update_says_what_it_changed(dense_folder: Path) -> None:
     assert contents(dense_folder)["d0"] == "new d0"
 
 
+def test_ids_that_are_missing(dense_folder: Path) -> None:
+    asked = ["nobody", "d0", "d7", "x", "y", "z"]
+    with IndexWriter(dense_folder) as opened:
+        assert opened.missing(asked) == ["nobody", "x", "y", "z"]
+        opened.add(*new("x", "y"))
+        opened.delete(["d0", "d7", "y"])
+        opened.add(*new("d7"))
+        assert opened.missing(asked) == ["nobody", "d0", "y", "z"]
+        opened.commit()
+        assert opened.missing(asked) == ["nobody", "d0", "y", "z"]
+
+
 def test_of_equal_ids_in_one_call_the_last_counts(dense_folder: Path) -> None:
     documents = [Document("x", "one"), Document("y", "two"), Document("x", "three")]
     with IndexWriter(dense_folder) as opened:

@@ -57,14 +57,33 @@ def test_what_is_added_is_found(folder: Path, more: str) -> None:
     ]
 
 
-def test_what_is_deleted_is_not_found(folder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_what_is_deleted_is_not_found(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text("d0\n\n  d4\n", encoding="utf-8")
-    update = delete(folder, ["d2", "nobody"], tmp_path / "ids")
+    update = delete(folder, ["d2"], tmp_path / "ids")
     assert (update.deleted, update.documents) == (3, 2)
-    assert "1 of the ids were not in the index" in " ".join(capsys.readouterr().err.split())
     assert found(folder, "river") == []
     with pytest.raises(InputError, match="no document 'd0'"):
         open_searcher(folder).documents(["d0"])
+
+
+def test_ids_that_are_not_there(
+    folder: Path, more: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(folder, more)
+    delete(folder, ["d9"])
+    told = "7 of 9 ids are not in the index: 'd9', 'n0', 'n1', 'n2', 'n3', …"
+    unwanted = ["d9", "d8", "d0", *(f"n{number}" for number in range(6))]
+    with pytest.raises(InputError) as refused:
+        delete(folder, unwanted)
+    assert refused.value.what == told
+    assert read_manifest(folder).documents == 6
+    assert "d0" in found(folder, "river")
+    capsys.readouterr()
+    assert delete(folder, unwanted, settings={"problems": "skip"}).documents == 4
+    assert told in capsys.readouterr().err
+    assert found(folder, "river") == ["d2"]
+    with pytest.raises(InputError, match="1 of 1 ids are not in the index: 'd0'"):
+        delete(folder, ["d0"])
 
 
 def test_a_merged_index_is_whole(folder: Path, more: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from threading import Event, RLock, Thread
 from types import TracebackType
@@ -141,6 +142,14 @@ class IndexWriter:
     def delete(self, ids: Iterable[str]) -> None:
         """Takes documents away; ids that are not there are nobody's."""
         self._pending.delete(ids)
+
+    def missing(self, ids: Collection[str]) -> list[str]:
+        """Those of these ids that no document has, as things would be after a commit."""
+        with self._state:
+            committed = (held.store.ids(held.rows(ids)) for held in self._held)
+            living = {*chain.from_iterable(committed)} - self._pending.removed
+        living |= self._pending.added
+        return [one for one in ids if one not in living]
 
     def commit(self) -> Update:
         """Makes all that was done since the last commit count, at once and for good.
