@@ -53,6 +53,8 @@ def evaluate(
         kept = _without_self(run) if settings.drop_self else run
         counts[run.name] = _count(run, kept, judged)
         _warn(run.name, counts[run.name], settings)
+        if not counts[run.name].judged_documents:
+            _warn_of_another_corpus(kept, judged)
         scores[run.name] = per_query(kept, judged, settings.measures)
     if problems.counts:
         notice(problems.summary())
@@ -134,14 +136,23 @@ def _warn(name: str, counts: RunCounts, settings: EvaluationSettings) -> None:
     """Says what a reader of the numbers should know, without refusing to compute them."""
     if counts.missing:
         notice(f"{name}: {counts.missing:,} judged queries have no results and score 0")
-    if not counts.judged_documents:
-        notice(f"{name}: not one retrieved document is judged: is it a run over another corpus?")
     for measure in settings.measures:
         cutoff = parse_measure(measure).params.get("cutoff", 0)
         if counts.depth < cutoff:
             notice(
                 f"{name}: {measure} looks deeper than the run's {counts.depth} results per query"
             )
+
+
+def _warn_of_another_corpus(run: Run, judged: Judgements) -> None:
+    # A poor system can do this on its own, with few queries: its zeros are measured all the same.
+    retrieved = {document for query in judged for document, _ in run.rankings.get(query, ())}
+    known = min(document for documents in judged.values() for document in documents)
+    looks = f" (ids such as {min(retrieved)!r})" if retrieved else ""
+    notice(
+        f"{run.name}: NOT ONE retrieved document{looks} is judged (ids such as {known!r}): is it a "
+        "run over another corpus?"
+    )
 
 
 def _fingerprint(nested: Any) -> str:

@@ -152,6 +152,9 @@ def _caption(report: Report) -> str:
             f"{_CORRECTIONS[settings.correction]} over {pairs} pairs per measure, "
             f"level {settings.alpha:g})."
         )
+    for system, counts in report.counts.items():
+        if not counts.judged_documents:
+            sentences.append(f"Not one document that {system} retrieved is judged.")
     if settings.drop_self:
         sentences.append("Results whose document is the query itself were dropped.")
     return " ".join(sentences)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.evaluation import EvaluationSettings, Report, evaluate, summarise
+from isthmus.evaluation import EvaluationSettings, Report, evaluate, report_table, summarise
 from isthmus.records import Ranking, Run
 
 JUDGEMENTS = {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}
@@ -117,10 +117,18 @@ def test_suspicious_runs_are_noticed_but_measured(monkeypatch: pytest.MonkeyPatc
     assert report.means["RR@10"]["strange"] == 0
     assert [line.partition(": ")[2] for line in noticed] == [
         "1 judged queries have no results and score 0",
-        "not one retrieved document is judged: is it a run over another corpus?",
         "RR@10 looks deeper than the run's 1 results per query",
         "R@5 looks deeper than the run's 1 results per query",
+        "NOT ONE retrieved document (ids such as 'x') is judged (ids such as 'd1'): "
+        "is it a run over another corpus?",
     ]
+    strange = "Not one document that strange retrieved is judged."
+    assert strange in report_table(report).caption
+    fair = evaluate([run_of("fair", {"q1": ["d1"]})], JUDGEMENTS, FAST)
+    assert "Not one" not in report_table(fair).caption
+    noticed.clear()
+    evaluate([Run("silent", {"q1": Ranking("q1")})], JUDGEMENTS, FAST)
+    assert "silent: NOT ONE retrieved document is judged (ids such as 'd1')" in "".join(noticed)
 
 
 def test_settings_read_yaml_lists_and_print_names_in_one_spelling() -> None:
