@@ -117,6 +117,24 @@ def test_all_zero_vectors_stop_with_the_reason_and_the_remedy(
     assert "Traceback" not in told
 
 
+def test_a_target_that_was_missed(commands: Any, small: list[str], tmp_path: Path) -> None:
+    command = ["finetune", "--recipe", "splade", *small, "--output", tmp_path / "out"]
+    targets = {"regularizers.flops.target.documents": 3, "regularizers.l1.target.queries": 1e4}
+    for name, value in targets.items():
+        command += ["--set", f"{name}={value}"]
+    told = " ".join(commands.succeed(*command).stderr.split())
+    results = json.loads((tmp_path / "out" / "isthmus.json").read_text(encoding="utf-8"))["results"]
+    reached = results["active_terms"]
+    for side, name in (("documents", "flops"), ("queries", "l1")):
+        # Without dropout and in few steps, the finished model is nearly the last that was logged.
+        assert reached[side] == pytest.approx(
+            log(tmp_path / "out")[-1][f"active_terms/{side}"], 0.2
+        )
+        setting = f"regularizers.{name}.target.{side}"
+        assert f"{side} have {reached[side]:,.1f} terms on average in the finished model" in told
+        assert f"{setting} = {targets[setting]:g} is MISSED: train longer" in told
+
+
 def test_a_model_without_a_masked_lm_head(
     commands: Any, small: list[str], model: Path, tmp_path: Path
 ) -> None:

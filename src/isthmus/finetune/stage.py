@@ -19,7 +19,7 @@ from isthmus.encoders.loading import known_settings
 from isthmus.encoders.query_terms import QUERY_TERMS_FILE
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError, choices
-from isthmus.finetune.active_terms import StopWhenEmpty
+from isthmus.finetune.active_terms import ACTIVE_TERMS, StopWhenEmpty
 from isthmus.finetune.development import (
     check_development,
     development_split,
@@ -43,6 +43,7 @@ from isthmus.finetune.reranker import CrossEncoderTask, CrossExamples
 from isthmus.finetune.settings import FOREIGN, FinetuneSettings
 from isthmus.finetune.start_terms import start_with
 from isthmus.finetune.steering import Steer
+from isthmus.finetune.target_check import check_targets
 from isthmus.finetune.task import BiEncoderTask
 from isthmus.finetune.teacher_check import check_teacher
 from isthmus.finetune.teaching import Teacher, taught_scores, teacher_source
@@ -150,6 +151,8 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             results["development"] = development.take_best(trainer)
         if checked is not None:
             results["teacher"] = checked
+        if isinstance(task, BiEncoderTask) and (active := check_targets(task, examples, trainer)):
+            results[ACTIVE_TERMS] = active
         with writing(final):
             task.save(final)
         seconds = time.monotonic() - began

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -103,19 +103,8 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
     def _measured(self) -> dict[str, float]:
         values: list[dict[str, float]] = [{}]
         if self.trainer.is_world_process_zero():
-            task, arguments = self.trainer.task, self.trainer.args
-            was_training = task.training
-            task.eval()
-            with (
-                torch.no_grad(),
-                torch.autocast(arguments.device.type, torch.bfloat16, enabled=arguments.bf16),
-                # Compiling once more, for a look, takes longer than the look.
-                torch.compiler.set_stance("force_eager")
-                if self.trainer.compiled
-                else nullcontext(),
-            ):
+            with evaluating(self.trainer):
                 measured = self.measure()
-            task.train(was_training)
             values[0] = {f"{self.topic}/{name}": value for name, value in measured.items()}
         if self.trainer.args.world_size > 1:
             dist.broadcast_object_list(values, src=0)
@@ -133,6 +122,22 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
             with whole_folder(Path(self.trainer.args.output_dir) / BEST) as folder:
                 self.trainer.task.save(folder)
                 write_json(folder / f"{self.topic}.json", {"step": step, best.name: value})
+
+
+@contextmanager
+def evaluating(trainer: Trainer) -> Iterator[None]:
+    """Without dropout and gradients, in the precision of the training."""
+    task, arguments = trainer.task, trainer.args
+    was_training = task.training
+    task.eval()
+    with (
+        torch.no_grad(),
+        torch.autocast(arguments.device.type, torch.bfloat16, enabled=arguments.bf16),
+        # Compiling once more, for a look, takes longer than the look.
+        torch.compiler.set_stance("force_eager") if trainer.compiled else nullcontext(),
+    ):
+        yield
+    task.train(was_training)
 
 
 def _steps(given: float, steps: int) -> int:
