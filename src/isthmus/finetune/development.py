@@ -59,6 +59,11 @@ def check_development(settings: DevelopmentSettings | None, kind: str) -> None:
         )
 
 
+def is_test(split: str) -> bool:
+    """Whether a split is there, by its name, to measure by at the end."""
+    return split.lower().startswith("test")
+
+
 def development_split(
     settings: DevelopmentSettings | None, collection: Collection, trained: str
 ) -> str | None:
@@ -66,12 +71,16 @@ def development_split(
     if settings is None:
         return None
     splits = [split for split in collection.splits() if split != trained]
+    offered = [split for split in splits if not is_test(split)]
+    remedy = "--set development.split=NAME measures on another"
+    if not offered:
+        remedy = f"write judgements of other queries as qrels/{_USUAL[0]}.tsv"
     usual = " or ".join(_USUAL)
     found = settings.split or next((split for split in _USUAL if split in splits), None)
     if found is None and settings.patience is None:
         notice(
             f"no development measure: the collection has no split {usual}; the last model becomes "
-            "final (--set development.split=NAME measures on another)"
+            f"final ({remedy})"
         )
     elif found not in splits:
         what = f"development.split = {found!r} is no split of the collection"
@@ -82,8 +91,10 @@ def development_split(
         raise SettingsError(
             what,
             where="development.split",
-            allowed=choices(found or "", splits) if splits else "none: there is no other split",
-            remedy="--set development.split=NAME, or --set development=null",
+            allowed=choices(found or "", offered)
+            if offered
+            else "a split neither to train on nor to measure by; there is none",
+            remedy=f"{remedy}, or --set development=null",
         )
     return found
 

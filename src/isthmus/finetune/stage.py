@@ -24,6 +24,7 @@ from isthmus.finetune.development import (
     check_development,
     development_split,
     draw_development_set,
+    is_test,
 )
 from isthmus.finetune.loss import Loss, losses
 from isthmus.finetune.measuring import Development
@@ -86,7 +87,7 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             notice(f"{output} is complete already")
             return final
         encoder = _encoder(name, settings)
-        _say_what_is_trained_on(settings.split)
+        _say_what_is_no_test_any_more(settings.split, measured_on)
         _say_what_changes(settings)
         source = f"{fingerprint} {settings.problems}"
         serialised = encoder.tokenizer.serialised
@@ -301,8 +302,8 @@ def check_split(collection: Collection, settings: FinetuneSettings) -> None:
     splits = collection.splits()
     if settings.split in splits:
         return
-    others = [split for split in splits if not _measures(split)]
-    kept = ", ".join(split for split in splits if _measures(split))
+    others = [split for split in splits if not is_test(split)]
+    kept = ", ".join(split for split in splits if is_test(split))
     raise InputError(
         f"the collection has no split {settings.split!r}",
         where=f"{settings.collection}, split",
@@ -315,15 +316,17 @@ def check_split(collection: Collection, settings: FinetuneSettings) -> None:
     )
 
 
-def _measures(split: str) -> bool:
-    return split.lower().startswith("test")
-
-
-def _say_what_is_trained_on(split: str) -> None:
-    if _measures(split):
+def _say_what_is_no_test_any_more(trained: str, chosen_by: str | None) -> None:
+    if is_test(trained):
         notice(
-            f"training on the split {split!r}: what is measured on it afterwards says nothing "
+            f"training on the split {trained!r}: what is measured on it afterwards says nothing "
             "about other queries (a split of its own to train on: docs/how-to/own-corpus.md)"
+        )
+    if chosen_by is not None and is_test(chosen_by):
+        notice(
+            f"development.split = {chosen_by!r}: the model is chosen by these queries, so what is "
+            "measured on them afterwards is NO TEST (judgements of other queries, as "
+            "qrels/dev.tsv, leave it one)"
         )
 
 

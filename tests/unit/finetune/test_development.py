@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -483,7 +484,31 @@ def test_the_usual_splits_are_found_and_a_missing_one_is_told(
     assert chosen("train", "dev", wanted=None) is None
     assert capsys.readouterr().err == ""
     assert chosen("train", "test") is None
-    assert "no split dev or validation" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no split dev or validation" in told
+    assert "qrels/dev.tsv" in told
+    assert chosen("train", "test", "mine") is None
+    assert "development.split=NAME" in capsys.readouterr().err
     with pytest.raises(SettingsError, match="patience has nothing to watch") as caught:
-        chosen("train", "test", wanted=DevelopmentSettings(patience=2))
-    assert caught.value.allowed == "test"
+        chosen("train", "Test-2", "mine", wanted=DevelopmentSettings(patience=2))
+    assert caught.value.allowed == "mine"
+
+
+def test_a_test_split_is_never_offered() -> None:
+    for wanted in (DevelopmentSettings(patience=2), DevelopmentSettings(split="tset")):
+        with pytest.raises(SettingsError) as caught:
+            development_split(wanted, Splits("train", "test"), "train")  # type: ignore[arg-type]
+        assert "there is none" in caught.value.allowed
+        assert "qrels/dev.tsv" in caught.value.remedy
+        assert "test" not in caught.value.allowed + caught.value.remedy
+
+
+@pytest.mark.parametrize("split", ["test", "dev"])
+def test_a_model_chosen_by_the_test_split(
+    folder: Path, settings: Make, split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = shutil.copytree(folder, tmp_path / "own", ignore=shutil.ignore_patterns("cache"))
+    (own / "qrels" / "test.tsv").write_bytes((own / "qrels" / "dev.tsv").read_bytes())
+    run(settings(collection=str(own), development={"split": split}))
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("'test': the model is chosen by these queries" in told) == (split == "test")
