@@ -14,7 +14,14 @@ from rich.text import Text
 
 from isthmus.config import Recipe, shipped_recipes
 from isthmus.errors import SettingsError, choices
-from isthmus.inspection.settings import VERBS, Setting, settings_class, settings_in, settings_of
+from isthmus.inspection.settings import (
+    VERBS,
+    Setting,
+    load_class,
+    settings_class,
+    settings_in,
+    settings_of,
+)
 from isthmus.registry import Registry
 
 # By name, not by import: listing must not load what it lists.
@@ -32,6 +39,11 @@ _PARTS = {
     "fusion": "isthmus.search.fusion",
     "collection": "isthmus.collections.formats",
     "engine": "isthmus.indexes.engines",
+}
+# Of parts that are mere functions: what each of them takes in a recipe.
+_SHARED = {
+    "loss": "isthmus.finetune.loss:LossSettings",
+    "regularizer": "isthmus.finetune.regularization:RegularizerSettings",
 }
 
 _WIDE = 110  # columns from which on a row is a line, nearly always
@@ -120,7 +132,8 @@ def _one_part(name: str) -> Iterator[RenderableType]:
     for kind in _kinds(name):
         registry = Registry(_PARTS[kind], kind)
         yield Text(f"{kind} {name}: {registry.summary(name)}")
-        settings = getattr(registry.load(name), "Settings", None)
+        own = getattr(registry.load(name), "Settings", None)
+        settings = load_class(_SHARED[kind]) if kind in _SHARED else own
         if settings is not None and settings.model_fields:
             yield _settings_table(settings_in(settings))
 

@@ -70,7 +70,12 @@ def settings_class(verb: str) -> type[Settings]:
             allowed=choices(verb, VERBS, limit=len(VERBS)),
             remedy="isthmus list settings VERB",
         )
-    module, _, name = VERBS[verb].partition(":")
+    return load_class(VERBS[verb])
+
+
+def load_class(named: str) -> type[Settings]:
+    """The class that `MODULE:NAME` stands for."""
+    module, _, name = named.partition(":")
     found: type[Settings] = getattr(importlib.import_module(module), name)
     return found
 

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from isthmus.cli import app
 from isthmus.config import Recipe, find_recipe, shipped_recipes
 from isthmus.errors import SettingsError
+from isthmus.finetune.loss import LOSSES
+from isthmus.finetune.regularization import REGULARIZERS
 from isthmus.inspection.listing import listing
 
 
@@ -27,6 +29,21 @@ def test_a_part_with_its_settings() -> None:
     assert "view neighbours: Two neighbouring spans" in text
     assert "near, overlap, random, mixture" in text
     assert "most tokens of a span, special ones included" in text
+
+
+def rows(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_losses_and_regularizers_with_theirs() -> None:
+    for loss in LOSSES.names():
+        assert any(
+            row.startswith("weight 1.0 float (≥ 0): 0: computed") for row in rows(shown(loss))
+        )
+    for regularizer in REGULARIZERS.names():
+        told = rows(shown(regularizer))
+        assert "queries 0.0 float (≥ 0): weight on the queries' vectors" in told
+        assert any(row.startswith("target.documents null float or null (≥ 1)") for row in told)
 
 
 def test_a_name_of_two_parts_shows_both() -> None:
@@ -84,8 +101,8 @@ def test_recipes_by_verb_with_whole_names() -> None:
 
 
 def test_settings_of_a_verb_wide_and_narrow() -> None:
-    rows = [" ".join(line.split()) for line in shown("settings", "pretrain").splitlines()]
-    assert "training.learning_rate 5e-05 float (> 0): peak learning rate" in rows
+    told = rows(shown("settings", "pretrain"))
+    assert "training.learning_rate 5e-05 float (> 0): peak learning rate" in told
     lines = [line.rstrip() for line in shown("settings", "pretrain", width=80).splitlines()]
     place = lines.index("training.learning_rate = 5e-05")
     assert lines[place + 1] == "    float (> 0): peak learning rate"
