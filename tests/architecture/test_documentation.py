@@ -240,3 +240,17 @@ def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(LINK.findall((folder / "README.md").read_text(encoding="utf-8")))
     assert listed == {file.name for file in folder.glob("*.md")} - {"README.md"}
+
+
+def test_messages_name_no_page_that_a_wheel_does_not_hold() -> None:
+    found = []
+    for file in (ROOT / "src").rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            f"{file.relative_to(ROOT)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if "docs/" in node.value and id(node) not in documented
+        ]
+    assert not found

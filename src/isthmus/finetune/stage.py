@@ -312,7 +312,7 @@ def check_split(collection: Collection, settings: FinetuneSettings) -> None:
         else "a split to train on" + (f"; there is only {kept}, to measure by" if kept else ""),
         remedy=("--set split=NAME, or " if others else "")
         + f"write judgements to train on as qrels/{settings.split}.tsv, of other queries than "
-        "those you measure by (docs/how-to/own-corpus.md)",
+        "those you measure by",
     )
 
 
@@ -320,7 +320,8 @@ def _say_what_is_no_test_any_more(trained: str, chosen_by: str | None) -> None:
     if is_test(trained):
         notice(
             f"training on the split {trained!r}: what is measured on it afterwards says nothing "
-            "about other queries (a split of its own to train on: docs/how-to/own-corpus.md)"
+            "about other queries (judgements of some, whole queries, moved to qrels/train.tsv, "
+            "leave the others a test)"
         )
     if chosen_by is not None and is_test(chosen_by):
         notice(

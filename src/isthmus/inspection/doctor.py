@@ -175,8 +175,7 @@ def _collection(spec: str) -> list[Finding]:
                 f"there is no split 'train' to fine-tune on, only {', '.join(collection.splits())}"
                 if collection.splits()
                 else "there are no judgements to fine-tune on",
-                "write qrels/train.tsv to fine-tune, of other queries than those you measure by "
-                "(docs/how-to/own-corpus.md)",
+                "write qrels/train.tsv to fine-tune, of other queries than those you measure by",
             )
         )
     if problems.counts:
