@@ -14,6 +14,7 @@ from isthmus.finetune.finetune import again as finetune_again
 from isthmus.pretrain.pretrain import run as run_pretrain
 from isthmus.pretrain.recipe import PretrainSettings
 from isthmus.progress import notice
+from isthmus.search.exporting import INDEXES, ExportSettings, export
 from isthmus.search.indexing import IndexSettings, index
 
 
@@ -79,9 +80,24 @@ def _index(identity: Mapping[str, Any], folder: Path, output: str) -> None:
     index(identity["corpus"], output, identity["model"], settings)
 
 
+def _export(identity: Mapping[str, Any], folder: Path, output: str) -> None:
+    indexes = read_snapshot(folder).get("results", {}).get(INDEXES)
+    if not indexes:
+        raise InputError(
+            f"the export in {str(folder)!r} did not come to its end",
+            where=str(folder),
+            allowed="a finished export",
+            remedy="run the export again",
+        )
+    settings = ExportSettings.parse(identity["settings"], "snapshot")
+    first, second = (*indexes, None)[:2]
+    export(first, identity["engine"], output, second, settings)
+
+
 _VERBS: dict[str, Callable[[Mapping[str, Any], Path, str], None]] = {
     "pretrain": _pretrain,
     "finetune": _finetune,
     "index": _index,
+    "export": _export,
     "quickstart": _quickstart,
 }

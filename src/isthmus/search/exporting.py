@@ -18,6 +18,8 @@ from isthmus.indexes.engines import ENCODERS, Engine, engines
 from isthmus.indexes.manifest import Manifest
 from isthmus.progress import notice
 
+INDEXES = "indexes"  # where they lay, among the results
+
 
 class ExportSettings(Settings):
     """What the engine calls it, and how it searches dense vectors."""
@@ -47,7 +49,8 @@ def export(
     """
     settings = ExportSettings.given(settings)
     engine: Engine = engines.load(to, where="--to")(str(output), settings.name)
-    contents = Contents([Path(folder) for folder in (index, hybrid) if folder is not None])
+    indexes = [Path(folder) for folder in (index, hybrid) if folder is not None]
+    contents = Contents(indexes)
     surplus = [field for field in contents.manifests if field not in engine.fields]
     if surplus:
         raise MismatchError(
@@ -77,7 +80,8 @@ def export(
         notice(f"{folder} already holds this; nothing to do")
     else:
         engine.fill(contents, settings.approximate)
-        finish(folder, {"documents": len(contents)})
+        # Not what makes two exports the same: an index may move, and its fingerprint stays.
+        finish(folder, {"documents": len(contents), INDEXES: [str(one) for one in indexes]})
     return engine.following()
 
 
