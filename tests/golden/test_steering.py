@@ -51,14 +51,31 @@ def test_the_equation(actives: list[float]) -> None:
         assert steering.weight.item() == pytest.approx(expected, rel=1e-12)
 
 
+def test_what_an_index_holds_is_what_counts() -> None:
+    """By the definition: half of a change of the ratio, then the equation with it."""
+    steering = Steering(target=50.0, weight=0.02)
+    wanted, ratio, integral = 100.0, 1.0, math.log(0.02)
+    for active, measured in ((100.0, 0.4), (100.0, 0.4), (90.0, 0.5), (80.0, 0.0), (60.0, 1.5)):
+        steering.step(terms(active), steps=200)
+        wanted = max(50.0, wanted * math.exp(-GLIDE / 200))
+        error = min(max(ratio * active / wanted - 1, -1), 1)
+        integral += GAIN / 200 * error
+        assert steering.weight.item() == pytest.approx(math.exp(integral + error), rel=1e-12)
+        steering.compare(terms(measured))
+        ratio = math.sqrt(ratio * max(measured, 0.1))
+        assert steering.ratio.item() == pytest.approx(ratio, rel=1e-12)
+
+
 def test_restored_it_goes_on_as_if_never_interrupted() -> None:
     whole, resumed = Steering(50.0, 0.02), Steering(50.0, 0.02)
     for active in (900.0, 850.0, 700.0):
         whole.step(terms(active), steps=30)
+        whole.compare(terms(active / 1500))
     resumed.restore(json.loads(json.dumps(whole.state())))
     for active in (650.0, 500.0, 90.0, 20.0):
         for steering in (whole, resumed):
             steering.step(terms(active), steps=30)
+            steering.compare(terms(active / 800))
         assert resumed.weight == whole.weight
 
 
@@ -67,6 +84,7 @@ def test_a_device_is_never_asked() -> None:
     steering, active = Steering(50.0, 0.02), torch.empty((), device="meta")
     for _ in range(2):
         steering.step(active, steps=30)
+        steering.compare(active)
         assert steering.weight.device.type == "meta"
 
 

@@ -74,7 +74,11 @@ class Development:
             result |= {"step": look["step"], "value": look[self.name]}
             told += f"\nfinal: the best by {self.name}, step {look['step']:,}"
             if self._settled:
-                told += f", of those that are as sparse as asked for ({look[self.name]:.4f})"
+                first = math.ceil(self._settled * trainer.state.max_steps)
+                told += (
+                    f", of those from step {first:,} on ({look[self.name]:.4f}; earlier ones are "
+                    "not as sparse as they get)"
+                )
             if look["step"] == 0:
                 told += ": NOT TRAINED, the model was best before the first step"
         notice(told)

@@ -26,6 +26,7 @@ from isthmus.finetune.development import (
     draw_development_set,
     is_test,
 )
+from isthmus.finetune.indexed_terms import IndexedTerms
 from isthmus.finetune.loss import Loss, losses
 from isthmus.finetune.measuring import Development
 from isthmus.finetune.mining.audit import audit
@@ -140,9 +141,13 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             labelled, negatives, group, corpus, encoder.tokenizer, encoder.settings, taught
         )
     trainer = Trainer(task, examples, settings.training, output, description="fine-tune")
-    if settings.encoder == "sparse":
+    indexed = None
+    if isinstance(encoder, SparseEncoder):
         trainer.add_callback(StopWhenEmpty())
-        trainer.add_callback(Steer(task))
+        asked = labelled.queries if development is None else development.chosen.queries
+        texts = [query.text for query in asked]
+        indexed = IndexedTerms(encoder, examples, texts, settings.training.seed, trainer)
+        trainer.add_callback(Steer(task, indexed.ratios))
     if development is not None:
         development.watch(trainer, settled(sparse_by))
     history = trainer.fit()
@@ -152,7 +157,9 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             results["development"] = development.take_best(trainer)
         if checked is not None:
             results["teacher"] = checked
-        if isinstance(task, BiEncoderTask) and (active := check_targets(task, examples, trainer)):
+        if indexed is not None and isinstance(task, BiEncoderTask):
+            active = {side: float(terms) for side, terms in indexed().items()}
+            check_targets(task, active)
             results[ACTIVE_TERMS] = active
         with writing(final):
             task.save(final)
