@@ -31,7 +31,13 @@ class DevelopmentSettings(Settings):
         None,
         description=f"whose queries are asked; null: {' or '.join(_USUAL)}, where there is one",
     )
-    queries: int = Field(300, ge=1, description="drawn from the split")
+    held_out: float | None = Field(
+        None,
+        gt=0,
+        description="instead of a split: so many of the training queries, or below 1 that share "
+        "of them, which are then not trained on",
+    )
+    queries: int = Field(300, ge=1, description="drawn from the split, or from what is held out")
     documents: int = Field(
         2000, ge=0, description="drawn from the corpus, beside what the queries need"
     )
@@ -50,6 +56,14 @@ def check_development(settings: DevelopmentSettings | None, kind: str) -> None:
     if settings is None:
         return
     parse_measure(settings.measure, "development.measure")
+    if settings.held_out is not None and settings.split is not None:
+        raise SettingsError(
+            f"development.split = {settings.split!r} and development.held_out = "
+            f"{settings.held_out:g} each say whose queries are asked",
+            where="development",
+            allowed="one of the two",
+            remedy="leave development.held_out out, or --set development.split=null",
+        )
     if kind == "cross" and not settings.bm25:
         raise SettingsError(
             "development.bm25 = 0 leaves a cross-encoder nothing to rank but the right documents",
@@ -67,14 +81,19 @@ def is_test(split: str) -> bool:
 def development_split(
     settings: DevelopmentSettings | None, collection: Collection, trained: str
 ) -> str | None:
-    """The split to measure on; None, and a notice, where there is none and none was asked for."""
+    """The split to measure on; None, and a notice, where there is none and none was asked for.
+
+    That which is trained on, where some of its queries are held out.
+    """
     if settings is None:
         return None
+    if settings.held_out is not None:
+        return trained
     splits = [split for split in collection.splits() if split != trained]
     offered = [split for split in splits if not is_test(split)]
-    remedy = "--set development.split=NAME measures on another"
-    if not offered:
-        remedy = f"write judgements of other queries as qrels/{_USUAL[0]}.tsv"
+    remedy = "--set development.held_out=0.1 measures on a tenth of the training queries"
+    if offered:
+        remedy = f"--set development.split=NAME measures on another; {remedy}"
     usual = " or ".join(_USUAL)
     found = settings.split or next((split for split in _USUAL if split in splits), None)
     if found is None and settings.patience is None:

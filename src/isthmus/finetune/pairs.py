@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+import xxhash
 
 from isthmus.collections import Collection, Problems
 from isthmus.encoders.encoder import EncoderSettings, pad
-from isthmus.errors import InputError
+from isthmus.errors import InputError, SettingsError
 from isthmus.finetune.mining.candidates import Rows, Scores
 from isthmus.progress import notice
 from isthmus.records import Query
@@ -26,6 +27,14 @@ class LabelledQueries:
 
     queries: list[Query]
     positives: list[list[int]]
+
+    def some(self, numbers: npt.NDArray[np.integer]) -> LabelledQueries:
+        """Those of these numbers, in the order they are in here."""
+        chosen = np.sort(numbers).tolist()
+        return LabelledQueries(
+            [self.queries[number] for number in chosen],
+            [self.positives[number] for number in chosen],
+        )
 
 
 def labelled_queries(
@@ -79,11 +88,29 @@ def drawn_queries(labelled: LabelledQueries, wanted: float | None, seed: int) ->
     count = max(1, round(wanted * total)) if wanted < 1 else int(wanted)
     if count > total:
         notice(f"queries = {count:,}, but the split has {total:,}: all are trained on")
-    drawn = np.sort(np.random.default_rng([seed, 3]).permutation(total)[:count])
-    return LabelledQueries(
-        [labelled.queries[number] for number in drawn],
-        [labelled.positives[number] for number in drawn],
-    )
+    return labelled.some(np.random.default_rng([seed, 3]).permutation(total)[:count])
+
+
+def held_out_queries(
+    labelled: LabelledQueries, wanted: float
+) -> tuple[LabelledQueries, LabelledQueries]:
+    """Queries to train on, and as many others as are wanted, or that share of them.
+
+    By their ids alone: every stage of a pipeline, whatever its seed, holds out the same.
+    """
+    total = len(labelled.queries)
+    count = max(1, round(wanted * total)) if wanted < 1 else int(wanted)
+    if count >= total:
+        raise SettingsError(
+            f"development.held_out = {wanted:g} leaves none of {total:,} queries to train on",
+            where="development.held_out",
+            allowed=f"less than {total:,}, or a share below 1",
+            remedy="--set development.held_out=0.1",
+        )
+    hashes = [xxhash.xxh3_64_intdigest(query.id.encode()) for query in labelled.queries]
+    order = np.argsort(np.array(hashes, dtype=np.uint64), kind="stable")
+    notice(f"{count:,} of {total:,} training queries are held out to measure by")
+    return labelled.some(order[count:]), labelled.some(order[:count])
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from isthmus.finetune.pairs import (
     LabelledQueries,
     PairExamples,
     drawn_queries,
+    held_out_queries,
     labelled_queries,
 )
 from isthmus.finetune.references import references, with_folders
@@ -97,13 +98,17 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             start_with(encoder, corpus, settings.start_terms, settings.training.seed)
         remembered = corpus.remember(problems.summary())
         labelled = labelled_queries(collection, settings.split, corpus, problems)
+        held_out = None
+        if settings.development is not None and settings.development.held_out is not None:
+            labelled, held_out = held_out_queries(labelled, settings.development.held_out)
         labelled = drawn_queries(labelled, settings.queries, settings.training.seed)
         searched = TrainingCorpus(
             settings.collection, collection, source, corpus, settings.titles, settings.problems
         )
         development = None
         if measured_on is not None and settings.development is not None:
-            held_out = labelled_queries(collection, measured_on, corpus, problems)
+            if held_out is None:
+                held_out = labelled_queries(collection, measured_on, corpus, problems)
             seed = settings.training.seed
             drawn = draw_development_set(
                 searched, measured_on, held_out, settings.development, seed
@@ -330,7 +335,7 @@ def _say_what_is_no_test_any_more(trained: str, chosen_by: str | None) -> None:
             "about other queries (judgements of some, whole queries, moved to qrels/train.tsv, "
             "leave the others a test)"
         )
-    if chosen_by is not None and is_test(chosen_by):
+    if chosen_by is not None and chosen_by != trained and is_test(chosen_by):
         notice(
             f"development.split = {chosen_by!r}: the model is chosen by these queries, so what is "
             "measured on them afterwards is NO TEST (judgements of other queries, as "

@@ -21,6 +21,7 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
+from isthmus.finetune import stage
 from isthmus.finetune.development import (
     DevelopmentSet,
     DevelopmentSettings,
@@ -486,7 +487,7 @@ def test_the_usual_splits_are_found_and_a_missing_one_is_told(
     assert chosen("train", "test") is None
     told = capsys.readouterr().err
     assert "no split dev or validation" in told
-    assert "qrels/dev.tsv" in told
+    assert "development.held_out=0.1" in told
     assert chosen("train", "test", "mine") is None
     assert "development.split=NAME" in capsys.readouterr().err
     with pytest.raises(SettingsError, match="patience has nothing to watch") as caught:
@@ -499,7 +500,7 @@ def test_a_test_split_is_never_offered() -> None:
         with pytest.raises(SettingsError) as caught:
             development_split(wanted, Splits("train", "test"), "train")  # type: ignore[arg-type]
         assert "there is none" in caught.value.allowed
-        assert "qrels/dev.tsv" in caught.value.remedy
+        assert "development.held_out=0.1" in caught.value.remedy
         assert "test" not in caught.value.allowed + caught.value.remedy
 
 
@@ -512,3 +513,42 @@ def test_a_model_chosen_by_the_test_split(
     run(settings(collection=str(own), development={"split": split}))
     told = " ".join(capsys.readouterr().err.split())
     assert ("'test': the model is chosen by these queries" in told) == (split == "test")
+
+
+def test_held_out_queries_are_measured_by_and_not_trained_on(
+    folder: Path, settings: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    own = shutil.copytree(folder, tmp_path / "own", ignore=shutil.ignore_patterns("cache"))
+    (own / "qrels" / "dev.tsv").unlink()
+    lines = (own / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    everyone = {line.split("\t")[0] for line in lines}
+    asked, trained = [], []
+    draw, examples = stage.draw_development_set, stage.PairExamples
+
+    def drawn(*given: Any) -> DevelopmentSet:
+        asked.append({query.id for query in given[2].queries})
+        return draw(*given)
+
+    def made(labelled: LabelledQueries, *more: Any) -> Any:
+        trained.append({query.id for query in labelled.queries})
+        return examples(labelled, *more)
+
+    monkeypatch.setattr(stage, "draw_development_set", drawn)
+    monkeypatch.setattr(stage, "PairExamples", made)
+    for seed in (1, 2):
+        change = {"development": {"held_out": 0.2}, "training": {"seed": seed}}
+        run(settings(f"run{seed}", collection=str(own), **change))
+        assert results(tmp_path / f"run{seed}")["development"]["queries"] == len(asked[-1])
+    assert "training queries are held out to measure by" in capsys.readouterr().err
+    assert asked[0] == asked[1], "whatever the seed"
+    assert len(asked[0]) == round(0.2 * len(everyone))
+    assert asked[0] | trained[0] == everyone
+    assert not asked[0] & trained[0]
+
+
+def test_held_out_or_a_split(settings: Make) -> None:
+    with pytest.raises(SettingsError, match="each say whose queries"):
+        run(settings(development={"held_out": 0.1, "split": "dev"}))
+    with pytest.raises(SettingsError, match="leaves none of"):
+        run(settings(development={"held_out": 100000}))
