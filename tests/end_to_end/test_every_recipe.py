@@ -315,11 +315,26 @@ def test_the_same_recipe_goes_on_with_the_decoder(
     assert ended < 0.9 * began
 
 
+def test_another_recipe_goes_on_with_the_same_decoder(
+    go_on: Callable[..., str], earlier: Path, tmp_path: Path
+) -> None:
+    said = go_on("cotmae", tmp_path / "later", "view.span=32")
+    file = earlier / "final" / PARTS_FILE
+    assert f"the decoder goes on from {file}" in said
+    assert f"the bottleneck in {file} is left behind" in said
+    assert "starts anew" not in said
+    before, after = load_file(file), load_file(tmp_path / "later" / "final" / PARTS_FILE)
+    kept = {name: value for name, value in before.items() if name.startswith("decoder.")}
+    torch.testing.assert_close(after, kept, rtol=0, atol=1e-6)
+
+
 def test_another_decoder_starts_anew_and_says_so(
     go_on: Callable[..., str], earlier: Path, tmp_path: Path
 ) -> None:
     said = go_on("cdmae", tmp_path / "one-layer", "decoder.layers=1")
-    assert f"{earlier / 'final' / PARTS_FILE} holds a decoder of another shape" in said
+    file = earlier / "final" / PARTS_FILE
+    assert f"the bottleneck goes on from {file}" in said
+    assert f"the decoder starts anew: that in {file} has another shape" in said
     fresh = load_file(tmp_path / "one-layer" / "final" / PARTS_FILE)
     norms = [value for name, value in fresh.items() if name.endswith("norm.weight")]
     assert norms

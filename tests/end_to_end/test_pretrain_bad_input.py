@@ -68,6 +68,20 @@ def write_corpus(file: Path, texts: Sequence[str]) -> Path:
     return file
 
 
+@pytest.fixture
+def unread(collection: Path, tmp_path: Path) -> Path:
+    """A corpus that is refused as soon as anyone reads it: for what must be refused before."""
+    texts = (collection / "corpus.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "unread.jsonl").write_text("no JSON\n" + texts, encoding="utf-8")
+    return tmp_path / "unread.jsonl"
+
+
+def test_the_corpus_that_nobody_may_read(
+    refuses: Refuses, pretrain: Pretrain, unread: Path
+) -> None:
+    assert f"{unread}:1" in refuses(pretrain("cdmae", corpus=unread))
+
+
 def test_no_document_is_longer_than_one_token(
     refuses: Refuses, commands: Any, pretrain: Pretrain, tmp_path: Path
 ) -> None:
@@ -132,16 +146,37 @@ def test_simlm_with_a_generator_that_is_not_there(
     assert "where:   corruption.generator" in message
 
 
+def test_simlm_with_a_generator_that_cannot_be_loaded(
+    refuses: Refuses, pretrain: Pretrain, model: Path, unread: Path, tmp_path: Path
+) -> None:
+    torn = tmp_path / "torn"
+    shutil.copytree(model / "final", torn)
+    (torn / "model.safetensors").unlink()
+    for what in (f"the model '{torn}' cannot be loaded", f"'{torn}' is a folder without a model"):
+        message = refuses(pretrain("simlm", f"corruption.generator={torn}", corpus=unread))
+        assert what in message
+        assert "where:   corruption.generator" in message
+        assert "allowed: a masked language model with the same tokenizer: a folder" in message
+        assert "--set corruption.generator=NAME" in message
+        (torn / "config.json").unlink(missing_ok=True)
+    start = ["corruption=uniform", "objectives={reconstruction: 1.0}"]
+    message = refuses(pretrain("simlm", *start, f"decoder_corruption.generator={torn}"))
+    assert "where:   decoder_corruption.generator" in message
+    message = refuses(pretrain("simlm", "corruption.generator=package:nothing"))
+    assert "where:   corruption.generator" in message
+
+
 def test_simlm_with_a_generator_that_cannot_fill_in(
-    refuses: Refuses, pretrain: Pretrain, model: Path, tmp_path: Path
+    refuses: Refuses, pretrain: Pretrain, model: Path, unread: Path, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"
     shutil.copytree(model / "final", bare)
     AutoModel.from_pretrained(bare).save_pretrained(bare)
-    message = refuses(pretrain("simlm", f"corruption.generator={bare}"))
+    message = refuses(pretrain("simlm", f"corruption.generator={bare}", corpus=unread))
     assert f"the generator '{bare}' has no masked-LM head" in message
     save_tiny(tmp_path / "other", new_tokenizer(["other words altogether"], 100))
-    message = refuses(pretrain("simlm", f"corruption.generator={tmp_path / 'other'}"))
+    other = f"corruption.generator={tmp_path / 'other'}"
+    message = refuses(pretrain("simlm", other, corpus=unread))
     assert "has another vocabulary than the model" in message
 
 
@@ -158,34 +193,40 @@ def save_tiny(folder: Path, tokenizer: Tokenizer, layers: int = 2) -> None:
 
 
 def test_a_decoder_deeper_than_it_can_copy_from(
-    refuses: Refuses, pretrain: Pretrain, model: Path, tmp_path: Path
+    refuses: Refuses, pretrain: Pretrain, model: Path, unread: Path, tmp_path: Path
 ) -> None:
-    message = refuses(pretrain("cotmae", "decoder.init=last", "decoder.layers=3"))
+    def refused(recipe: str, *changes: str, start: Path = model) -> str:
+        return refuses(pretrain(recipe, *changes, corpus=unread, start=start))
+
+    message = refused("cotmae", "decoder.init=last", "decoder.layers=3")
     assert "a decoder of 3 layers cannot be copied from the last layers" in message
     assert "of a backbone of 2" in message
     assert "where:   decoder.init" in message
-    message = refuses(pretrain("simlm", "decoder.layers=5", f"corruption.generator={model}"))
+    message = refused("simlm", "decoder.layers=5", f"corruption.generator={model}")
     assert "a decoder of 5 layers cannot be copied" in message
-    message = refuses(pretrain("cdmae", "decoder.init=[0]"))
+    message = refused("cdmae", "decoder.init=[0]")
     assert "a decoder of 2 layers cannot be copied from layers [0]" in message
-    message = refuses(pretrain("cdmae", "decoder.init=[1, 2]"))
+    message = refused("cdmae", "decoder.init=[1, 2]")
     assert "there is no layer 2 to copy" in message
     assert "allowed: layers 0 to 1" in message
-    message = refuses(pretrain("condenser", "decoder.from_layer=2"))
+    message = refused("condenser", "decoder.from_layer=2")
     assert "takes states after layer 2, the backbone has 2" in message
     save_tiny(tmp_path / "shallow", Tokenizer.load(str(model / "final")), layers=1)
-    message = refuses(pretrain("condenser", start=tmp_path / "shallow"))
+    message = refused("condenser", start=tmp_path / "shallow")
     assert "takes states after layer 0, the backbone has 1" in message
 
 
 def test_statistics_of_another_tokenizer(
-    refuses: Refuses, pretrain: Pretrain, tmp_path: Path
+    refuses: Refuses, pretrain: Pretrain, model: Path, unread: Path, tmp_path: Path
 ) -> None:
     other = new_tokenizer(["ba do ke li mu"] * 3, 100)
     corpus = tokenise([Document("1", "ba do ke li")], "s", other.serialised, cache=tmp_path / "c")
     counts = count_ngrams(corpus, other)
     for recipe, part in (("cdmae", "decoder_corruption"), ("bow-pmi", "corruption")):
-        message = refuses(pretrain(recipe, f"{part}.statistics={counts.folder}"))
+        masking = ["masking", "--corpus", unread, "--model", model, "--recipe", recipe]
+        masking += ["--set", f"{part}.statistics={counts.folder}"]
+        assert "were counted with another tokenizer" in refuses(masking)
+        message = refuses(pretrain(recipe, f"{part}.statistics={counts.folder}", corpus=unread))
         assert "the n-gram statistics were counted with another tokenizer" in message
         assert other.fingerprint in message
         assert str(counts.folder) in message

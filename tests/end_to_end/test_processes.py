@@ -140,10 +140,14 @@ def test_pretraining_with_decoders_and_pairs(
         one, two = (str(tmp_path / f"{recipe}-{count}") for count in ("one", "two"))
         commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
         jobs.append([*command, "--output", two, *split(_GLOBAL_BATCH // 2)])
+        if recipe == "cocondenser":  # and with another number of texts in each process
+            tokens = ["--set", "training.per_device_train_tokens=256"]
+            jobs.append([*command, "--output", str(tmp_path / "tokens"), *tokens])
     # All in one launch: starting processes takes longer than training.
     on_two_processes(commands, json.dumps(jobs), program=[__file__])
     for recipe in recipes:
         assert_same_training(tmp_path / f"{recipe}-one", tmp_path / f"{recipe}-two", steps)
+    assert (tmp_path / "tokens" / "final").is_dir()
 
 
 def test_finetuning(

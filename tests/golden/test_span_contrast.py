@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +22,8 @@ from isthmus.pretrain.objectives.span_contrast import (
 from isthmus.pretrain.vocabulary import Vocabulary
 
 PARTNER = [3, 4, 5, 0, 1, 2]
+# Documents of each process, two texts each: batches of so many tokens have unequal numbers of them.
+UNEQUAL = [(1, 3), (2, 1)]
 
 
 def vectors(rows: int = 6) -> torch.Tensor:
@@ -76,3 +83,53 @@ def test_one_document_alone_has_nothing_to_tell_apart() -> None:
     assert loss.item() == 0.0
     (found,) = torch.autograd.grad(loss, pair)
     assert not found.any()
+
+
+def test_processes_with_unequal_numbers_of_texts(
+    numerical_gradient: Callable[..., torch.Tensor], tmp_path: Path
+) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc_per_node", "2", __file__, str(tmp_path)]
+    ended = subprocess.run(torchrun, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    found = [json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2)]
+    for documents, *told in zip(UNEQUAL, *found, strict=True):
+        everyone = vectors(2 * sum(documents))
+        partner = dict(enumerate(partners(documents[0])))
+        start = len(partner)
+        partner |= {start + own: start + other for own, other in enumerate(partners(documents[1]))}
+
+        def expected(everyone: torch.Tensor = everyone, partner: Any = partner) -> float:
+            return plain(everyone, partner, 1.0)
+
+        assert told[0]["loss"] + told[1]["loss"] == pytest.approx(expected(), rel=1e-5)
+        gradient = torch.tensor(told[0]["gradient"] + told[1]["gradient"]).double()
+        numeric = numerical_gradient(expected, everyone)
+        torch.testing.assert_close(gradient, numeric, rtol=1e-4, atol=1e-5)
+
+
+def partners(documents: int) -> list[int]:
+    """Of each text the other one, where all first ones come before all second ones."""
+    return [*range(documents, 2 * documents), *range(documents)]
+
+
+def in_one_of_two_processes(folder: Path) -> None:
+    """Writes the losses and gradients that this process finds for its share of the texts."""
+    torch.distributed.init_process_group("gloo")
+    number = torch.distributed.get_rank()
+    told = []
+    for documents in UNEQUAL:
+        shares = [2 * share for share in documents]
+        own = torch.split(vectors(sum(shares)), shares)[number]
+        states = own[:, None].float().requires_grad_()
+        step = {"hidden_states": states, "partner": torch.tensor(partners(documents[number]))}
+        nothing: Any = None  # neither the backbone nor the vocabulary has a say
+        loss = SpanContrast(SpanContrastSettings())(step, nothing, nothing)[""]
+        (gradient,) = torch.autograd.grad(loss, states)
+        told.append({"loss": loss.item(), "gradient": gradient[:, 0].tolist()})
+    (folder / f"{number}.json").write_text(json.dumps(told))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    in_one_of_two_processes(Path(sys.argv[1]))

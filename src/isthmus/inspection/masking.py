@@ -126,6 +126,9 @@ def masking(
     )
     parts = assemble(settings)
     tokenizer = Tokenizer.load(model_folder(model))
+    for part in parts:
+        if isinstance(part, Importance):
+            part.statistics(tokenizer)  # refused before the corpus is read
     texts = open_corpus(corpus, Problems(settings.problems))
     tokenised = tokenise(
         texts.documents(),

@@ -31,7 +31,7 @@ def model_folder(name: str, where: str = "--model") -> str:
     isthmus stands for its folder `final`, anything else is taken as it is.
     """
     if name.startswith(_PACKAGE):
-        return str(_carried(name.removeprefix(_PACKAGE)))
+        return str(_carried(name.removeprefix(_PACKAGE), where))
     folder = Path(name)
     if (folder / SNAPSHOT).is_file() and not (folder / "config.json").is_file():
         if not is_complete(folder):
@@ -68,11 +68,11 @@ def model_fingerprint(folder: str) -> str | None:
 
 
 @lru_cache
-def _carried(package: str) -> Path:
+def _carried(package: str, where: str) -> Path:
     if package not in _CARRIED:
         raise SettingsError(
             f"no package {package!r} is known to carry an encoder",
-            where="--model",
+            where=where,
             allowed=choices(package, (f"{_PACKAGE}{name}" for name in _CARRIED)),
             remedy="choose one of these, or give a folder or hub name",
         )

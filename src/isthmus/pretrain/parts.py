@@ -3,7 +3,8 @@
     document -> view -> corruption -> backbone -> bottleneck -> decoder -> objectives
 
 A part names the fields of the step that it requires and those it provides. A recipe is checked
-when it is assembled, before weights or data are read. `build` then meets the backbone.
+when it is assembled, before weights or data are read. `build` then meets the backbone, before the
+corpus is read.
 
 A batch of N documents has N rows, or 2N where a view shows two texts of each (all first ones, then
 all second ones). Row r of a decoder rebuilds text r from the vector of row `partner[r]`: the same

@@ -86,6 +86,8 @@ def run(settings: PretrainSettings) -> Path:
         tokenizer, backbone = _start(settings, texts)
         say_what_changes(settings, parts)
         backbone.check_length(settings.max_length, "max_length")
+        # Parts refuse a model that they cannot work with: before the corpus is read.
+        task = PretrainTask(backbone, tokenizer, parts, settings.training.seed)
         # What is skipped changes the corpus, and what is refused must be refused again.
         source = f"{texts.fingerprint()} {settings.problems}"
         tokenised = tokenise(texts.documents(), source, tokenizer.serialised, settings.titles)
@@ -95,7 +97,6 @@ def run(settings: PretrainSettings) -> Path:
         columns: dict[str, Column] = {}
         for part in parts:
             columns |= part.columns(tokenised, tokenizer)
-    task = PretrainTask(backbone, tokenizer, parts, settings.training.seed)
     if settings.model is not None:
         task.continue_from(Path(model_folder(settings.model)))
     seed = settings.training.seed

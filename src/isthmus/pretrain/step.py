@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
+from isthmus.pretrain.continuing import alike, overwrite, stored, take_over
 from isthmus.pretrain.masking import label_places
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.recipe import Parts
 from isthmus.pretrain.vocabulary import Vocabulary
-from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Task
 
@@ -124,23 +123,21 @@ class PretrainTask(Task):
     def restore(self, folder: Path) -> None:
         """Loads what `save` wrote."""
         self.backbone.restore(folder)
-        if self._parts_state() and not self._load_parts(folder / PARTS_FILE):
+        wanted, found = self._parts_state(), stored(folder / PARTS_FILE)
+        if wanted and not alike(wanted, found):
             raise MismatchError(
                 "the checkpoint's decoder is not this recipe's",
                 where=str(folder / PARTS_FILE),
                 allowed="a checkpoint of the same recipe",
                 remedy="start anew in another --output",
             )
+        overwrite(wanted, found)
 
     def continue_from(self, folder: Path) -> None:
-        """Takes over the decoder of an earlier run, where it left one of the same shape."""
-        file = folder / PARTS_FILE
-        if not self._parts_state() or not file.is_file():
-            return
-        if self._load_parts(file):
-            notice(f"the decoder goes on from {file}")
-        else:
-            notice(f"{file} holds a decoder of another shape: this one starts anew")
+        """Takes over what an earlier run left of the same shape: bottleneck, decoder, its head."""
+        file, wanted = folder / PARTS_FILE, self._parts_state()
+        if wanted and file.is_file():
+            take_over(wanted, file)
 
     def _parts_state(self) -> dict[str, Tensor]:
         modules = {"bottleneck": self.bottleneck, "decoder": self.decoder}
@@ -150,21 +147,6 @@ class PretrainTask(Task):
             if module is not None
             for name, value in module.state_dict().items()
         }
-
-    def _load_parts(self, file: Path) -> bool:
-        """Whether the file held exactly these parts; nothing is loaded where it did not."""
-        wanted = self._parts_state()
-        if not file.is_file():
-            return False
-        with safe_open(file, framework="pt") as stored:
-            found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-        shapes = {name: value.shape for name, value in found.items()}
-        if shapes != {name: value.shape for name, value in wanted.items()}:
-            return False
-        with torch.no_grad():
-            for name, value in wanted.items():
-                value.copy_(found[name])
-        return True
 
 
 def _decayed(weight: float, decay_to: float | None, progress: float) -> float:

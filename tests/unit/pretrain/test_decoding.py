@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
-from isthmus.errors import MismatchError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.decoding import own_positions
 from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
@@ -37,11 +37,14 @@ def backbone() -> Backbone:
     return Backbone(BertForMaskedLM(config)).eval()
 
 
-def task(backbone: Backbone, seed: int = 0, **decoder: Any) -> PretrainTask:
+def task(
+    backbone: Backbone, seed: int = 0, bottleneck: str = "projected_cls", **decoder: Any
+) -> PretrainTask:
+    reads = "name" not in decoder  # what a corruption hides from it: the bidirectional one alone
     values = {
         "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform",
-        "bottleneck": "projected_cls", "decoder": {"name": "bidirectional", **decoder},
-        "decoder_corruption": {"name": "uniform", "rate": 0.5},
+        "bottleneck": bottleneck, "decoder": {"name": "bidirectional", **decoder},
+        "decoder_corruption": {"name": "uniform", "rate": 0.5} if reads else None,
         "objectives": {"masked_lm": 1.0, "reconstruction": 1.0},
     }  # fmt: skip
     parts = assemble(PretrainSettings.parse(values, where="test"))
@@ -143,27 +146,95 @@ def test_saved_and_restored_is_the_same(backbone: Backbone, tmp_path: Path) -> N
         assert torch.equal(value, saved[name]), name
 
 
-def test_another_recipes_checkpoint_is_refused_and_another_runs_decoder_left(
-    backbone: Backbone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_another_recipes_checkpoint_is_refused(backbone: Backbone, tmp_path: Path) -> None:
+    task(backbone, seed=1).save(tmp_path)
+    # Another shape, a part less and a part more.
+    others: list[dict[str, Any]] = [{"layers": 2}, {"bottleneck": "cls"}, {"head": "own"}]
+    for change in others:
+        with pytest.raises(MismatchError, match="decoder is not this recipe's") as caught:
+            task(backbone, seed=2, **change).restore(tmp_path)
+        assert caught.value.where == str(tmp_path / PARTS_FILE)
+    (tmp_path / PARTS_FILE).write_bytes(b"torn")
+    with pytest.raises(InputError, match="cannot be read") as unreadable:
+        task(backbone, seed=2).continue_from(tmp_path)
+    assert unreadable.value.where == str(tmp_path / PARTS_FILE)
+
+
+BOTTLENECK, STACK, HEAD = "bottleneck.", "decoder.stack.", "decoder.own_head."
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "taken", "said"),
+    [
+        (
+            {"head": "own"},
+            {"head": "own"},
+            (BOTTLENECK, STACK, HEAD),
+            ["bottleneck goes on", "decoder goes on", "decoder's head goes on"],
+        ),
+        (
+            {},
+            {"bottleneck": "cls"},
+            (STACK,),
+            ["decoder goes on", "bottleneck in FILE is left behind: this recipe has none"],
+        ),
+        (
+            {"bottleneck": "cls"},
+            {"head": "own"},
+            (STACK,),
+            [
+                "bottleneck starts anew: FILE holds none",
+                "decoder goes on",
+                "decoder's head starts anew: FILE holds none",
+            ],
+        ),
+        (
+            {"head": "own"},
+            {"layers": 2, "head": "own"},
+            (BOTTLENECK, HEAD),
+            [
+                "bottleneck goes on",
+                "decoder starts anew: that in FILE has another shape",
+                "decoder's head goes on",
+            ],
+        ),
+        (
+            {},
+            {"name": "condenser", "layers": 1, "from_layer": 1},
+            (BOTTLENECK,),
+            [
+                "bottleneck goes on",
+                "decoder starts anew: that in FILE is bidirectional, this one condenser",
+            ],
+        ),
+    ],
+    ids=["same", "other-bottleneck", "more", "deeper", "other-decoder"],
+)
+def test_an_earlier_run_is_continued_part_by_part(
+    earlier: dict[str, Any],
+    later: dict[str, Any],
+    taken: tuple[str, ...],
+    said: list[str],
+    backbone: Backbone,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = task(backbone, seed=1)
+    made = task(backbone, seed=1, **earlier)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1)
     made.save(tmp_path)
-    deeper = task(backbone, seed=2, layers=2)
-    before = {name: value.clone() for name, value in deeper.state_dict().items()}
-    with pytest.raises(MismatchError, match="decoder is not this recipe's") as caught:
-        deeper.restore(tmp_path)
-    assert caught.value.where == str(tmp_path / PARTS_FILE)
-    deeper = task(backbone, seed=2, layers=2)
-    deeper.continue_from(tmp_path)
-    assert all(torch.equal(value, before[name]) for name, value in deeper.state_dict().items())
-    assert "another shape" in "".join(capsys.readouterr())
-    alike = task(backbone, seed=2)
-    alike.continue_from(tmp_path)
-    saved = made.state_dict()
-    for name, value in alike.state_dict().items():
-        if name.startswith(("decoder", "bottleneck")):
-            assert torch.equal(value, saved[name])
-    assert "goes on from" in "".join(capsys.readouterr())
+    fresh, continued = (task(backbone, seed=2, **later) for _ in range(2))
+    continued.continue_from(tmp_path)
+    sources = {True: made.state_dict(), False: fresh.state_dict()}
+    for name, value in continued.state_dict().items():
+        assert torch.equal(value, sources[name.startswith(taken)][name]), name
+    told = " ".join("".join(capsys.readouterr()).split())
+    told = told.replace(str(tmp_path / PARTS_FILE), "FILE")
+    for words in said:
+        assert f"the {words}" in told
+    assert told.count("the decoder's head") == any("head" in words for words in said)
+    assert told.count(" anew") == sum("anew" in words for words in said)
 
 
 def test_a_backbone_that_embeds_no_positions_gets_some(backbone: Backbone) -> None:

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from isthmus.errors import MismatchError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.pretrain.corruption.uniform import CHOICE_STREAM
@@ -84,7 +84,16 @@ class Generator(Corruption):
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Loads the generator; refuses one without a head or with other tokens."""
         assert self.name is not None
-        self.model, other = _load(model_folder(self.name, self.where))
+        try:
+            self.model, other = _load(model_folder(self.name, self.where))
+        except InputError as error:
+            raise InputError(
+                error.what,
+                where=self.where,
+                allowed=f"a masked language model with the same tokenizer: {error.allowed}",
+                remedy=f"check the name, or --set {self.where}=NAME of another one, such as "
+                "google/electra-base-generator or an earlier run",
+            ) from error
         if not self.model.has_head:
             raise MismatchError(
                 f"the generator {self.name!r} has no masked-LM head",

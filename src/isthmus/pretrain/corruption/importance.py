@@ -11,6 +11,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor
 
+from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.masking import MaskingSettings, choose_smallest, most_hidden
 from isthmus.pretrain.parts import Column, Corruption
 from isthmus.pretrain.randomness import normal
@@ -56,13 +57,23 @@ class Importance(Corruption):
         side = "corruption" if self.side == "encoder" else "decoder_corruption"
         return {f"{side}.statistics": NgramCounts.load(Path(self.settings.statistics)).corpus}
 
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """Refuses statistics of another tokenizer."""
+        self.statistics(tokenizer)
+
+    def statistics(self, tokenizer: Tokenizer) -> NgramCounts | None:
+        """Those that the settings name, if any; refused where another tokenizer was counted."""
+        if self.settings.statistics is None:
+            return None
+        counts = NgramCounts.load(Path(self.settings.statistics))
+        counts.check(tokenizer)
+        return counts
+
     def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
         """The PMI of the n-grams that begin at each token."""
-        if self.settings.statistics is None:
+        counts = self.statistics(tokenizer)
+        if counts is None:
             counts = count_ngrams(corpus, tokenizer, memory=int(self.settings.memory * 2**30))
-        else:
-            counts = NgramCounts.load(Path(self.settings.statistics))
-            counts.check(tokenizer)
         return {"pmi": pmi_column(corpus, counts, tokenizer, self.settings.minimum_count)}
 
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.parts import Objective, ObjectiveSettings
 from isthmus.pretrain.vocabulary import Vocabulary
-from isthmus.training.gather import gather, rank
+from isthmus.training.gather import gather, rank, row_counts
 from isthmus.training.task import Batch
 
 
@@ -43,8 +43,9 @@ class SpanContrast(Objective):
     ) -> dict[str, Tensor]:
         """The summed loss."""
         vectors = step["hidden_states"][:, 0].float()
-        everyone = gather(vectors)
-        first = rank() * len(vectors)
+        rows = row_counts(vectors)  # batches of so many tokens have each another number of texts
+        everyone = gather(vectors, rows)
+        first = sum(rows[: rank()])
         return {"": span_contrast(vectors, everyone, step["partner"], first, self.settings)}
 
 
