@@ -247,18 +247,18 @@ def test_what_was_trained_is_the_same_in_sentence_transformers(
     import torch
     from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 
-    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: False)  # nor is it there
     source = open_collection(str(answers))
     documents = [document for document, _ in zip(source.documents(), range(20), strict=False)]
     texts = [document.text for document in documents]
-    ours = load_encoder(str(whole)).encode_documents(documents)
+    ours = load_encoder(str(whole), exact=True).encode_documents(documents)
     theirs = SentenceTransformer(str(whole / "final"), device="cpu").encode(texts)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    weighed = load_encoder(str(sparse)).encode_documents(documents)
+    weighed = load_encoder(str(sparse), exact=True).encode_documents(documents)
     there = SparseEncoder(str(sparse / "final"), device="cpu")
     expected = there.encode(texts, convert_to_sparse_tensor=False).numpy()
     assert (expected > 0).any(axis=1).all()
     np.testing.assert_allclose(weighed.toarray(), expected, atol=1e-5)
+    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: False)  # nor is it there
     reranker = folders(whole)["reranker"]
     queries = [query.text for query, _ in zip(source.queries(), documents, strict=False)]
     scores = load_cross_encoder(str(reranker)).score(list(zip(queries, documents, strict=True)))

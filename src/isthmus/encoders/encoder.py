@@ -91,12 +91,12 @@ class TextModel(ABC):
         digest.update(self.settings.model_dump_json().encode())
         return digest.hexdigest()
 
-    def use_fast_inference(self) -> None:
-        """Puts the model on the best device in the precision that is fastest there."""
+    def use_fast_inference(self, exact: bool = False) -> None:
+        """Puts the model on the best device in the precision that is fastest there, or float32."""
         _ = self.fingerprint  # of the weights as they are stored, before they are rounded
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.backbone.eval().to(device)
-        if native_bf16():
+        if native_bf16() and not exact:
             self.backbone.to(torch.bfloat16)
 
     def has_tokens(self, text: str) -> bool:

@@ -27,15 +27,15 @@ _KINDS: dict[str, type[DenseSettings | SparseSettings]] = {
 
 
 def load_encoder(
-    name: str, settings: DenseSettings | SparseSettings | None = None
+    name: str, settings: DenseSettings | SparseSettings | None = None, exact: bool = False
 ) -> DenseEncoder | SparseEncoder:
     """The encoder of a run, folder or hub name, ready for fast inference.
 
-    Settings given here replace those that lie beside the model; a plain model without any gets
-    the defaults of a dense encoder, and a notice saying so.
+    Exact: in float32, whatever would be fastest. Settings given here replace those that lie beside
+    the model; a plain model without any gets the defaults of a dense encoder, and a notice.
     """
     encoder = _load(name, settings)
-    encoder.use_fast_inference()
+    encoder.use_fast_inference(exact)
     return encoder
 
 

@@ -59,7 +59,7 @@ class EncoderOrigin(Settings):
 
     name: str
     fingerprint: str
-    backend: Literal["torch", "onnx-int8"] = "torch"
+    backend: Literal["torch", "torch-float32", "onnx-int8"] = "torch"
 
 
 class Description(Settings):

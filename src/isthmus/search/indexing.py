@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
 
 BM25 = "bm25"
-Backend = Literal["torch", "onnx-int8"]
+Backend = Literal["torch", "torch-float32", "onnx-int8"]
 _SAMPLE = 128  # documents on which the change of quality by int8 is measured
 
 
@@ -42,7 +42,10 @@ class EncodingSettings(Settings):
     """How documents become vectors; queries are always encoded by torch."""
 
     backend: Backend = Field(
-        "torch", description="onnx-int8: in 8-bit integers, for CPUs that are slow in bf16"
+        "torch",
+        description="torch: in bf16 where the chip does; torch-float32: in full, queries too, as "
+        "sentence-transformers does by default; onnx-int8: in 8-bit integers, for CPUs that are "
+        "slow in bf16",
     )
 
 
@@ -138,7 +141,9 @@ def _load(model: str | None, backend: Backend) -> DenseEncoder | SparseEncoder |
     # Brings torch, which BM25 does without.
     from isthmus.encoders import load_encoder, load_int8_encoder
 
-    return load_int8_encoder(model) if backend == "onnx-int8" else load_encoder(model)
+    if backend == "onnx-int8":
+        return load_int8_encoder(model)
+    return load_encoder(model, exact=backend == "torch-float32")
 
 
 def _describe(

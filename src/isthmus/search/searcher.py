@@ -139,7 +139,8 @@ def open_searcher(
             allowed="the folder of the encoder that filled the index",
             remedy="give its new place: --model FOLDER",
         )
-    return Searcher(load_encoder(name), spread(index, folder, backend))
+    encoder = load_encoder(name, exact=origin.backend == "torch-float32")
+    return Searcher(encoder, spread(index, folder, backend))
 
 
 def usable(

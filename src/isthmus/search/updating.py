@@ -201,8 +201,12 @@ def _encoder(manifest: Manifest, model: str | None) -> DenseEncoder | SparseEnco
     # They bring torch, which deleting does without.
     from isthmus.encoders import load_encoder, load_int8_encoder
 
-    assert manifest.encoder is not None
-    in_int8 = manifest.encoder.backend == "onnx-int8"
-    encoder = (load_int8_encoder if in_int8 else load_encoder)(model or manifest.encoder.name)
+    origin = manifest.encoder
+    assert origin is not None
+    name = model or origin.name
+    if origin.backend == "onnx-int8":
+        encoder = load_int8_encoder(name)
+    else:
+        encoder = load_encoder(name, exact=origin.backend == "torch-float32")
     check_encoder(manifest, encoder, where="--model")
     return encoder

@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError, MissingPackageError
 from isthmus.indexes.manifest import read_manifest
 from isthmus.nn.backbone import _HEADS, Backbone
 from isthmus.records import Document
-from isthmus.search import IndexSettings, index, open_searcher
+from isthmus.search import IndexSettings, index, open_searcher, open_writer
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
@@ -165,7 +165,7 @@ def test_an_index_filled_in_integers(
     origin = read_manifest(folder).encoder
     assert origin is not None
     assert origin.backend == "onnx-int8"
-    with pytest.raises(IsthmusError, match="int8"):  # its vectors are not those asked for now
+    with pytest.raises(IsthmusError, match="differs in encoder"):
         index(corpus, folder, model)
     in_floats = load_encoder(model)
     assert origin.fingerprint == in_floats.fingerprint == load_int8_encoder(model).fingerprint
@@ -176,3 +176,38 @@ def test_an_index_filled_in_integers(
     assert set(ranking.document_ids) == set(expected.document_ids)
     assert ranking.scores == pytest.approx(expected.scores, rel=0.1)
     assert ranking.scores != expected.scores, "other vectors"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_filled_in_full_precision(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: True)
+    made = encoder(kind)
+    made.save(tmp_path / "model")
+    texts = [document for document in DOCUMENTS if document.text]
+    lines = (json.dumps({"_id": document.id, "text": document.text}) for document in texts)
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    corpus, model = str(tmp_path / "corpus.jsonl"), str(tmp_path / "model")
+    settings = IndexSettings.parse({"encoding": {"backend": "torch-float32"}}, "test")
+    folder = index(corpus, tmp_path / "exact", model, settings)
+    with pytest.raises(IsthmusError, match="differs in encoder"):
+        index(corpus, folder, model)
+    exact, rounded = rows(made.encode_documents(texts)), load_encoder(model).encode_documents(texts)
+    searcher = open_searcher(folder)
+    assert searcher.encoder is not None
+    found = rows(searcher.encoder.encode_documents(texts))
+    np.testing.assert_allclose(found, exact, atol=1e-6)
+    assert np.abs(rows(rounded) - exact).max() > 1e-4, "what it would be otherwise"
+    if kind == "dense":
+        query = made.encode_queries(["dog"])
+        (ranking,) = searcher.index.search(query, 4, ["q"])
+        ids = [document.id for document in texts]
+        scores = dict(zip(ids, (exact @ query[0]).tolist(), strict=True))
+        expected = [scores[document] for document in ranking.document_ids]
+        assert ranking.scores == pytest.approx(expected, abs=1e-5)
+    added = Document("new", "quick lazy dog")
+    with open_writer(folder) as writer:
+        writer.add([added])
+        writer.commit()
+    assert len(open_searcher(folder).index) == len(texts) + 1

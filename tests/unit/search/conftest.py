@@ -55,7 +55,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> WordEncoder:
     """What every model name loads in these tests."""
     found = WordEncoder()
 
-    def load_encoder(path: str) -> WordEncoder:
+    def load_encoder(path: str, exact: bool = False) -> WordEncoder:
         found.name = path
         return found
 
@@ -74,7 +74,7 @@ class SparseWordEncoder(WordEncoder):
 def sparse_encoder(monkeypatch: pytest.MonkeyPatch) -> SparseWordEncoder:
     """What every model name loads in these tests."""
     found = SparseWordEncoder(kind="sparse")
-    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda path: found, raising=False)
+    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda path, **_: found, raising=False)
     return found
 
 

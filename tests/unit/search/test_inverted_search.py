@@ -73,7 +73,7 @@ def encoder_of(corpus: str) -> TermEncoder:
 @pytest.fixture
 def sparse(corpus: str, monkeypatch: pytest.MonkeyPatch) -> TermEncoder:
     found = encoder_of(corpus)
-    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda name: found, raising=False)
+    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda name, **_: found, raising=False)
     return found
 
 
@@ -160,7 +160,7 @@ def test_real_documents(shared_data: Path, tmp_path: Path, monkeypatch: pytest.M
     """Medline: words as terms, against the whole product."""
     corpus = f"beir:{shared_data / 'collections' / 'medline'}"
     encoder = encoder_of(corpus)
-    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda name: encoder, raising=False)
+    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda name, **_: encoder, raising=False)
     searcher = open_searcher(index(corpus, tmp_path / "index", "model"))
     documents = list(open_corpus(corpus).documents())
     texts = [document.text[:80] for document in documents[:50]]
