@@ -14,6 +14,7 @@ from isthmus.finetune import pipeline, stage
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 
+EXPERIMENTS = Path(__file__).parents[2] / "docs" / "experiments"
 SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb != "quickstart"]
 
 
@@ -33,6 +34,18 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
             pipeline.assemble(values, recipe.name)
         else:
             stage.check(FinetuneSettings.parse(values, recipe.name))
+
+
+@pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_recipes_of_the_experiments_still_work(file: Path) -> None:
+    flags = {"model": "m", "output": "o"}
+    if file.stem == "pretrain":
+        values = resolve("pretrain", str(file), {**flags, "corpus": "c"})
+        assemble(PretrainSettings.parse(values, str(file)))
+    else:
+        teacher = ["stages.distilled.teacher.model=t"]
+        values = resolve("finetune", str(file), {**flags, "collection": "c"}, teacher)
+        pipeline.assemble(values, str(file))
 
 
 def test_the_recipes_of_the_papers_say_what_the_papers_say() -> None:
