@@ -57,7 +57,7 @@ from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.launch import main_process_first, wait_for_everyone
-from isthmus.training.trainer import Trainer
+from isthmus.training.trainer import Trainer, check_trackers
 
 _NEGATIVES_FILE = "negatives.npy"
 
@@ -183,6 +183,7 @@ def check(settings: FinetuneSettings) -> None:
     teacher_source(settings.teacher)
     _check_teacher(settings, losses(settings.losses, _given(settings)), sources)
     check_development(settings.development, settings.encoder)
+    check_trackers(settings.training)
 
 
 def identity(

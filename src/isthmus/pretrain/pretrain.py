@@ -34,7 +34,7 @@ from isthmus.progress import notice
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.launch import main_process_first, wait_for_everyone
-from isthmus.training.trainer import Trainer
+from isthmus.training.trainer import Trainer, check_trackers
 
 
 def pretrain(
@@ -66,6 +66,7 @@ def run(settings: PretrainSettings) -> Path:
     """The same, from settings that are already complete."""
     parts = assemble(settings)
     probes = assemble_probes(settings.probes, parts)
+    check_trackers(settings.training)
     problems = Problems(settings.problems)
     texts = open_corpus(settings.corpus, problems)
     output = Path(settings.output)

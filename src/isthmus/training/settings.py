@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from isthmus.config import Settings
 
@@ -12,6 +12,13 @@ from isthmus.config import Settings
 def _whole_above_one(value: float) -> float:
     if value > 1 and value != int(value):
         raise ValueError("a whole number of steps, or a share below 1")
+    return value
+
+
+def _listed(value: object) -> object:
+    """As transformers takes trackers: one by its name alone, and `none`."""
+    if isinstance(value, str):
+        return [] if value == "none" else [value]
     return value
 
 
@@ -62,7 +69,9 @@ class TrainingSettings(Settings):
         0.1, description="between two checkpoints; below 1: a share of all steps"
     )
     save_total_limit: int | None = Field(2, ge=1, description="checkpoints kept; null: all")
-    report_to: list[str] = Field(["tensorboard"], description="any tracker transformers knows")
+    report_to: Annotated[list[str], BeforeValidator(_listed)] = Field(
+        ["tensorboard"], description="any tracker transformers knows; none"
+    )
     dataloader_num_workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto", description="processes that prepare batches; auto: 2 beside a GPU, none on a CPU"
     )

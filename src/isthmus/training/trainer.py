@@ -57,7 +57,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             # By hand: transformers asks the module it trains, and a task is none of its models.
             if settings.gradient_checkpointing and isinstance(module, transformers.PreTrainedModel):
                 module.gradient_checkpointing_enable({"use_reentrant": False})
-        _check_trackers(settings)
+        check_trackers(settings)
         arguments = _arguments(settings, output)
         super().__init__(
             model=task,
@@ -272,7 +272,8 @@ def _rotate(output: Path, limit: int | None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_trackers(settings: TrainingSettings) -> None:
+def check_trackers(settings: TrainingSettings) -> None:
+    """Refuses a tracker that is not installed: at once, and not after hours of preparation."""
     from transformers.integrations import get_available_reporting_integrations
 
     available = [*get_available_reporting_integrations(), "all", "none"]
@@ -282,7 +283,7 @@ def _check_trackers(settings: TrainingSettings) -> None:
                 f"the tracker {tracker!r} is not installed",
                 where="training.report_to",
                 allowed=choices(tracker, available),
-                remedy=f"pip install {tracker}, or --set 'training.report_to=[]'",
+                remedy=f"pip install {tracker}, or --set training.report_to=none",
             )
 
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.errors import SettingsError, TrainingError
+from isthmus.finetune import finetune
+from isthmus.pretrain import pretrain
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 from isthmus.training.trainer import Trainer, last_checkpoint
@@ -105,6 +107,17 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(tmp_path: Pa
     with pytest.raises(SettingsError, match="the tracker 'tensorbord' is not installed") as caught:
         Trainer(Line(), Numbers(), TrainingSettings(report_to=["tensorbord"]), tmp_path)
     assert caught.value.allowed.startswith("tensorboard")
+    # Before anything else is looked for.
+    chosen = {"training.report_to": "wandbb"}
+    with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
+        pretrain("nowhere", str(tmp_path), "nowhere", overrides=chosen)
+    with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
+        finetune("nowhere", "nowhere", str(tmp_path), "dense", chosen)
+
+
+@pytest.mark.parametrize(("given", "found"), [("none", []), ("wandb", ["wandb"]), (["a"], ["a"])])
+def test_trackers_are_named_as_transformers_names_them(given: object, found: list[str]) -> None:
+    assert TrainingSettings.parse({"report_to": given}, "test").report_to == found
 
 
 def test_killed_after_the_last_checkpoint_no_step_is_added(tmp_path: Path) -> None:
