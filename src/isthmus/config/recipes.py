@@ -60,6 +60,11 @@ class Recipe:
         """The public name: the file's, without its ending."""
         return self.file.stem
 
+    @property
+    def source(self) -> str:
+        """What `paper` begins with, before its first colon: "CDMAE, arXiv 2023"."""
+        return self.paper.partition(":")[0]
+
     @cached_property
     def chain(self) -> list[Recipe]:
         """The recipe itself, the one it builds on, the one that builds on, and so forth."""

@@ -82,19 +82,21 @@ def listing(*words: str) -> RenderableType:
 def _recipes() -> RenderableType:
     recipes = shipped_recipes()
     shown: list[RenderableType] = []
+    rows: list[tuple[str, ...]] = []
     for verb in dict.fromkeys(recipe.verb for recipe in recipes):
         wide, narrow = _table(), _table()
         for table in (wide, narrow):
             table.add_column(f"{verb} --recipe", no_wrap=True)
-            table.add_column("what it does")
+            table.add_column("what it does", overflow="fold")
         wide.add_column("source")
         for recipe in recipes:
             if recipe.verb == verb:
-                cells = Text(recipe.name), Text(recipe.summary)
-                wide.add_row(*cells, Text(recipe.paper))
-                narrow.add_row(*cells)
+                name, source = Text(recipe.name), f" [{recipe.source}]" if recipe.source else ""
+                wide.add_row(name, Text(recipe.summary), Text(recipe.paper))
+                narrow.add_row(name, Text(recipe.summary).append(source, style="dim"))
+                rows.append((verb, recipe.name, recipe.summary, recipe.paper))
         shown += [_Fitting(wide, narrow), Text()]
-    return Group(*shown[:-1])
+    return _ForPrograms(Group(*shown[:-1]), rows)
 
 
 def _parts() -> RenderableType:
@@ -102,11 +104,13 @@ def _parts() -> RenderableType:
     table.add_column("kind", no_wrap=True)
     table.add_column("part", no_wrap=True)
     table.add_column("what it does")
+    rows = []
     for kind, package in _PARTS.items():
         registry = Registry(package, kind)
         for name in registry.names():
-            table.add_row(kind, name, Text(registry.summary(name)))
-    return table
+            rows.append((kind, name, registry.summary(name)))
+            table.add_row(*map(Text, rows[-1]))
+    return _ForPrograms(table, rows)
 
 
 def _one_recipe(recipe: Recipe) -> RenderableType:
@@ -174,3 +178,20 @@ class _Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.wide if options.max_width >= _WIDE else self.narrow
+
+
+@dataclass(frozen=True)
+class _ForPrograms:
+    """Tables on a terminal; where a pipe or a file is written, one line for each row, for grep."""
+
+    tables: RenderableType
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if console.is_terminal:
+            yield self.tables
+            return
+        widths = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
+        for row in self.rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            yield Text("  ".join(cells).rstrip())

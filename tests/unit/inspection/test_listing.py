@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from isthmus.finetune.regularization import REGULARIZERS
 from isthmus.inspection.listing import listing
 
 
-def shown(*words: str, width: int = 160) -> str:
-    console = Console(width=width)
+def shown(*words: str, width: int = 160, terminal: bool = True) -> str:
+    console = Console(width=width, force_terminal=terminal, color_system=None)
     with console.capture() as capture:
         console.print(listing(*words), soft_wrap=True)
     return capture.get()
@@ -97,7 +98,52 @@ def test_recipes_by_verb_with_whole_names() -> None:
             verb: sorted(recipe.name for recipe in shipped_recipes(verb))
             for verb in ("pretrain", "finetune", "quickstart")
         }
-        assert ("SIGIR 2024" in text) == (width == 160)
+
+
+@pytest.mark.parametrize("width", [48, 80, 160])
+def test_a_recipe_names_its_source_at_every_width(width: int) -> None:
+    found: dict[str, str] = {}
+    name = ""
+    for line in shown("recipes", width=width).splitlines():
+        name = line.split(maxsplit=1)[0] if line[:1].isalpha() else name
+        found[name] = f"{found.get(name, '')} {line.removeprefix(name).strip()}"
+    for recipe in shipped_recipes():
+        if width == 160:  # in full, in a column of several lines
+            assert set(recipe.paper.split()) <= set(found[recipe.name].split())
+        elif recipe.paper:
+            told = "".join(found[recipe.name].split())  # a long word may be folded
+            assert told.endswith(f"[{recipe.source}]".replace(" ", ""))
+
+
+def test_sources_are_short_and_dated() -> None:
+    for recipe in shipped_recipes():
+        assert len(recipe.source) <= 42
+        if recipe.verb == "pretrain":
+            assert re.search(r"[A-Z]\w+ 20\d\d", recipe.source), recipe.name
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_in_a_pipe_a_row_is_a_line(width: int) -> None:
+    lines = shown("recipes", width=width, terminal=False).splitlines()
+    expected = [
+        [verb, recipe.name, recipe.summary, recipe.paper]
+        for verb in ("pretrain", "finetune", "quickstart")
+        for recipe in shipped_recipes(verb)
+    ]
+    assert [" ".join(line.split()) for line in lines] == [
+        " ".join(filter(None, row)) for row in expected
+    ]
+    assert all(line == line.rstrip() for line in lines)
+    parts = shown("parts", width=width, terminal=False).splitlines()
+    assert "view neighbours Two neighbouring spans" in " ".join("\n".join(parts).split())
+    assert all(len(line.split()) > 4 for line in parts)
+
+
+def test_the_command_in_a_pipe() -> None:
+    printed = CliRunner().invoke(app, ["list", "recipes"], env={"COLUMNS": "80"}).stdout
+    (line,) = (line for line in printed.splitlines() if line.split()[1] == "cdmae")
+    assert "(by PMI)" in line
+    assert "arXiv 2023: Challenging Decoder helps" in line
 
 
 def test_settings_of_a_verb_wide_and_narrow() -> None:
