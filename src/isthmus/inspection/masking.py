@@ -22,19 +22,18 @@ from rich.table import Table
 from isthmus.collections import Problems, open_corpus
 from isthmus.config import resolve
 from isthmus.config.output import write_json
-from isthmus.errors import InputError
 from isthmus.indexes.without_jax import STOPWORDS_EN_PLUS
 from isthmus.nn.loading import model_folder
 from isthmus.pretrain.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretrain.corruption.uniform import Uniform
-from isthmus.pretrain.examples import PretrainExamples
+from isthmus.pretrain.decoders.enhanced import Enhanced, visibility
+from isthmus.pretrain.examples import PretrainExamples, check_texts
 from isthmus.pretrain.masking import IGNORED, MaskingSettings
 from isthmus.pretrain.parts import Column, Corruption
 from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
-from isthmus.text.ngrams import count_ngrams
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -45,7 +44,10 @@ _FEWEST = 5  # occurrences in the sample before a word's mean importance says an
 
 @dataclass
 class Hidden:
-    """What one strategy hid: tokens in all, tokens of stop words and punctuation, and the words."""
+    """What one strategy hid: tokens in all, tokens of stop words and punctuation, and the words.
+
+    A token counts as often as it was hidden: from each position's row, in enhanced decoding.
+    """
 
     tokens: int = 0
     stop_tokens: int = 0
@@ -118,17 +120,22 @@ def masking(
 ) -> MaskingReport:
     """What the maskings of a recipe hide in a sample of a corpus, beside uniform masking.
 
-    `model` is only asked for its tokenizer. N-grams are counted over the whole corpus, once.
+    `model` is only asked for its tokenizer, and no generator is loaded: what it would put in a
+    hidden place is another matter. N-grams are those of the recipe's importance masking (its
+    statistics, or this corpus counted in its memory); of a recipe without one, the whole corpus's.
     """
     flags = {"corpus": corpus, "model": model, "output": "-"}
     settings = PretrainSettings.parse(
         resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
     )
+    for chosen in (settings.corruption, settings.decoder_corruption):
+        if chosen is not None and chosen.get("name") == "generator":
+            chosen["generator"] = "-"  # like the output: needed to pre-train, and unused here
     parts = assemble(settings)
     tokenizer = Tokenizer.load(model_folder(model))
-    for part in parts:
-        if isinstance(part, Importance):
-            part.statistics(tokenizer)  # refused before the corpus is read
+    own = [part for part in parts if isinstance(part, Importance)]
+    for one in own:
+        one.statistics(tokenizer)  # refused before the corpus is read
     texts = open_corpus(corpus, Problems(settings.problems))
     tokenised = tokenise(
         texts.documents(),
@@ -136,17 +143,11 @@ def masking(
         tokenizer.serialised,
         settings.titles,
     )
-    if not tokenised.lengths.any():
-        raise InputError(
-            f"no document of the corpus has a token ({len(tokenised):,} documents)",
-            where=corpus,
-            allowed="texts",
-            remedy="check that the corpus has a text field",
-        )
-    counts = count_ngrams(tokenised, tokenizer)
-    notice(f"n-gram statistics: {counts.folder}")
+    check_texts(tokenised, corpus)
+    used = own[-1] if own else Importance(ImportanceSettings())  # of two, as in pre-training
+    notice(f"n-gram statistics: {used.counts(tokenised, tokenizer).folder}")
     columns: dict[str, Column] = {}
-    for part in (Importance(ImportanceSettings()), *parts):
+    for part in parts if own else (used, *parts):
         columns |= part.columns(tokenised, tokenizer)
     rows = np.unique(np.linspace(0, len(tokenised) - 1, documents).astype(np.int64))
     seed = settings.training.seed
@@ -199,7 +200,7 @@ def _observe(
 
 
 def _chosen(batch: Batch, parts: Parts, vocabulary: Vocabulary) -> dict[str, torch.Tensor]:
-    """Where each strategy hides something; uniform masking at the same rate beside it."""
+    """How often each strategy hides each token; uniform masking at the same rate beside it."""
     found: dict[str, torch.Tensor] = {}
     sides: list[tuple[str, Corruption | None]] = [
         ("encoder", parts.corruption),
@@ -219,6 +220,12 @@ def _chosen(batch: Batch, parts: Parts, vocabulary: Vocabulary) -> dict[str, tor
         if not isinstance(corruption, Uniform):
             name = type(corruption).__module__.rpartition(".")[2].replace("_", " ")
             found[f"the {side}'s {name} at {rate:g}"] = mask
+    if isinstance(parts.decoder, Enhanced):
+        rate = parts.decoder.settings.rate
+        visible = visibility(batch["keys"], batch["words"], batch["attention_mask"].bool(), rate)
+        regular = ~vocabulary.is_special(batch["input_ids"])
+        hidden = ~visible & regular[:, :, None] & regular[:, None]
+        found[f"the decoder's enhanced decoding at {rate:g}"] = hidden.sum(1)
     return found
 
 

@@ -10,11 +10,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from isthmus.errors import InputError
 from isthmus.pretrain.parts import Column, Text, View
 from isthmus.pretrain.randomness import key, second
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Examples
+
+
+def check_texts(corpus: TokenisedCorpus, name: str) -> None:
+    """Refuses a corpus of which nothing would be left to see when something is hidden."""
+    longest = int(corpus.lengths.max(initial=0))
+    if longest < 2:
+        raise InputError(
+            f"no document of the corpus is longer than one token ({len(corpus):,} documents)",
+            where=name,
+            allowed="texts: something must be left to see when something is hidden",
+            remedy="check that the corpus has a text field, and that the tokenizer fits its script",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from isthmus.config.output import (
     writing,
 )
 from isthmus.config.resuming import to_resume
-from isthmus.errors import InputError, SettingsError
+from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.loading import model_fingerprint, model_folder
 from isthmus.pretrain.encoding import describe, say_what_changes
-from isthmus.pretrain.examples import PretrainExamples
+from isthmus.pretrain.examples import PretrainExamples, check_texts
 from isthmus.pretrain.held_out import FEWEST, prepare_held_out, split
 from isthmus.pretrain.parts import Column
 from isthmus.pretrain.probe import HeldOut, ProbeSettings, assemble_probes
@@ -31,7 +31,7 @@ from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.scratch import start_from_nothing
 from isthmus.pretrain.step import PretrainTask
 from isthmus.progress import notice
-from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.launch import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer, check_trackers
@@ -94,7 +94,7 @@ def run(settings: PretrainSettings) -> Path:
         tokenised = tokenise(texts.documents(), source, tokenizer.serialised, settings.titles)
         if summary := tokenised.remember(problems.summary()):
             notice(summary)
-        _check_texts(tokenised, settings.corpus)
+        check_texts(tokenised, settings.corpus)
         columns: dict[str, Column] = {}
         for part in parts:
             columns |= part.columns(tokenised, tokenizer)
@@ -155,17 +155,6 @@ def _say_why_none(probes: ProbeSettings, documents: int) -> None:
             remedy="--set probes.best_by=null --set probes.patience=null",
         )
     notice(f"no probes: {reason}")
-
-
-def _check_texts(corpus: TokenisedCorpus, name: str) -> None:
-    longest = int(corpus.lengths.max(initial=0))
-    if longest < 2:
-        raise InputError(
-            f"no document of the corpus is longer than one token ({len(corpus):,} documents)",
-            where=name,
-            allowed="texts: something must be left to see when something is hidden",
-            remedy="check that the corpus has a text field, and that the tokenizer fits its script",
-        )
 
 
 def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbone]:

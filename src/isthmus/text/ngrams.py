@@ -9,6 +9,7 @@ The folder `ngrams/` appears whole, by one rename.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,7 @@ def count_ngrams(
     tokenizer: Tokenizer,
     memory: int = 1 << 30,
     workers: int | None = None,
+    where: str = "memory",
 ) -> NgramCounts:
     """The counts of all 1..4-grams of a corpus, counted on all cores unless they are there already.
 
@@ -129,6 +131,7 @@ def count_ngrams(
         memory: The most bytes that all processes of a machine together allocate for it.
         workers: Processes; None means one per core, of all machines where a cluster is in use.
             Fewer are taken where memory is short.
+        where: The setting, in GiB, that the memory comes from; named where it is too little.
 
     """
     folder = corpus.folder / "ngrams"
@@ -136,7 +139,9 @@ def count_ngrams(
     if not folder.exists() or building.exists():
         with writing(folder), FileLock(corpus.folder / ".ngrams.lock"):
             if not folder.exists():
-                tables = _Counting(corpus, tokenizer, memory, workers, building).run()
+                tokens = int(corpus.lengths.sum(dtype=np.int64))
+                share = _share(tokens, memory, workers or places(), where)
+                tables = _Counting(corpus, tokenizer, share, building).run()
                 tables.rename(folder)
             shutil.rmtree(building, ignore_errors=True)
     counts = NgramCounts.load(folder)
@@ -151,14 +156,13 @@ class _Counting:
         self,
         corpus: TokenisedCorpus,
         tokenizer: Tokenizer,
-        memory: int,
-        workers: int | None,
+        share: tuple[int, int],
         building: Path,
     ) -> None:
         self.corpus, self.tokenizer, self.building = corpus, tokenizer, building
         self.tables = building / "tables"
         self.tokens = int(corpus.lengths.sum(dtype=np.int64))
-        self.jobs, self.entries = _share(self.tokens, memory * machines(), workers or places())
+        self.jobs, self.entries = share
         self.regular = regular_tokens(tokenizer)
         self.dtype = np.dtype("<u4" if self.tokens < 1 << 32 else "<u8")
         # Equal pieces for all processes.
@@ -288,23 +292,27 @@ class _Coding:
         return keys
 
 
-def _share(tokens: int, memory: int, workers: int) -> tuple[int, int]:
+def _share(tokens: int, memory: int, workers: int, where: str) -> tuple[int, int]:
     """How many processes work, and how many tokens or entries each may hold at a time.
+
+    `memory` is that of one machine; `where` says whose setting it is.
 
     To merge r spills, keys are sampled in proportion to r * r, so a process that holds n entries
     can merge the square root of n spills. Where memory is short, fewer processes share it.
     """
     jobs = workers if tokens > _WORTH_PROCESSES else 1
     for processes in range(jobs, 0, -1):
-        entries = max(0, memory - _OWN_BYTES) // (processes * _ENTRY_BYTES)
+        entries = max(0, memory * machines() - _OWN_BYTES) // (processes * _ENTRY_BYTES)
         if entries and entries**3 >= tokens**2:
             return processes, entries
-    least = _OWN_BYTES + _ENTRY_BYTES * (int(tokens ** (2 / 3)) + 2)
+    least = -(-(_OWN_BYTES + _ENTRY_BYTES * (int(tokens ** (2 / 3)) + 2)) // machines())
+    enough = math.ceil(least * 1e4 / 2**30) / 1e4
     raise SettingsError(
-        f"{memory:,} bytes of memory are too few to count the n-grams of {tokens:,} tokens",
-        where="memory",
-        allowed=f"{least:,} bytes or more",
-        remedy="allow more memory; a gibibyte counts billions of tokens",
+        f"{memory / 2**30:.3g} GiB of memory ({memory:,} bytes) are too few to count the n-grams "
+        f"of {tokens:,} tokens",
+        where=where,
+        allowed=f"{enough:g} GiB ({least:,} bytes) or more",
+        remedy=f"set {where} to {enough:g} or more; 1 (GiB) counts billions of tokens",
     )
 
 

@@ -17,6 +17,7 @@ import zstandard
 from rich.console import Console
 from typer.testing import CliRunner
 
+import isthmus.inspection.masking as masking_module
 from isthmus.cli import app
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.masking import MaskingReport, masking
@@ -25,7 +26,10 @@ from isthmus.pretrain.corruption.whole_word import WholeWord
 from isthmus.pretrain.masking import MaskingSettings
 from isthmus.pretrain.randomness import key
 from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.records import Document
+from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.ngrams import count_ngrams
 from isthmus.text.tokenizer import Tokenizer
 
 STOP_WORDS = ["the", "on", "of", "a"]
@@ -150,7 +154,7 @@ def test_nested_and_generated_maskings_need_no_model(folder: Path) -> None:
     for seed in range(5):
         one = report(folder, "lexmae", f"training.seed={seed}", documents=1).strategies
         assert one["the decoder's nested at 0.5"].words >= one["uniform at 0.3"].words
-    generated = report(folder, "simlm", "corruption.generator=ORG/NAME").strategies
+    generated = report(folder, "simlm").strategies
     assert set(generated) == {
         "uniform at 0.3", "the encoder's generator at 0.3",
         "uniform at 0.5", "the decoder's generator at 0.5",
@@ -164,10 +168,74 @@ def test_nested_and_generated_maskings_need_no_model(folder: Path) -> None:
 def test_a_corpus_without_a_token_is_refused(folder: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "empty.jsonl"
     corpus.write_text('{"_id": "1", "text": "\\u0301"}\n', encoding="utf-8")
-    with pytest.raises(InputError, match="no document of the corpus has a token"):
+    refused = "no document of the corpus is longer than one token"
+    with pytest.raises(InputError, match=refused):
         masking(str(corpus), str(folder / "tokenizer"), "mlm")
-    with pytest.raises(SettingsError, match="generator is not set"):
-        masking(str(corpus), str(folder / "tokenizer"), "simlm")
+    corpus.write_text('{"_id": "1", "text": "a"}\n{"_id": "2", "text": "."}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=refused):  # as pretrain does
+        masking(str(corpus), str(folder / "tokenizer"), "mlm")
+
+
+def statistics_of(text: str, folder: Path, path: Path) -> Path:
+    """N-gram statistics of another corpus, with the tokenizer of the one in `folder`."""
+    tokenizer = Tokenizer.load(str(folder / "tokenizer"))
+    document = Document("1", text)
+    corpus = tokenise([document], text, tokenizer.serialised, workers=1, cache=path)
+    return count_ngrams(corpus, tokenizer).folder
+
+
+@pytest.mark.parametrize(
+    ("recipe", "side"), [("cdmae", "decoder_corruption"), ("bow-pmi", "corruption")]
+)
+def test_statistics_are_those_the_recipe_names(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recipe: str,
+    side: str,
+) -> None:
+    statistics = statistics_of("the mat the mat the mat quickly of a cat", folder, tmp_path / "2")
+    said: list[str] = []
+    monkeypatch.setattr(masking_module, "notice", said.append)
+    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
+    given = report(folder, recipe, f"{side}.statistics={statistics}")
+    assert said == [f"n-gram statistics: {statistics}"]
+    assert not list((tmp_path / "cache").rglob("ngrams")), "counted for nothing"
+    own = report(folder, recipe)
+    assert said[1] != said[0]
+    assert list((tmp_path / "cache").rglob("ngrams"))
+    assert given.importance["cat"] != own.importance["cat"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "side"), [("cdmae", "decoder_corruption"), ("bow-pmi", "corruption")]
+)
+def test_memory_is_the_recipes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, side: str
+) -> None:
+    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path))
+    with pytest.raises(SettingsError) as caught:
+        report(folder, recipe, f"{side}.memory=0.001")
+    assert "0.001 GiB of memory (1,073,741 bytes)" in caught.value.what
+    assert caught.value.where == f"{side}.memory"
+    enough = caught.value.allowed.split()[0]
+    assert f"set {side}.memory to {enough} or more" in caught.value.remedy
+    report(folder, recipe, f"{side}.memory={enough}")
+
+
+def test_what_enhanced_decoding_hides(folder: Path) -> None:
+    """Of n tokens, n rows of n, each the token itself and others half of the time."""
+    found = report(folder, "retromae", "decoder.rate=0.25")
+    hidden = found.strategies["the decoder's enhanced decoding at 0.25"]
+    tokenizer = Tokenizer.load(str(folder / "tokenizer"))
+    special = set(tokenizer.special_ids)
+    expected = 0.0
+    for text in TEXTS:
+        encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+        n = sum(token not in special for token in encoding.ids)
+        expected += n + 0.25 * n * (n - 1)
+    assert hidden.tokens == pytest.approx(expected, rel=0.05)
+    assert hidden.words.keys() == found.text.words.keys()
 
 
 def test_what_is_printed(folder: Path) -> None:

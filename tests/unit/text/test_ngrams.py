@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -238,8 +240,14 @@ def test_too_little_memory_is_refused(tmp_path: Path) -> None:
     corpus = made_up(50, tmp_path)
     with pytest.raises(SettingsError, match="are too few to count") as caught:
         count_ngrams(corpus, TOKENIZER, 1 << 20)
-    least = int(caught.value.allowed.split()[0].replace(",", ""))
-    assert count_ngrams(corpus, TOKENIZER, least).totals[1] == corpus.lengths.sum()
+    assert "0.000977 GiB of memory (1,048,576 bytes)" in caught.value.what
+    found = re.match(r"([\d.]+) GiB \(([\d,]+) bytes\)", caught.value.allowed)
+    assert found is not None
+    gibibytes, least = found.groups()
+    for enough in (int(least.replace(",", "")), int(float(gibibytes) * 2**30)):
+        counts = count_ngrams(corpus, TOKENIZER, enough)
+        assert counts.totals[1] == corpus.lengths.sum()
+        shutil.rmtree(counts.folder)
 
 
 def damage_manifest(folder: Path, **values: object) -> None:

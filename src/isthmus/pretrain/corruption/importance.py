@@ -54,8 +54,11 @@ class Importance(Corruption):
         """The corpus whose statistics are used, where it is another one."""
         if self.settings.statistics is None:
             return {}
-        side = "corruption" if self.side == "encoder" else "decoder_corruption"
-        return {f"{side}.statistics": NgramCounts.load(Path(self.settings.statistics)).corpus}
+        counts = NgramCounts.load(Path(self.settings.statistics))
+        return {self._where("statistics"): counts.corpus}
+
+    def _where(self, setting: str) -> str:
+        return f"{'corruption' if self.side == 'encoder' else 'decoder_corruption'}.{setting}"
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Refuses statistics of another tokenizer."""
@@ -69,11 +72,17 @@ class Importance(Corruption):
         counts.check(tokenizer)
         return counts
 
-    def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
-        """The PMI of the n-grams that begin at each token."""
+    def counts(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> NgramCounts:
+        """The statistics: those that are named, or else the corpus's own, counted if need be."""
         counts = self.statistics(tokenizer)
         if counts is None:
-            counts = count_ngrams(corpus, tokenizer, memory=int(self.settings.memory * 2**30))
+            memory = int(self.settings.memory * 2**30)
+            counts = count_ngrams(corpus, tokenizer, memory, where=self._where("memory"))
+        return counts
+
+    def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
+        """The PMI of the n-grams that begin at each token."""
+        counts = self.counts(corpus, tokenizer)
         return {"pmi": pmi_column(corpus, counts, tokenizer, self.settings.minimum_count)}
 
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
