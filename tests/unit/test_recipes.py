@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from isthmus.config import find_recipe, resolve, shipped_recipes
 from isthmus.config.recipes import Recipe, merged
@@ -46,6 +49,37 @@ def test_the_recipes_of_the_experiments_still_work(file: Path) -> None:
         teacher = ["stages.distilled.teacher.model=t"]
         values = resolve("finetune", str(file), {**flags, "collection": "c"}, teacher)
         pipeline.assemble(values, str(file))
+
+
+def numbers(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for _, value in node.value:
+            yield from numbers(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from numbers(value)
+    elif re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", node.value):
+        yield node
+
+
+@pytest.mark.parametrize("recipe", shipped_recipes("pretrain"), ids=lambda recipe: recipe.name)
+def test_every_number_says_where_it_comes_from(recipe: Recipe) -> None:
+    """On its line, above it in its block, or for the whole recipe on the line of `settings:`."""
+    text = recipe.file.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    root = yaml.compose(text)
+    ((top, settings),) = (pair for pair in root.value if pair[0].value == "settings")
+    found = 0
+    for key, value in settings.value:
+        opening = key.start_mark.line
+        if lines[opening - 1].lstrip().startswith("#"):  # a line of its own above the block
+            opening -= 1
+        for number in numbers(value):
+            line = number.start_mark.line
+            above = [lines[top.start_mark.line], *lines[opening : line + 1]]
+            assert "#" in "".join(above), f"{recipe.file}:{line + 1}: {number.value}"
+            found += 1
+    assert found > 5
 
 
 def test_the_recipes_of_the_papers_say_what_the_papers_say() -> None:
