@@ -1,0 +1,91 @@
+"""Breaks a copy of the code in one plausible way after another, and sees whether its tests notice.
+
+    python -m tests.breakages               # all of them, some minutes
+    python -m tests.breakages lexicon flops # those whose description or file says one of these
+
+Exits with 1 where a breakage survives, or could not be tried.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BREAKAGES = Path(__file__).with_name("breakages.yaml")
+
+
+def main(words: list[str]) -> int:
+    """0 if the tests noticed all the chosen breakages, else 1."""
+    every: list[dict[str, Any]] = yaml.safe_load(BREAKAGES.read_text(encoding="utf-8"))
+    chosen = [
+        breakage
+        for breakage in every
+        if not words or any(word in breakage["breaks"] + breakage["file"] for word in words)
+    ]
+    if not chosen:
+        print(f"No breakage of {len(every)} says {' or '.join(words)}")
+        return 1
+    with TemporaryDirectory(prefix="isthmus-breakages-") as name:
+        copy = Path(name) / "isthmus"
+        for part in ("src", "tests"):
+            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        # What fails unbroken would catch everything.
+        whole, told = run(copy, sorted({test for one in chosen for test in one["tests"]}))
+        if whole != 0:
+            print(f"These tests must pass before anything is broken:\n{told}")
+            return 1
+        outcomes = [attempt(copy, breakage) for breakage in chosen]
+    print(f"{outcomes.count(True)} of {len(outcomes)} breakages were caught")
+    return int(not all(outcomes))
+
+
+def attempt(copy: Path, breakage: dict[str, Any]) -> bool:
+    """Whether the tests noticed; says so."""
+    file = copy / breakage["file"]
+    text = file.read_text(encoding="utf-8")
+    started = time.monotonic()
+    if text.count(breakage["old"]) != 1:
+        outcome, detail = "NOT FOUND", f"{breakage['old']!r} in {breakage['file']}"
+    else:
+        file.write_text(text.replace(breakage["old"], breakage["new"]), encoding="utf-8")
+        code, told = run(copy, breakage["tests"])
+        file.write_text(text, encoding="utf-8")
+        failed = [line for line in told.splitlines() if line.startswith("FAILED")]
+        # Any other code: the tests did not run, which a broken import would bring about as well.
+        outcome = {0: "SURVIVED", 1: "caught"}.get(code, "NOT RUN")
+        detail = failed[0].split(" - ")[0] if failed else "\n".join(told.splitlines()[-5:])
+    seconds = time.monotonic() - started
+    print(f"{outcome:9} {seconds:5.1f} s  {breakage['breaks']}\n{'':19}{detail}", flush=True)
+    return outcome == "caught"
+
+
+def run(copy: Path, tests: list[str]) -> tuple[int, str]:
+    """pytest's exit code and what it said, of tests run against the copy."""
+    data = os.environ.get("ISTHMUS_DATA", str(ROOT.parent / "shared" / "data"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+        cwd=copy,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(copy / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "ISTHMUS_DATA": data,
+        },
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
