@@ -275,6 +275,16 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         {"corruption": None, "objectives": {"replaced_token": 1, "reconstruction": 1}},
         "objectives.replaced_token", "requires 'encoder_ids'", "corruption generator",
     ),
+    (
+        {"corruption": {"name": "importance", "statistics": "elsewhere"},
+         "decoder_corruption": "importance"},
+        "decoder_corruption.statistics", "None, and corruption.statistics = 'elsewhere'", "the same",
+    ),
+    (
+        {"corruption": "importance",
+         "decoder_corruption": {"name": "importance", "minimum_count": 3}},
+        "decoder_corruption.minimum_count", "3, and corruption.minimum_count = 1", "the same",
+    ),
     ({"decoder": {"name": "bidirectionnal"}}, "decoder", "'bidirectionnal'", "bidirectional"),
     ({"decoder": {"layers": 2}}, "decoder", "decoder has no name", "enhanced"),
     ({"bottleneck": {"name": "lexicon", "form": "soft"}}, "bottleneck", "form", "softmax"),

@@ -11,6 +11,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor
 
+from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretrain.masking import MaskingSettings, choose_smallest, most_hidden
 from isthmus.pretrain.parts import Column, Corruption
@@ -59,6 +60,20 @@ class Importance(Corruption):
 
     def _where(self, setting: str) -> str:
         return f"{'corruption' if self.side == 'encoder' else 'decoder_corruption'}.{setting}"
+
+    def beside(self, encoder: Corruption | None) -> None:
+        """Refuses other statistics than the encoder's side has: a corpus has one column of PMI."""
+        for name in ("statistics", "minimum_count"):
+            own = getattr(self.settings, name)
+            if isinstance(encoder, Importance) and own != (
+                other := getattr(encoder.settings, name)
+            ):
+                raise SettingsError(
+                    f"{self._where(name)} = {own!r}, and corruption.{name} = {other!r}",
+                    where=self._where(name),
+                    allowed="the same on both sides, which share one measure of importance",
+                    remedy=f"--set {self._where(name)}={'null' if other is None else other}",
+                )
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Refuses statistics of another tokenizer."""
