@@ -278,7 +278,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     (
         {"corruption": {"name": "importance", "statistics": "elsewhere"},
          "decoder_corruption": "importance"},
-        "decoder_corruption.statistics", "None, and corruption.statistics = 'elsewhere'", "the same",
+        "decoder_corruption.statistics", "None, and corruption.statistics = 'else", "the same",
     ),
     (
         {"corruption": "importance",
