@@ -94,16 +94,19 @@ def settled(chosen: Sequence[Regularizer]) -> float:
 
 
 def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:
-    """The regularizers that settings name, refused when there is none of a name."""
+    """The regularizers that settings name; null leaves out one that a recipe had chosen."""
     found: list[Regularizer] = []
     for name, values in chosen.items():
+        if values is None:
+            continue
         where = f"regularizers.{name}"
         function = REGULARIZERS.load(name, where)
         if not isinstance(values, Mapping):
             raise SettingsError(
                 f"{where} = {values!r} does not say on which side",
                 where=where,
-                allowed="a mapping with the keys queries, documents, ramp, target",
+                allowed="a mapping with the keys queries, documents, ramp, target; or null to "
+                "leave it out",
                 remedy=f"--set {where}.documents={values}, or --set {where}.queries={values}",
             )
         settings = RegularizerSettings.parse(values, where="regularizers", under=where)

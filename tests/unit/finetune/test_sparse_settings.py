@@ -13,7 +13,7 @@ from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetune.active_terms import StopWhenEmpty, active_terms
 from isthmus.finetune.regularization import regularizers, settled
 from isthmus.finetune.settings import FinetuneSettings
-from isthmus.finetune.stage import run
+from isthmus.finetune.stage import check, run
 
 FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
 
@@ -91,6 +91,13 @@ def test_settings_that_would_have_no_effect(values: dict[str, Any], what: str, r
 )
 def test_when_vectors_are_as_sparse_as_they_will_be(chosen: dict[str, Any], share: float) -> None:
     assert settled(regularizers(chosen)) == pytest.approx(share)
+
+
+def test_null_leaves_out_a_regularizer_that_a_recipe_has() -> None:
+    values = resolve("finetune", "splade", FLAGS, ["regularizers.l1=null"])
+    found = FinetuneSettings.parse(values, "test")
+    check(found)
+    assert [regularizer.name for regularizer in regularizers(found.regularizers)] == ["flops"]
 
 
 def test_misspelt_forms_are_explained() -> None:
