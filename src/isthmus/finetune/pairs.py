@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,11 +39,10 @@ class LabelledQueries:
 
 
 def labelled_queries(
-    collection: Collection, split: str, corpus: TokenisedCorpus, problems: Problems
+    collection: Collection, split: str, rows: Mapping[str, int], problems: Problems
 ) -> LabelledQueries:
-    """The judged queries of a split that have a relevant document in the corpus."""
+    """The judged queries of a split that have a relevant document among the rows of ids."""
     judgements = collection.judgements(split)
-    rows = corpus.row_of_id()
     texts = {query.id: query for query in collection.queries() if query.id in judgements}
     queries, positives = [], []
     for query_id, judged in judgements.items():

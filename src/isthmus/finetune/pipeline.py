@@ -6,21 +6,28 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from isthmus.collections import Problems, open_collection
+from isthmus.collections import Collection, Problems, open_collection
 from isthmus.collections.files import fingerprint
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
 from isthmus.finetune.development import development_split
+from isthmus.finetune.mining.candidates import CorpusIds
+from isthmus.finetune.mining.mine import negative_sources
 from isthmus.finetune.references import outside, references
 from isthmus.finetune.settings import FOREIGN, FinetuneSettings
-from isthmus.finetune.stage import check, check_split
+from isthmus.finetune.stage import check, check_split, training_queries
+from isthmus.finetune.teaching import teacher_source
+from isthmus.indexes.documents import blocks
 from isthmus.nn.classifier import check_classifier
 from isthmus.nn.loading import model_folder
 from isthmus.nn.pretrained import read_config
+from isthmus.progress import Bar
 
+_BLOCK = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -72,9 +79,10 @@ def check_outside(pipeline: Pipeline) -> None:
     """Refuses splits, files and models that are not there, hours before a stage asks for them.
 
     Of models no more than the configuration is read; of the first stage's own, not even that: it
-    is loaded at once.
+    is loaded at once. The ids in files are held against those of the collection.
     """
     start = next(iter(pipeline.stages.values())).model
+    ids_of = cache(_ids)
     for name, settings in pipeline.stages.items():
         with within(name):
             collection = open_collection(settings.collection, Problems(settings.problems))
@@ -88,6 +96,28 @@ def check_outside(pipeline: Pipeline) -> None:
                     check_classifier(model_folder(named, path))
                 elif named != start:
                     read_config(model_folder(named, path))
+            if any(path.endswith("file") for path in outside(settings)):
+                _check_files(settings, collection, ids_of(settings.collection, settings.problems))
+
+
+def _check_files(settings: FinetuneSettings, collection: Collection, corpus: CorpusIds) -> None:
+    problems = Problems(settings.problems)
+    labelled, _ = training_queries(collection, settings, corpus.rows, problems)
+    teaching = teacher_source(settings.teacher)
+    for source in negative_sources(settings.negatives, teacher=teaching is not None):
+        source.check(labelled.queries, corpus)
+    if teaching is not None:
+        teaching.check(labelled, corpus)
+
+
+def _ids(spec: str, problems: Literal["refuse", "skip"]) -> CorpusIds:
+    documents = open_collection(spec, Problems(problems)).documents()
+    rows: dict[str, int] = {}
+    with Bar("read the ids of the corpus", unit="documents") as bar:
+        for block in blocks(documents, _BLOCK):
+            rows |= {document.id: row for row, document in enumerate(block, start=len(rows))}
+            bar.advance(len(block))
+    return CorpusIds(rows, problems)
 
 
 def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:

@@ -97,18 +97,14 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         if isinstance(encoder, SparseEncoder) and settings.start_terms is not None:
             start_with(encoder, corpus, settings.start_terms, settings.training.seed)
         remembered = corpus.remember(problems.summary())
-        labelled = labelled_queries(collection, settings.split, corpus, problems)
-        held_out = None
-        if settings.development is not None and settings.development.held_out is not None:
-            labelled, held_out = held_out_queries(labelled, settings.development.held_out)
-        labelled = drawn_queries(labelled, settings.queries, settings.training.seed)
         searched = TrainingCorpus(
             settings.collection, collection, source, corpus, settings.titles, settings.problems
         )
+        labelled, held_out = training_queries(collection, settings, searched.rows, problems)
         development = None
         if measured_on is not None and settings.development is not None:
             if held_out is None:
-                held_out = labelled_queries(collection, measured_on, corpus, problems)
+                held_out = labelled_queries(collection, measured_on, searched.rows, problems)
             seed = settings.training.seed
             drawn = draw_development_set(
                 searched, measured_on, held_out, settings.development, seed
@@ -172,6 +168,17 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         finish(output, {**results, "seconds": seconds, "log": history})
     wait_for_everyone()
     return final
+
+
+def training_queries(
+    collection: Collection, settings: FinetuneSettings, rows: Mapping[str, int], problems: Problems
+) -> tuple[LabelledQueries, LabelledQueries | None]:
+    """The queries that are trained on, and those of the split that are held out, if any are."""
+    labelled = labelled_queries(collection, settings.split, rows, problems)
+    held_out = None
+    if settings.development is not None and settings.development.held_out is not None:
+        labelled, held_out = held_out_queries(labelled, settings.development.held_out)
+    return drawn_queries(labelled, settings.queries, settings.training.seed), held_out
 
 
 def check(settings: FinetuneSettings) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from isthmus.config import Settings
-from isthmus.finetune.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus
+from isthmus.finetune.mining.candidates import (
+    NOTHING,
+    CorpusIds,
+    Rows,
+    Scores,
+    TrainingCorpus,
+)
 from isthmus.finetune.pairs import LabelledQueries, TaughtScores
 from isthmus.registry import Registry
 
@@ -42,6 +48,12 @@ class TeacherSource(ABC):
     def origin(self) -> str:
         """A digest of what the settings only name; refused when it is not there."""
 
+    def check(self, labelled: LabelledQueries, corpus: CorpusIds) -> None:  # noqa: B027 (most have no ids)
+        """Refuses what cannot score these documents for these queries, where ids can tell.
+
+        Asked of all stages before the first one starts, so nothing is said that `open` will say.
+        """
+
     @abstractmethod
     def open(self, corpus: TrainingCorpus) -> Teacher:
         """The teacher of this corpus, ready to be asked."""
@@ -59,8 +71,13 @@ def teacher_source(chosen: Mapping[str, Any] | None) -> TeacherSource | None:
 
 def taught_scores(teacher: Teacher, labelled: LabelledQueries, negatives: Rows) -> TaughtScores:
     """The teacher's scores of all that training will show of these queries."""
-    most = max(len(rows) for rows in labelled.positives)
-    positives = np.full((len(labelled.positives), most), NOTHING, dtype=np.int32)
-    for number, rows in enumerate(labelled.positives):
-        positives[number, : len(rows)] = rows
-    return TaughtScores(teacher.scores(labelled, positives), teacher.scores(labelled, negatives))
+    positives = teacher.scores(labelled, padded(labelled.positives))
+    return TaughtScores(positives, teacher.scores(labelled, negatives))
+
+
+def padded(rows: Sequence[Sequence[int] | Rows]) -> Rows:
+    """Rows as a matrix, with NOTHING where there are fewer."""
+    matrix = np.full((len(rows), max(map(len, rows))), NOTHING, dtype=np.int32)
+    for number, found in enumerate(rows):
+        matrix[number, : len(found)] = found
+    return matrix

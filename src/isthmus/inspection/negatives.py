@@ -13,10 +13,9 @@ from isthmus.errors import InputError, SettingsError, choices
 from isthmus.finetune.mining.audit import Audit, audit
 from isthmus.finetune.mining.candidates import TrainingCorpus
 from isthmus.finetune.mining.mine import epochs_of, mine, negative_sources
-from isthmus.finetune.pairs import drawn_queries, labelled_queries
 from isthmus.finetune.references import with_folders
 from isthmus.finetune.settings import FinetuneSettings
-from isthmus.finetune.stage import check_split
+from isthmus.finetune.stage import check_split, training_queries
 from isthmus.finetune.teaching import teacher_source
 from isthmus.nn.loading import model_folder
 from isthmus.progress import notice
@@ -57,13 +56,12 @@ def negatives(
     tokenizer = Tokenizer.load(model_folder(settings.model))
     tokenised = tokenise(opened.documents(), source, tokenizer.serialised, settings.titles)
     training = settings.training
-    labelled = labelled_queries(opened, settings.split, tokenised, problems)
-    labelled = drawn_queries(labelled, settings.queries, training.seed)
-    if problems.counts:
-        notice(problems.summary())
     corpus = TrainingCorpus(
         settings.collection, opened, source, tokenised, settings.titles, settings.problems
     )
+    labelled, _ = training_queries(opened, settings, corpus.rows, problems)
+    if problems.counts:
+        notice(problems.summary())
     teacher = None if teaching is None else teaching.open(corpus)
     epochs = epochs_of(training, len(labelled.queries), sources)
     mined = mine(sources, corpus, labelled, epochs, training.seed, teacher)

@@ -79,7 +79,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingCorpus:
 
 @pytest.fixture
 def labelled(corpus: TrainingCorpus) -> LabelledQueries:
-    return labelled_queries(corpus.collection, "train", corpus.tokenised, Problems())
+    return labelled_queries(corpus.collection, "train", corpus.rows, Problems())
 
 
 def look(

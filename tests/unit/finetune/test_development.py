@@ -117,7 +117,7 @@ Draw = Callable[..., DevelopmentSet]
 
 @pytest.fixture(scope="module")
 def draw(corpus: TrainingCorpus) -> Draw:
-    labelled = labelled_queries(corpus.collection, "dev", corpus.tokenised, Problems())
+    labelled = labelled_queries(corpus.collection, "dev", corpus.rows, Problems())
 
     def drawn(seed: int = 0, **values: Any) -> DevelopmentSet:
         settings = DevelopmentSettings.parse(values, "test")

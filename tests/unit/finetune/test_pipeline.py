@@ -382,6 +382,38 @@ def test_what_later_stages_name_is_looked_for_before_the_first(
     assert ran == ALL, "labels matter to a teacher only"
 
 
+def test_files_of_another_collection_are_found_before_the_first_stage(
+    go: Any, stages: Stages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {
+        "other-documents": "q Q0 z 1 2.5 x\n",
+        "other-queries": "z Q0 d 1 2.5 x\n",
+        "broken": "q Q0 d\n",
+        "some-queries": "q Q0 d 1 2.5 x\nz Q0 z 1 2.5 x\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    run = "stages.mined.negatives={{name: run, file: {}}}"
+    scores = "stages.distilled.teacher={{name: scores, file: {}}}"
+    outside = {
+        (run, "other-documents"): "a run file from another corpus: 1 of the 1 documents",
+        (run, "other-queries"): "ranks documents for none of the 1 training queries",
+        (run, "broken"): "broken",
+        (scores, "other-documents"): "none of the 1 documents scored in",
+        (scores, "other-queries"): "1 of 1 pairs have no score in",
+        (scores, "broken"): "broken line",
+    }
+    for (setting, name), what in outside.items():
+        with pytest.raises(IsthmusError) as caught:
+            go(setting.format(tmp_path / name))
+        assert what in f"{caught.value.what}"
+        assert caught.value.where.startswith(f"stage {setting.split('.')[1]}: ")
+    assert not stages.ran
+    ran, _ = go(*(setting.format(tmp_path / "some-queries") for setting in (run, scores)))
+    assert ran == ALL
+    assert capsys.readouterr().err.count("read the ids of the corpus") == len(outside) + 1, "once"
+
+
 def test_a_remedy_is_for_the_stage_it_is_about() -> None:
     error = refused({"a": {}, "b": {"negatives": "bm25", "losses": {"kl": 1}}})
     assert error.remedy == "--set stages.b.losses.kl.weight=1"

@@ -10,10 +10,10 @@ import numpy as np
 
 from isthmus.finetune.mining.candidates import NOTHING, Candidates, Source, TrainingCorpus
 from isthmus.finetune.mining.leaks import Leak, find_leaks
-from isthmus.finetune.mining.margins import lowest_by, lowest_ranked, padded
+from isthmus.finetune.mining.margins import lowest_by, lowest_ranked
 from isthmus.finetune.mining.mine import Mined
 from isthmus.finetune.pairs import LabelledQueries
-from isthmus.finetune.teaching import Teacher
+from isthmus.finetune.teaching import Teacher, padded
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +37,14 @@ _QUERIES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
+class CorpusIds:
+    """All that has to be known of a corpus to tell whether a file belongs to it."""
+
+    rows: Mapping[str, int]  # of every document id
+    problems: Literal["refuse", "skip"] = "refuse"
+
+
+@dataclass(frozen=True)
 class TrainingCorpus:
     """Where candidates are looked for: a collection, as the user named it, and its tokens.
 
@@ -54,6 +62,11 @@ class TrainingCorpus:
     def rows(self) -> dict[str, int]:
         """The row of every document id."""
         return self.tokenised.row_of_id()
+
+    @property
+    def ids(self) -> CorpusIds:
+        """The same, and what to do with files that have others."""
+        return CorpusIds(self.rows, self.problems)
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,12 @@ class Source(ABC):
         Refused when it is not there: asked before any work begins.
         """
         return None
+
+    def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:  # noqa: B027 (most have no ids)
+        """Refuses what cannot rank these documents for these queries, where ids can tell.
+
+        Asked of all stages before the first one starts, so nothing is said that `open` will say.
+        """
 
     @abstractmethod
     def open(self, corpus: TrainingCorpus) -> Ranker:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.finetune.mining.candidates import NOTHING, Rows, Scores
+from isthmus.finetune.mining.candidates import Rows, Scores
 from isthmus.finetune.pairs import LabelledQueries
-from isthmus.finetune.teaching import Teacher
+from isthmus.finetune.teaching import Teacher, padded
 
 if TYPE_CHECKING:
     from isthmus.finetune.mining.mine import MiningSettings
@@ -81,11 +81,3 @@ def lowest_by(teacher: Teacher, labelled: LabelledQueries) -> Scores:
     """The teacher's score of each query's lowest scored positive."""
     scores: Scores = np.nanmin(teacher.scores(labelled, padded(labelled.positives)), axis=1)
     return scores
-
-
-def padded(rows: Sequence[Sequence[int] | Rows]) -> Rows:
-    """Rows as a matrix, with NOTHING where there are fewer."""
-    matrix = np.full((len(rows), max(map(len, rows))), NOTHING, dtype=np.int32)
-    for number, found in enumerate(rows):
-        matrix[number, : len(found)] = found
-    return matrix

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -10,10 +10,12 @@ from pydantic import Field
 from isthmus.collections import Problems, read_run
 from isthmus.collections.files import fingerprint
 from isthmus.errors import MismatchError
-from isthmus.finetune.mining.candidates import Ranker, Source, TrainingCorpus
+from isthmus.finetune.mining.candidates import CorpusIds, Ranker, Source, TrainingCorpus
 from isthmus.finetune.mining.mine import MiningSettings
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking
+
+Tell = Callable[[str], None]
 
 
 class RunSettings(MiningSettings):
@@ -31,23 +33,30 @@ class Run(Source):
         """A digest of the file."""
         return fingerprint([Path(self.settings.file)])
 
+    def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:
+        """Refuses a file of other queries or documents."""
+        _rankings(self.settings.file, queries, corpus, tell=lambda _: None)
+
     def open(self, corpus: TrainingCorpus) -> Ranker:
         """The rankings of the file, which must be of these queries and documents."""
-        file: str = self.settings.file
 
         def rank(queries: Sequence[Query], depth: int) -> list[Ranking]:
-            problems = Problems(corpus.problems)
-            found = read_run(file, problems).rankings
-            if problems.counts:
-                notice(problems.summary())
-            given = [found.get(query.id, Ranking(query.id)) for query in queries]
-            _check_queries(given, file)
-            return _known(given, corpus.rows, corpus.problems == "skip", file)
+            return _rankings(self.settings.file, queries, corpus.ids, tell=notice)
 
         return Ranker(f"run {self.origin()}", rank, any_query=False)
 
 
-def _check_queries(rankings: Sequence[Ranking], file: str) -> None:
+def _rankings(file: str, queries: Sequence[Query], corpus: CorpusIds, tell: Tell) -> list[Ranking]:
+    problems = Problems(corpus.problems)
+    found = read_run(file, problems).rankings
+    if problems.counts:
+        tell(problems.summary())
+    given = [found.get(query.id, Ranking(query.id)) for query in queries]
+    _check_queries(given, file, tell)
+    return _known(given, corpus, file, tell)
+
+
+def _check_queries(rankings: Sequence[Ranking], file: str, tell: Tell) -> None:
     without = sum(not len(ranking) for ranking in rankings)
     if without == len(rankings):
         raise MismatchError(
@@ -57,13 +66,12 @@ def _check_queries(rankings: Sequence[Ranking], file: str) -> None:
             remedy="search with the training split's queries: isthmus search INDEX --queries …",
         )
     if without:
-        notice(f"{file}: {without:,} of {len(rankings):,} training queries have no ranking there")
+        tell(f"{file}: {without:,} of {len(rankings):,} training queries have no ranking there")
 
 
-def _known(
-    rankings: Sequence[Ranking], documents: Container[str], skip: bool, file: str
-) -> list[Ranking]:
+def _known(rankings: Sequence[Ranking], corpus: CorpusIds, file: str, tell: Tell) -> list[Ranking]:
     """The rankings without documents that the corpus does not have, which are refused or told."""
+    documents, skip = corpus.rows, corpus.problems == "skip"
     kept, unknown, total = [], [], 0
     for ranking in rankings:
         known = [(found, score) for found, score in ranking if found in documents]
@@ -83,5 +91,5 @@ def _known(
                 remedy="give a run over this collection's documents"
                 + ("" if skip else "; or leave the others out: --set problems=skip"),
             )
-        notice(f"{file}: {told}; they are left out")
+        tell(f"{file}: {told}; they are left out")
     return kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from isthmus.collections import Problems
 from isthmus.collections.files import fingerprint, lines
 from isthmus.config import Settings
 from isthmus.errors import MismatchError
-from isthmus.finetune.mining.candidates import NOTHING, Rows, TrainingCorpus
+from isthmus.finetune.mining.candidates import NOTHING, CorpusIds, Rows, TrainingCorpus
 from isthmus.finetune.mining.candidates import Scores as Matrix
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.finetune.score_table import ENTRY, ScoreTable, digests
-from isthmus.finetune.teaching import Teacher, TeacherSource
+from isthmus.finetune.teaching import Teacher, TeacherSource, padded
 from isthmus.progress import notice
 
 _HEADERS = ("query-id", "query_id", "qid", "query")
@@ -42,37 +42,48 @@ class Scores(TeacherSource):
         """A digest of the file."""
         return fingerprint([Path(self.settings.file)])
 
+    def check(self, labelled: LabelledQueries, corpus: CorpusIds) -> None:
+        """Refuses a file of other documents, or one without scores of positives."""
+        table = _read(Path(self.settings.file), corpus, tell=lambda _: None)
+        self._scores(table, corpus, labelled, padded(labelled.positives))
+
     def open(self, corpus: TrainingCorpus) -> Teacher:
         """The scores of the file that are of this corpus."""
         settings: ScoresSettings = self.settings
 
         @cache  # read when first asked for, and once
         def table() -> ScoreTable:
-            return _read(Path(settings.file), corpus)
+            return _read(Path(settings.file), corpus.ids, tell=notice)
 
         def scores(labelled: LabelledQueries, rows: Rows) -> Matrix:
-            ids = [query.id for query in labelled.queries]
-            found = table().look_up(digests(ids), rows)
-            unknown = np.isnan(found) & (rows != NOTHING)
-            if unknown.any() and settings.missing is None:
-                number, column = np.argwhere(unknown)[0]
-                document = corpus.tokenised[int(rows[number, column])].id
-                raise MismatchError(
-                    f"{unknown.sum():,} of {(rows != NOTHING).sum():,} pairs have no score in "
-                    f"{settings.file!r}, query {ids[number]!r} and document {document!r} first",
-                    where="teacher.file",
-                    allowed="a file with a score for every positive and every negative",
-                    remedy="score these pairs too, take negatives from what was scored "
-                    "(negatives: {name: run, …}), or say what holds for all others "
-                    "(--set teacher.missing=…)",
-                )
-            found[unknown] = settings.missing
-            return found
+            return self._scores(table(), corpus.ids, labelled, rows)
 
         return Teacher(f"scores {self.origin()} {settings.missing}", scores, any_query=False)
 
+    def _scores(
+        self, table: ScoreTable, corpus: CorpusIds, labelled: LabelledQueries, rows: Rows
+    ) -> Matrix:
+        settings: ScoresSettings = self.settings
+        ids = [query.id for query in labelled.queries]
+        found = table.look_up(digests(ids), rows)
+        unknown = np.isnan(found) & (rows != NOTHING)
+        if unknown.any() and settings.missing is None:
+            number, column = np.argwhere(unknown)[0]
+            document = next(id_ for id_, row in corpus.rows.items() if row == rows[number, column])
+            raise MismatchError(
+                f"{unknown.sum():,} of {(rows != NOTHING).sum():,} pairs have no score in "
+                f"{settings.file!r}, query {ids[number]!r} and document {document!r} first",
+                where="teacher.file",
+                allowed="a file with a score for every positive and every negative",
+                remedy="score these pairs too, take negatives from what was scored "
+                "(negatives: {name: run, …}), or say what holds for all others "
+                "(--set teacher.missing=…)",
+            )
+        found[unknown] = settings.missing
+        return found
 
-def _read(file: Path, corpus: TrainingCorpus) -> ScoreTable:
+
+def _read(file: Path, corpus: CorpusIds, tell: Callable[[str], None]) -> ScoreTable:
     problems = Problems(corpus.problems)
     queries, rows, scores = array("Q"), array("I"), array("f")
     known: dict[str, int] = {}
@@ -95,9 +106,9 @@ def _read(file: Path, corpus: TrainingCorpus) -> ScoreTable:
             remedy="give the file that belongs to this collection",
         )
     if elsewhere:
-        notice(f"{file}: {elsewhere:,} scores are of documents that the corpus does not have")
+        tell(f"{file}: {elsewhere:,} scores are of documents that the corpus does not have")
     if message := problems.summary():
-        notice(message)
+        tell(message)
     entries = np.empty(len(rows), ENTRY)
     entries["query"], entries["row"], entries["score"] = queries, rows, scores
     return ScoreTable(entries)
