@@ -51,11 +51,13 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def made(architecture: str = "bert", **settings: Any) -> SparseEncoder:
+def made(architecture: str = "bert", vocabulary: int | None = None, **settings: Any) -> Any:
     torch.manual_seed(0)
     chosen = {"query_max_length": 24, "document_max_length": 24, **settings}
-    backbone = Backbone(AutoModelForMaskedLM.from_config(CONFIGS[architecture]()))
-    return SparseEncoder(backbone, TOKENIZER, SparseSettings.parse(chosen, "test"))
+    model = AutoModelForMaskedLM.from_config(CONFIGS[architecture]())
+    if vocabulary is not None:
+        model.resize_token_embeddings(vocabulary)
+    return SparseEncoder(Backbone(model), TOKENIZER, SparseSettings.parse(chosen, "test"))
 
 
 def theirs(folder: Path) -> TheirEncoder:
@@ -114,6 +116,47 @@ def test_only_class_paths_that_versions_5_and_6_share(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("terms", [None, 2])
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_learned_query_terms_are_the_same_there(
+    architecture: str, terms: int | None, tmp_path: Path
+) -> None:
+    kept = {"query_terms": terms, "document_terms": terms}
+    encoder = made(architecture, len(TOKENIZER), query="terms", query_max_length=8, **kept)
+    with torch.no_grad():
+        encoder.query_terms.theta.normal_(0.0, 0.05)
+    encoder.save(tmp_path)
+    there = theirs(tmp_path)
+    texts = [*TEXTS, "the [SEP] fox [CLS] the fox [PAD] over [UNK] the dog and the lazy dog"]
+    expected = encoder.encode_queries(texts).toarray()
+    assert (expected > 0).any(axis=1).tolist() == [True, True, True, False, True, True]
+    found = there.encode_query(texts, convert_to_sparse_tensor=False).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    expected = encoder.encode_documents([Document("", text) for text in texts]).toarray()
+    found = there.encode_document(texts, convert_to_sparse_tensor=False).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert there.similarity_fn_name == "dot"
+    here = load_encoder(str(tmp_path))
+    assert here.fingerprint == encoder.fingerprint
+    assert abs(here.encode_queries(texts) - encoder.encode_queries(texts)).max() == 0
+    there.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
+    again = theirs(tmp_path / "saved").encode_query(texts, convert_to_sparse_tensor=False)
+    np.testing.assert_allclose(again.numpy(), encoder.encode_queries(texts).toarray(), atol=1e-5)
+
+
+def test_only_routers_that_versions_5_and_6_share(tmp_path: Path) -> None:
+    made("bert", len(TOKENIZER), query="terms").save(tmp_path)
+    (module,) = json.loads((tmp_path / "modules.json").read_text())
+    assert (module["type"], module["path"]) == ("sentence_transformers.models.Router", "")
+    types = json.loads((tmp_path / "router_config.json").read_text())["types"]
+    assert {kind.rpartition(".")[0] for kind in types.values()} == {
+        "sentence_transformers.sparse_encoder.models"
+    }
+    assert not (set(types) - {"."} - {path.name for path in tmp_path.iterdir()})
+    assert len(list(tmp_path.rglob("model.safetensors"))) == 2, "the transformer's is there once"
+
+
+# The model's matrix has three rows more than the tokenizer has tokens.
 @pytest.mark.parametrize(
     "settings", [{"form": "lexmae"}, {"query": "terms"}, {"query_terms": 5, "document_terms": 9}]
 )

@@ -2,7 +2,12 @@
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loading import load_cross_encoder, load_encoder, load_int8_encoder
+from isthmus.encoders.loading import (
+    load_cross_encoder,
+    load_encoder,
+    load_int8_encoder,
+    load_query_encoder,
+)
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 
 __all__ = [
@@ -15,4 +20,5 @@ __all__ = [
     "load_cross_encoder",
     "load_encoder",
     "load_int8_encoder",
+    "load_query_encoder",
 ]

@@ -81,12 +81,16 @@ class TextModel(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """Changes whenever any result might: weights, tokenizer and settings."""
+        return self._digest()
+
+    def _digest(self) -> str:
+        """The fingerprint of the weights as they are now."""
         digest = xxhash.xxh3_128()
         for name, tensor in sorted(self._state.items()):
             digest.update(name.encode())
-            digest.update(
-                tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-            )
+            # In the precision they are loaded in, whatever they are stored in.
+            exact = tensor.detach().float() if tensor.is_floating_point() else tensor
+            digest.update(exact.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         digest.update(self.tokenizer.fingerprint.encode())
         digest.update(self.settings.model_dump_json().encode())
         return digest.hexdigest()
@@ -101,7 +105,7 @@ class TextModel(ABC):
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text reaches the model."""
-        return bool(self.tokenizer.backend.encode(text, add_special_tokens=False).ids)
+        return self.tokenizer.has_tokens(text)
 
     @contextmanager
     def _inference(self) -> Iterator[None]:

@@ -10,8 +10,9 @@ from isthmus.config.hub import check_hub
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE
-from isthmus.encoders.query_terms import QUERY_TERMS_FILE
-from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.encoders.query_side import QuerySide
+from isthmus.encoders.query_terms import QUERY_TERMS_FILE, QueryTerms
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings, query_digest
 from isthmus.errors import InputError, choices
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier
@@ -37,6 +38,25 @@ def load_encoder(
     encoder = _load(name, settings)
     encoder.use_fast_inference(exact)
     return encoder
+
+
+def load_query_encoder(
+    name: str, fingerprint: str, exact: bool = False
+) -> DenseEncoder | SparseEncoder | QuerySide:
+    """An encoder for the queries of an index that one of this fingerprint filled.
+
+    Where no transformer reads queries, none is loaded, and none need be there; unless the weights
+    beside the query terms are not those they were saved with.
+    """
+    folder = model_folder(name)
+    own, file = _json(folder, SETTINGS_FILE) or {}, _file(folder, QUERY_TERMS_FILE)
+    if own.pop("kind", None) == SparseEncoder.kind and own.get("query") == "terms" and file:
+        settings = SparseSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
+        tokenizer = Tokenizer.load(folder)
+        terms, saved_with = QueryTerms.load(file)
+        if saved_with == f"{query_digest(terms, tokenizer, settings)} {fingerprint}":
+            return QuerySide(name, fingerprint, terms, tokenizer, settings)
+    return load_encoder(name, exact=exact)
 
 
 def load_int8_encoder(

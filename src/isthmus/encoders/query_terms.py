@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as functional
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ QUERY_TERMS_FILE = "query_terms.safetensors"
 # Adam moves a parameter by about the learning rate, and a rate for transformers (2e-5) would never
 # move a weight of 1. Fifty times as fast is 1e-3, with which such weights are trained elsewhere.
 _PACE = 50.0
-_NAME = "terms"
+_NAME, _NOTE = "terms", "encoder"
 
 
 class QueryTerms(nn.Module):
@@ -45,30 +45,24 @@ class QueryTerms(nn.Module):
         # The largest, not the last: padding may share its id with a term.
         return present.scatter_reduce(1, ids, inside.to(weights.dtype), "amax") * weights
 
-    def matrix(self, rows: Sequence[npt.NDArray[np.integer]]) -> csr_matrix:
-        """The same for rows of distinct terms in ascending order, without their zeros."""
+    def matrix(self, rows: Sequence[list[int]], special: npt.NDArray[np.integer]) -> csr_matrix:
+        """The same for rows of any length, without their zeros; special ids have no weight."""
         with torch.no_grad():
             weights = self.weights().cpu().numpy()
-        terms = np.concatenate([*rows, np.empty(0, dtype=np.int32)]).astype(np.int32)
-        starts = np.cumsum([0, *map(len, rows)], dtype=np.int32)
-        return csr_matrix((weights[terms], terms, starts), shape=(len(rows), len(weights)))
+        kept = [np.setdiff1d(np.array(row, dtype=np.int32), special) for row in rows]
+        terms = np.concatenate([*kept, np.empty(0, dtype=np.int32)]).astype(np.int32)
+        starts = np.cumsum([0, *map(len, kept)], dtype=np.int32)
+        return csr_matrix((weights[terms], terms, starts), shape=(len(kept), len(weights)))
 
-    def save(self, folder: Path) -> None:
-        """Writes θ beside a model."""
-        save_file({_NAME: self.theta.detach().contiguous()}, folder / QUERY_TERMS_FILE)
+    def save(self, folder: Path, note: str = "") -> None:
+        """Writes θ beside a model, with a note to whoever reads it."""
+        theta = self.theta.detach().contiguous()
+        save_file({_NAME: theta}, folder / QUERY_TERMS_FILE, {_NOTE: note})
 
     def restore(self, folder: Path) -> None:
         """Loads what `save` wrote."""
         file = folder / QUERY_TERMS_FILE
-        try:
-            theta = load_file(file).get(_NAME, torch.empty(0))
-        except (OSError, SafetensorError) as error:
-            raise InputError(
-                f"the weights of query terms cannot be read: {error}",
-                where=str(file),
-                allowed="the file that was saved beside an encoder with query=terms",
-                remedy="copy the whole folder of the model again",
-            ) from error
+        theta, _ = _read(file)
         if theta.shape != self.theta.shape:
             raise MismatchError(
                 f"there are weights for {len(theta):,} query terms, the model has "
@@ -79,3 +73,27 @@ class QueryTerms(nn.Module):
             )
         with torch.no_grad():
             self.theta.copy_(theta)
+
+    @classmethod
+    def load(cls, file: Path) -> tuple[QueryTerms, str]:
+        """The terms of a file that `save` wrote, and the note; "" where there is none."""
+        theta, note = _read(file)
+        terms = cls(len(theta))
+        with torch.no_grad():
+            terms.theta.copy_(theta)
+        return terms, note
+
+
+def _read(file: Path) -> tuple[Tensor, str]:
+    try:
+        with safe_open(file, "pt") as opened:
+            names = opened.keys()
+            theta = opened.get_tensor(_NAME) if _NAME in names else torch.empty(0)
+            return theta, (opened.metadata() or {}).get(_NOTE, "")
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"the weights of query terms cannot be read: {error}",
+            where=str(file),
+            allowed="the file that was saved beside an encoder with query=terms",
+            remedy="copy the whole folder of the model again",
+        ) from error

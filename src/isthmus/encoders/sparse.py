@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import xxhash
 from pydantic import Field
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
 from isthmus.encoders.query_terms import QueryTerms
+from isthmus.encoders.routing import write_router
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.lexicon import largest_logits
@@ -130,11 +132,7 @@ class SparseEncoder(Encoder):
         rows = self.tokenizer.encode(list(texts), limit)
         if self.query_terms is None:
             return heaviest(self._vectors(rows), kept)
-        terms = [
-            np.unique(np.setdiff1d(np.array(row, dtype=np.int32), self.tokenizer.special_ids))
-            for row in rows
-        ]
-        return heaviest(self.query_terms.matrix(terms), kept)
+        return heaviest(self.query_terms.matrix(rows, self.tokenizer.special_ids), kept)
 
     def encode_documents(self, documents: Sequence[Document]) -> csr_matrix:
         """One row of weights per document, of its title too where made with titles."""
@@ -164,7 +162,8 @@ class SparseEncoder(Encoder):
         """Writes the encoder for isthmus, transformers and, where it can, sentence-transformers."""
         super().save(folder)
         if self.query_terms is not None:
-            self.query_terms.save(folder)
+            side = query_digest(self.query_terms, self.tokenizer, self.settings)
+            self.query_terms.save(folder, f"{side} {self._digest()}")
 
     def restore(self, folder: Path) -> None:
         """Loads the weights that `save` wrote into this very encoder."""
@@ -193,7 +192,7 @@ class SparseEncoder(Encoder):
 
     def _describe_elsewhere(self, folder: Path) -> None:
         settings = self.settings
-        if reason := _only_here(settings):
+        if reason := self._only_here():
             if not self._told:
                 notice(f"no modules.json for sentence-transformers: there, {reason}")
                 self._told = True
@@ -203,10 +202,14 @@ class SparseEncoder(Encoder):
             "activation_function": "relu",  # a log1p follows; their log1p_relu means a second one
             "word_embedding_dimension": self.dimension,
         }
-        modules = [
+        modules: list[tuple[str, Mapping[str, Any] | None]] = [
             ("sparse_encoder.models.MLMTransformer", None),
             ("sparse_encoder.models.SpladePooling", pooling),
         ]
+        if self.query_terms is not None:
+            limit = settings.query_max_length
+            write_router(folder, self.query_terms, self.tokenizer, limit, pooling)
+            modules = [("models.Router", None)]
         stated = {
             "model_type": "SparseEncoder",  # without it, a sparse autoencoder is put on top
             "similarity_fn_name": "dot",
@@ -214,16 +217,27 @@ class SparseEncoder(Encoder):
         }
         write_modules(folder, modules, settings.document_max_length, stated)
 
+    def _only_here(self) -> str:
+        """Why sentence-transformers would give other vectors; "" where it gives the same."""
+        settings, tokens = self.settings, len(self.tokenizer.pretrained.get_vocab())
+        if settings.form == "lexmae":
+            return "special tokens give weight too, which form=lexmae leaves out"
+        if settings.query_terms != settings.document_terms:
+            return "queries and documents keep equally many terms"
+        if settings.query == "terms" and self.dimension != tokens:
+            return (
+                f"query terms are the tokenizer's {tokens:,} tokens, and the model's vectors have "
+                f"{self.dimension:,} entries"
+            )
+        return ""
 
-def _only_here(settings: SparseSettings) -> str:
-    """Why sentence-transformers would give other vectors; "" where it gives the same."""
-    if settings.form == "lexmae":
-        return "special tokens give weight too, which form=lexmae leaves out"
-    if settings.query == "terms":
-        return "the transformer would read queries, which query=terms spares"
-    if settings.query_terms != settings.document_terms:
-        return "queries and documents keep equally many terms"
-    return ""
+
+def query_digest(terms: QueryTerms, tokenizer: Tokenizer, settings: SparseSettings) -> str:
+    """A digest of all that queries depend on where no transformer reads them."""
+    digest = xxhash.xxh3_128(terms.theta.detach().cpu().numpy().data)
+    digest.update(tokenizer.fingerprint.encode())
+    digest.update(settings.model_dump_json().encode())
+    return digest.hexdigest()
 
 
 def term_weights(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:

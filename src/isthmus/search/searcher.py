@@ -128,7 +128,7 @@ def open_searcher(
     index = open_index(folder, backend)
     if (origin := index.manifest.encoder) is None:
         return Searcher(None, index)
-    from isthmus.encoders import load_encoder  # brings torch, which BM25 does without
+    from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
 
     name = model or origin.name
     # Paths are recorded in full, hub names are not paths: an absolute one must still be there.
@@ -139,7 +139,8 @@ def open_searcher(
             allowed="the folder of the encoder that filled the index",
             remedy="give its new place: --model FOLDER",
         )
-    encoder = load_encoder(name, exact=origin.backend == "torch-float32")
+    exact = origin.backend == "torch-float32"
+    encoder = load_query_encoder(name, origin.fingerprint, exact)
     return Searcher(encoder, spread(index, folder, backend))
 
 

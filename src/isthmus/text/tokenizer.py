@@ -138,6 +138,10 @@ class Tokenizer:
         """The id that fills rows up; 0 where the tokenizer names none."""
         return int(self.pretrained.pad_token_id or 0)
 
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left."""
+        return bool(self.backend.encode(text, add_special_tokens=False).ids)
+
     def encode(self, texts: list[str], max_length: int) -> list[list[int]]:
         """Token ids with special tokens, cut to `max_length` in all, one list per text."""
         return self.framed(self.split(texts), max_length)

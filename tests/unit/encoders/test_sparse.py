@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
-from isthmus.encoders import load_encoder
+from isthmus.encoders import load_encoder, load_query_encoder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loading import known_settings
+from isthmus.encoders.query_side import QuerySide
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, IsthmusError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
@@ -55,6 +57,49 @@ def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
     again = encoder(seed=1, query="terms")
     again.restore(tmp_path)
     assert again.fingerprint == saved.fingerprint
+
+
+def test_queries_need_no_transformer_where_none_reads_them(tmp_path: Path) -> None:
+    saved = with_terms()
+    _ = saved.fingerprint  # of other weights than those that are saved
+    with torch.no_grad():
+        saved.backbone.model.cls.predictions.bias[7] += 1.0
+    saved.backbone.to(torch.bfloat16)
+    saved.save(tmp_path)
+    full = load_encoder(str(tmp_path))
+    (tmp_path / "model.safetensors").rename(tmp_path / "elsewhere")
+    side = load_query_encoder(str(tmp_path), full.fingerprint)
+    assert isinstance(side, QuerySide)
+    assert (side.name, side.fingerprint) == (full.name, full.fingerprint)
+    assert abs(side.encode_queries(TEXTS) - full.encode_queries(TEXTS)).max() == 0
+    assert [side.has_tokens(text) for text in TEXTS] == [True, True, False]
+    with pytest.raises(InputError, match=r"cannot be loaded: .*model\.safetensors"):
+        load_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize("change", ["weights", "terms", "settings", "note", "kind"])
+def test_a_query_side_that_is_not_the_index_s_loads_everything(change: str, tmp_path: Path) -> None:
+    """Whoever compares fingerprints then says what is wrong."""
+    saved = with_terms()
+    saved.save(tmp_path)
+    wanted = saved.fingerprint
+    file = tmp_path / "query_terms.safetensors"
+    settings = json.loads((tmp_path / "encoder.json").read_text())
+    if change == "weights":
+        wanted = encoder(seed=1, query="terms").fingerprint
+    elif change in ("terms", "note"):  # a note of other terms; a file of an older version
+        theta = load_file(file)
+        with safe_open(file, "pt") as opened:
+            note = opened.metadata() if change == "terms" else None
+        save_file({"terms": theta["terms"] + (change == "terms")}, file, note)
+    elif change == "settings":
+        settings["query_max_length"] = 7
+    else:
+        settings["query"] = "encoder"
+    (tmp_path / "encoder.json").write_text(json.dumps(settings))
+    found = load_query_encoder(str(tmp_path), wanted)
+    assert isinstance(found, SparseEncoder)
+    assert (found.fingerprint == saved.fingerprint) == (change in ("weights", "note"))
 
 
 @pytest.mark.parametrize("form", ["splade", "lexmae"])

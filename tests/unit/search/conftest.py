@@ -55,11 +55,12 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> WordEncoder:
     """What every model name loads in these tests."""
     found = WordEncoder()
 
-    def load_encoder(path: str, exact: bool = False) -> WordEncoder:
+    def load_encoder(path: str, fingerprint: str = "", exact: bool = False) -> WordEncoder:
         found.name = path
         return found
 
-    monkeypatch.setattr("isthmus.encoders.load_encoder", load_encoder, raising=False)
+    for load in ("load_encoder", "load_query_encoder"):
+        monkeypatch.setattr(f"isthmus.encoders.{load}", load_encoder)
     return found
 
 
@@ -74,7 +75,8 @@ class SparseWordEncoder(WordEncoder):
 def sparse_encoder(monkeypatch: pytest.MonkeyPatch) -> SparseWordEncoder:
     """What every model name loads in these tests."""
     found = SparseWordEncoder(kind="sparse")
-    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda path, **_: found, raising=False)
+    for load in ("load_encoder", "load_query_encoder"):
+        monkeypatch.setattr(f"isthmus.encoders.{load}", lambda *_, **__: found)
     return found
 
 

@@ -14,12 +14,15 @@ import pytest
 import scipy.sparse
 
 from isthmus.collections import open_corpus, read_run
-from isthmus.errors import MismatchError, SettingsError
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.manifest import InvertedSettings, read_manifest, workplace
+from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Query, Ranking
 from isthmus.search import IndexSettings, Searcher, SearchSettings, index, open_searcher, search
 from isthmus.search.approximating import add_approximation
+from isthmus.text.new_tokenizer import new_tokenizer
 
 
 @dataclass
@@ -73,7 +76,8 @@ def encoder_of(corpus: str) -> TermEncoder:
 @pytest.fixture
 def sparse(corpus: str, monkeypatch: pytest.MonkeyPatch) -> TermEncoder:
     found = encoder_of(corpus)
-    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda name, **_: found, raising=False)
+    for load in ("load_encoder", "load_query_encoder"):
+        monkeypatch.setattr(f"isthmus.encoders.{load}", lambda *_, **__: found)
     return found
 
 
@@ -156,11 +160,30 @@ def test_run_file_fused_with_bm25(corpus: str, tmp_path: Path, sparse: TermEncod
     assert found.rankings["q2"].document_ids == ("d4",)
 
 
+def test_learned_query_terms_are_searched_without_the_transformer(
+    corpus: str, tmp_path: Path
+) -> None:
+    texts = [document.contents(True) for document in open_corpus(corpus).documents()]
+    tokenizer = new_tokenizer(texts, 90)
+    backbone = new_backbone("tiny", len(tokenizer), tokenizer.pad_id, max_length=144, seed=0)
+    settings = SparseSettings.parse({"query": "terms"}, "test")
+    SparseEncoder(backbone, tokenizer, settings).save(tmp_path / "model")
+    folder = index(corpus, tmp_path / "index", str(tmp_path / "model"))
+    queries = [Query(str(number), text) for number, text in enumerate(texts)]
+    expected = open_searcher(folder).search(queries)
+    assert all(len(ranking) for ranking in expected)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    assert open_searcher(folder).search(queries) == expected
+    with pytest.raises(InputError, match=r"cannot be loaded: .*model\.safetensors"):
+        index(corpus, tmp_path / "another", str(tmp_path / "model"))
+
+
 def test_real_documents(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medline: words as terms, against the whole product."""
     corpus = f"beir:{shared_data / 'collections' / 'medline'}"
     encoder = encoder_of(corpus)
-    monkeypatch.setattr("isthmus.encoders.load_encoder", lambda name, **_: encoder, raising=False)
+    for load in ("load_encoder", "load_query_encoder"):
+        monkeypatch.setattr(f"isthmus.encoders.{load}", lambda *_, **__: encoder)
     searcher = open_searcher(index(corpus, tmp_path / "index", "model"))
     documents = list(open_corpus(corpus).documents())
     texts = [document.text[:80] for document in documents[:50]]
