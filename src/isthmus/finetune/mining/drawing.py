@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,8 +22,9 @@ def draw(
 ) -> tuple[Rows, npt.NDArray[np.bool_]]:
     """Every query's negatives, an epoch after the other, and which of them are random.
 
-    A source's candidates take turns: none comes again before all had theirs. No text is twice in a
-    group. Where candidates are too few for a group, random documents fill it.
+    A source's candidates take turns: none comes again before all had theirs, and what another
+    source has drawn meanwhile comes after what none has. No text is twice in a group. Where
+    candidates are too few for a group, random documents fill it.
     """
     width = sum(counts)
     rows = np.empty((len(positives), epochs * width), dtype=np.int32)
@@ -31,12 +32,13 @@ def draw(
     for number, relevant in enumerate(positives):
         # Another than those that shuffled the candidates of this query.
         generator = np.random.default_rng([seed, number, len(queues)])
-        waiting = [deque(queue[number].tolist()) for queue in queues]
+        waiting = [_Queue(queue[number]) for queue in queues]
         drawn: list[int] = []
+        turns: Counter[int] = Counter()
         for _ in range(epochs):
             taken = set(corpus.keys[list(relevant)].tolist())
             for queue, count in zip(waiting, counts, strict=True):
-                found = _next(queue, count, corpus, taken)
+                found = queue.next(count, corpus, taken, turns)
                 drawn += found
                 for _ in range(count - len(found)):
                     random[number, len(drawn)] = True
@@ -45,18 +47,39 @@ def draw(
     return rows, random
 
 
-def _next(queue: deque[int], count: int, corpus: TokenisedCorpus, taken: set[int]) -> list[int]:
-    """The next `count` whose text is not in the group yet; others keep their place."""
-    found: list[int] = []
-    passed_over: list[int] = []
-    while queue and len(found) < count:
-        row = queue.popleft()
-        key = int(corpus.keys[row])
-        (passed_over if key in taken else found).append(row)
-        taken.add(key)
-    queue.extendleft(reversed(passed_over))
-    queue.extend(found)
-    return found
+class _Queue:
+    """The candidates of one source: who waits for a turn in this round, and who had one."""
+
+    def __init__(self, rows: Rows) -> None:
+        # With each row, how many turns it had had, in all queues, when it came to wait here.
+        self.waiting = deque((row, 0) for row in rows.tolist())
+        self.done: deque[tuple[int, int]] = deque()
+
+    def next(
+        self, count: int, corpus: TokenisedCorpus, taken: set[int], turns: Counter[int]
+    ) -> list[int]:
+        """The next `count` whose text is not in the group yet; others keep their place.
+
+        Who had a turn in another queue meanwhile lets all others who wait go first.
+        """
+        found: list[int] = []
+        passed_over: list[tuple[int, int]] = []
+        while len(found) < count and (self.waiting or self.done):
+            if not self.waiting:
+                self.waiting, self.done = self.done, deque()
+            row, had = self.waiting.popleft()
+            key = int(corpus.keys[row])
+            if turns[row] > had:
+                self.waiting.append((row, turns[row]))
+            elif key in taken:
+                passed_over.append((row, had))
+            else:
+                found.append(row)
+                taken.add(key)
+        turns.update(found)
+        self.waiting.extendleft(reversed(passed_over))
+        self.done.extend((row, turns[row]) for row in found)
+        return found
 
 
 def _random_other(generator: np.random.Generator, corpus: TokenisedCorpus, taken: set[int]) -> int:
