@@ -40,6 +40,8 @@ PAGES = sorted(
 COMMAND: Any = typer.main.get_command(app)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\[[^]]*\]\((?!https?:)([^)#]*)#([^)]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 OVERRIDE = re.compile(r"--set '?([\w.]+)=")
 SETTINGS: dict[str, type[Settings]] = {
     "pretrain": PretrainSettings,
@@ -233,6 +235,23 @@ def test_the_map_names_what_is_there() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     text = BLOCK.sub("", page.read_text(encoding="utf-8"))
     dead = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    assert not dead
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link can name of a page: its headings as GitHub spells them."""
+    titles = HEADING.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_name_headings_that_are_there(page: Path) -> None:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    dead = [
+        f"{path}#{anchor}"
+        for path, anchor in ANCHOR.findall(text)
+        if anchor not in anchors(page.parent / path if path else page)
+    ]
     assert not dead
 
 

@@ -94,9 +94,9 @@ def load_cross_encoder(
 ) -> CrossEncoder:
     """The re-ranker of a run, folder or hub name, ready for fast inference.
 
-    Any CrossEncoder of sentence-transformers and any sequence classifier with one label is one;
-    scores are its logits, whatever it puts on top. Settings given here replace those beside it.
-    `where` is what a wrong name is told to be the value of.
+    Any sequence classifier with one label is one, and so a CrossEncoder of sentence-transformers
+    that has no other module; scores are its logits, whatever it puts on top. Settings given here
+    replace those beside it. `where` is what a wrong name is told to be the value of.
     """
     folder = model_folder(name, where)
     own = _json(folder, SETTINGS_FILE) or {}

@@ -218,7 +218,8 @@ def test_pairs_that_a_file_does_not_have(
     with pytest.raises(MismatchError, match="1 of 7 pairs have no score") as caught:
         teacher(corpus, name="scores", file=str(file)).scores(LABELLED, ROWS)
     assert "query 'q2' and document 'd9' first" in caught.value.what
-    assert "teacher.missing" in caught.value.remedy
+    for cure in ("teacher.missing", "name: run", "num_negatives"):
+        assert cure in caught.value.remedy
     assert "1 scores are of documents that the corpus does not have" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -1,4 +1,4 @@
-"""A cross-encoder as teacher: one trained here, or any that sentence-transformers loads."""
+"""A cross-encoder as teacher: one trained here, or any sequence classifier of one label."""
 
 from __future__ import annotations
 

@@ -75,9 +75,10 @@ class Scores(TeacherSource):
                 f"{settings.file!r}, query {ids[number]!r} and document {document!r} first",
                 where="teacher.file",
                 allowed="a file with a score for every positive and every negative",
-                remedy="score these pairs too, take negatives from what was scored "
-                "(negatives: {name: run, …}), or say what holds for all others "
-                "(--set teacher.missing=…)",
+                remedy="score these pairs too; take negatives from what was scored (negatives: "
+                "{name: run, …}), no more of them than every query has, for random documents make "
+                "up the number (lower num_negatives); or say what holds for all others: --set "
+                "teacher.missing=…",
             )
         found[unknown] = settings.missing
         return found
