@@ -10,6 +10,10 @@ from isthmus.errors import InputError
 _CONFIG = "config.json"
 
 
+class UnreachableError(InputError):
+    """A model that is not here, and that nobody can be asked for."""
+
+
 @lru_cache
 def check_hub(name: str) -> None:
     """Refuses a name that is no folder, not in the cache, and that nobody can be asked for."""
@@ -24,7 +28,7 @@ def check_hub(name: str) -> None:
     except (HfHubHTTPError, HFValidationError):
         return  # there is an answer: who loads it says what is wrong
     except Exception as error:  # of any HTTP library that the hub's client may use
-        raise InputError(
+        raise UnreachableError(
             f"there is no folder {name!r}, and the hub cannot be asked for it: {error}",
             where=name,
             allowed="a folder; a hub name, where there is a network or the model is in the cache",

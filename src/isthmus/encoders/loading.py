@@ -16,7 +16,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings, query_digest
 from isthmus.errors import InputError, choices
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier
-from isthmus.nn.loading import model_folder
+from isthmus.nn.loading import model_folder, named_at
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
 
@@ -98,7 +98,13 @@ def load_cross_encoder(
     that has no other module; scores are its logits, whatever it puts on top. Settings given here
     replace those beside it. `where` is what a wrong name is told to be the value of.
     """
-    folder = model_folder(name, where)
+    with named_at(where, "the folder of a re-ranker that is here: isthmus finetune trains one"):
+        encoder = _cross_encoder(name, model_folder(name, where), settings)
+    encoder.use_fast_inference()
+    return encoder
+
+
+def _cross_encoder(name: str, folder: str, settings: CrossSettings | None) -> CrossEncoder:
     own = _json(folder, SETTINGS_FILE) or {}
     known = own.pop("kind", None) == CrossEncoder.kind
     if not known:
@@ -112,9 +118,7 @@ def load_cross_encoder(
         length = min(_stated_length(folder) or backbone.positions, backbone.positions)
         halves = {"query_max_length": length // 2, "document_max_length": length - length // 2}
         settings = CrossSettings.parse(halves, where=folder)
-    encoder = CrossEncoder(backbone, tokenizer, settings, name)
-    encoder.use_fast_inference()
-    return encoder
+    return CrossEncoder(backbone, tokenizer, settings, name)
 
 
 def _check_modules(folder: str) -> None:

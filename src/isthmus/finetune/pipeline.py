@@ -20,10 +20,10 @@ from isthmus.finetune.mining.mine import negative_sources
 from isthmus.finetune.references import outside, references
 from isthmus.finetune.settings import FOREIGN, FinetuneSettings
 from isthmus.finetune.stage import check, check_split, training_queries
-from isthmus.finetune.teaching import teacher_source
+from isthmus.finetune.teaching import INSTEAD, teacher_source
 from isthmus.indexes.documents import blocks
 from isthmus.nn.classifier import check_classifier
-from isthmus.nn.loading import model_folder
+from isthmus.nn.loading import model_folder, named_at
 from isthmus.nn.pretrained import read_config
 from isthmus.progress import Bar
 
@@ -69,7 +69,7 @@ def assemble(values: Mapping[str, Any], where: str) -> Pipeline:
         with within(name):
             _check_references(name, settings, stages, list(chosen))
             if "model" not in references(settings):
-                model_folder(settings.model)
+                model_folder(settings.model, "model" if "model" in own else "--model")
             check(settings)
         stages[name] = settings
     return Pipeline({**common, "stages": chosen}, stages)
@@ -93,9 +93,11 @@ def check_outside(pipeline: Pipeline) -> None:
                 if path.endswith("file"):
                     fingerprint([Path(named)])
                 elif path == "teacher.model":
-                    check_classifier(model_folder(named, path))
+                    with named_at(path, INSTEAD):
+                        check_classifier(model_folder(named, path))
                 elif named != start:
-                    read_config(model_folder(named, path))
+                    with named_at(path):
+                        read_config(model_folder(named, path))
             if any(path.endswith("file") for path in outside(settings)):
                 _check_files(settings, collection, ids_of(settings.collection, settings.problems))
 

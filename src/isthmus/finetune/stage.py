@@ -52,7 +52,7 @@ from isthmus.finetune.teacher_check import check_teacher
 from isthmus.finetune.teaching import Teacher, taught_scores, teacher_source
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier
-from isthmus.nn.loading import model_fingerprint, model_folder
+from isthmus.nn.loading import model_fingerprint, model_folder, named_at
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
@@ -88,7 +88,8 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         if is_complete(output):
             notice(f"{output} is complete already")
             return final
-        encoder = _encoder(name, settings)
+        with named_at("model"):
+            encoder = _encoder(name, settings)
         _say_what_is_no_test_any_more(settings.split, measured_on)
         _say_what_changes(settings)
         source = f"{fingerprint} {settings.problems}"

@@ -21,6 +21,11 @@ from isthmus.finetune.pairs import LabelledQueries, TaughtScores
 from isthmus.registry import Registry
 
 TEACHERS = Registry("isthmus.finetune.teachers", "teacher")
+INSTEAD = (
+    "the folder of a re-ranker that is here, stage:NAME where an earlier stage trains one, or a "
+    "file of scores (teacher: {name: scores, file: FILE})"
+)
+"""Of a teacher that cannot be asked for."""
 
 
 @dataclass(frozen=True)

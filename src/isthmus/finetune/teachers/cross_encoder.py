@@ -16,8 +16,8 @@ from isthmus.encoders.loading import load_cross_encoder
 from isthmus.finetune.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus
 from isthmus.finetune.pairs import LabelledQueries
 from isthmus.finetune.score_table import ScoreStore, digests
-from isthmus.finetune.teaching import Teacher, TeacherSource
-from isthmus.nn.loading import model_fingerprint, model_folder
+from isthmus.finetune.teaching import INSTEAD, Teacher, TeacherSource
+from isthmus.nn.loading import model_fingerprint, model_folder, named_at
 from isthmus.progress import Bar, notice
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 
@@ -42,7 +42,8 @@ class CrossEncoder(TeacherSource):
 
     def open(self, corpus: TrainingCorpus) -> Teacher:
         """The model over the documents as its own tokenizer cuts them, and its earlier scores."""
-        model = load_cross_encoder(self.settings.model)
+        with named_at("teacher.model", INSTEAD):
+            model = load_cross_encoder(self.settings.model, where="teacher.model")
         if model.settings.titles != corpus.titles:
             notice(
                 f"the teacher {model.name} is used to titles={model.settings.titles}; it reads "
