@@ -16,8 +16,10 @@ from isthmus.config import resolve
 from isthmus.config.output import claim, finish, is_complete, read_snapshot
 from isthmus.errors import IsthmusError, OutputError, SettingsError
 from isthmus.finetune import finetune, next_step, pipeline, stage, staging, summary
+from isthmus.finetune.pairs import LabelledQueries, held_out_queries
 from isthmus.finetune.references import references, with_folders
 from isthmus.finetune.settings import FinetuneSettings
+from isthmus.records import Query
 
 FLAGS = {"model": "m", "collection": "c", "output": "o"}
 
@@ -412,6 +414,24 @@ def test_files_of_another_collection_are_found_before_the_first_stage(
     ran, _ = go(*(setting.format(tmp_path / "some-queries") for setting in (run, scores)))
     assert ran == ALL
     assert capsys.readouterr().err.count("read the ids of the corpus") == len(outside) + 1, "once"
+
+
+def test_files_need_not_know_queries_that_are_held_out(
+    go: Any, collection: Path, tmp_path: Path
+) -> None:
+    ids = [f"q{number}" for number in range(4)]
+    asked = "".join(f'{{"_id": "{name}", "text": "a query"}}\n' for name in ids)
+    (collection / "queries.jsonl").write_text(asked)
+    (collection / "qrels" / "train.tsv").write_text("".join(f"{name}\td\t1\n" for name in ids))
+    everyone = LabelledQueries([Query(name, "a query") for name in ids], [[0]] * 4)
+    trained, _ = held_out_queries(everyone, 0.25)
+    scores = tmp_path / "scores"
+    scores.write_text("".join(f"{query.id}\td\t2.5\n" for query in trained.queries))
+    teacher = f"stages.distilled.teacher={{name: scores, file: {scores}}}"
+    with pytest.raises(IsthmusError, match="1 of 4 pairs have no score"):
+        go(teacher)
+    ran, _ = go(teacher, "development.held_out=0.25")
+    assert ran == ALL
 
 
 def test_a_remedy_is_for_the_stage_it_is_about() -> None:
