@@ -17,7 +17,8 @@ def listing(
         list[str] | None,
         typer.Argument(
             metavar="[WHAT]...",
-            help="recipes, parts, the name of one of them, or settings VERB [PATH].",
+            help="recipes, parts, the name of one of them, the path of a recipe of your own, or "
+            "settings VERB [PATH].",
         ),
     ] = None,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -64,6 +65,8 @@ def listing(*words: str) -> RenderableType:
     if what == "parts" and _kinds(names[0]):
         return Group(*_one_part(names[0]))
     if not names:
+        if Path(what).suffix in (".yaml", ".yml") and Path(what).is_file():
+            return _one_recipe(Recipe(Path(what)))
         for recipe in shipped_recipes():
             if recipe.name == what:
                 return _one_recipe(recipe)

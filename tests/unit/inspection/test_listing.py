@@ -171,6 +171,14 @@ def test_a_recipe_with_those_it_builds_on() -> None:
     assert text.index("electra-base") < text.index("# three-stage, on") < text.index("# dense, on")
 
 
+def test_a_users_own_recipe_with_those_it_builds_on(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("verb: finetune\nbase: three-stage\nsettings: {seed: 1}\n")
+    text = shown(str(tmp_path / "mine.yaml"))
+    assert text.index("seed: 1") < text.index("# three-stage, on") < text.index("# dense, on")
+    with pytest.raises(SettingsError, match="no recipe or part of this name"):
+        listing(str(tmp_path / "yours.yaml"))
+
+
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         listing("cdma")
