@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -213,11 +215,31 @@ class Backbone(nn.Module):
         fewer layers than all, they are not normed.
         """
         assert 0 <= layer <= self.depth, f"{layer} of {self.depth} layers"
-        output, packing = self._encode(input_ids, attention_mask, tokens, every_layer=True)
-        states = output.last_hidden_state, output.hidden_states[layer]
+        # transformers would look into the layers, and what is compiled would fall into pieces.
+        seen: list[Tensor] = []
+        with self._watched(layer, seen):
+            output, packing = self._encode(input_ids, attention_mask, tokens)
+        last = output.last_hidden_state
+        states = last, last if layer == self.depth else seen[0]
         if packing is None:
             return states
         return packing.unpack(states[0]), packing.unpack(states[1])
+
+    @contextmanager
+    def _watched(self, layer: int, seen: list[Tensor]) -> Iterator[None]:
+        """Notes what goes into the layer behind so many."""
+
+        def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            seen.append(given[0] if given else named["hidden_states"])
+
+        if layer == self.depth:
+            yield
+            return
+        handle = self.layers[layer].register_forward_pre_hook(note, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     @property
     def leaves_padding_out(self) -> bool:
@@ -238,25 +260,22 @@ class Backbone(nn.Module):
         attention_mask: Tensor,
         tokens: Tensor | None,
         segments: Tensor | None = None,
-        every_layer: bool = False,
     ) -> tuple[Any, Packing | None]:
-        options = {"output_hidden_states": True} if every_layer else {}
         told = {"input_ids": input_ids}  # of every place
         if segments is not None:
             told["token_type_ids"] = segments
         packing = self.packing(attention_mask, tokens) if self.packs else None
         if packing is not None and packing.full and not self._windows:
             # Without any mask, torch chooses among its kernels.
-            return self.encoder(**told, **options), None
+            return self.encoder(**told), None
         if packing is None:
-            return self.encoder(**told, attention_mask=attention_mask, **options), None
+            return self.encoder(**told, attention_mask=attention_mask), None
         told["position_ids"] = self._places(input_ids).expand_as(input_ids)
         packed = self.encoder(
             **{name: packing.pack(each) for name, each in told.items()},
             # transformers passes on a mask of four dimensions as it is, and makes none itself.
             attention_mask=packing.present,
             packing=packing,
-            **options,
         )
         return packed, packing
 

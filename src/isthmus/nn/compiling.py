@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer
+
+# Kinds of layers, lengths, full and padded batches: each is compiled once, and what is one too many
+# would run as it was, behind one warning.
+_VARIANTS = 64
 
 
 def compile_layers(module: nn.Module, backend: str = "inductor") -> None:
@@ -13,11 +18,18 @@ def compile_layers(module: nn.Module, backend: str = "inductor") -> None:
 
     Not the module as a whole: layers of one kind share what was compiled for the first, which takes
     seconds instead of minutes, and what lies between them (masking, packing, heads that work on
-    chosen rows) depends on the data. Weights and their names stay as they are.
+    chosen rows) depends on the data. Weights and their names stay as they are, and hooks on a layer
+    are called as ever.
     """
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _VARIANTS)
     for part in module.modules():
         if isinstance(part, Layer):
-            part.compile(backend=backend)
+            _compile(part, backend)
         elif isinstance(part, Backbone):
             for layer in part.layers:
-                layer.compile(backend=backend)
+                _compile(layer, backend)
+
+
+def _compile(layer: nn.Module, backend: str) -> None:
+    layer.forward = torch.compile(layer.forward, backend=backend)
