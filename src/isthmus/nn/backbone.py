@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,10 +44,17 @@ _HEADS: dict[str, tuple[str, ...]] = {
 class Backbone(nn.Module):
     """An encoder, with its masked-LM head where it has one."""
 
+    _several_types: ClassVar[bool] = False  # whether a text has parts of another type
+
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
         use_quick_dropout(model)
+        types = getattr(
+            getattr(model.base_model, "embeddings", None), "token_type_embeddings", None
+        )
+        if types is not None and not self._several_types:
+            types.__class__ = _FirstType
         self.packs = use_packable_attention(model)  # whether the encoder can do without padding
         self.use_packing = True
         self.head_modules = _head_modules(model)
@@ -370,6 +377,16 @@ def _head_modules(model: Any) -> list[nn.Module] | None:
     # Of a classifier, there may be a part by the same name: ModernBERT's `head`.
     whole = bool(names) and all(hasattr(model, name) for name in names)
     return [getattr(model, name) for name in names] if whole else None
+
+
+class _FirstType(nn.Embedding):
+    """The first type for every token: one row, and its gradient a sum.
+
+    Looked up, all tokens have the same number, whose gradients are added one after the other.
+    """
+
+    def forward(self, types: Tensor) -> Tensor:
+        return self.weight[0].expand(*types.shape, -1)
 
 
 class _VocabularyLayer(nn.Linear):

@@ -27,6 +27,8 @@ from isthmus.nn.pretrained import (
 class Classifier(Backbone):
     """An encoder under a classifier of one label, whose logit is the score of a text."""
 
+    _several_types = True  # a query and a document
+
     def __init__(self, model: Any) -> None:
         assert model.config.num_labels == 1, "a score is one number"
         super().__init__(model)

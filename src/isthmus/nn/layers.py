@@ -11,7 +11,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 from isthmus.errors import SettingsError
 from isthmus.nn.attention import packed_attention
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.packing import Packing
+from isthmus.nn.packing import Full, Packing
 
 # Where an architecture keeps its layers, and in each layer the modules that `Layer` calls query,
 # key, value, output, attention_norm, expand, contract, feed_forward_norm. Not here: MPNet adds a
@@ -109,7 +109,7 @@ class Layer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(
-        self, states: Tensor, visible: Tensor | Packing, content: Tensor | None = None
+        self, states: Tensor, visible: Tensor | Packing | Full, content: Tensor | None = None
     ) -> Tensor:
         """The states [batch, queries, width] after they attended to the content they may see.
 
@@ -117,7 +117,7 @@ class Layer(nn.Module):
             states: What asks; every residual comes from here.
             visible: Boolean, broadcastable to [batch, heads, queries, keys]. A row that sees
                 nothing attends to nothing: it gets the output's bias alone. Or the packing of a
-                stream [1, tokens, width].
+                stream [1, tokens, width], or that texts have no padding at all.
             content: What answers [batch, keys, width]; the states themselves by default.
 
         """
@@ -130,7 +130,9 @@ class Layer(nn.Module):
         attended = states + self._attend(self.attention_norm(states), visible, content)
         return attended + self._feed_forward(self.feed_forward_norm(attended))
 
-    def _attend(self, states: Tensor, visible: Tensor | Packing, content: Tensor | None) -> Tensor:
+    def _attend(
+        self, states: Tensor, visible: Tensor | Packing | Full, content: Tensor | None
+    ) -> Tensor:
         content = states if content is None else content
         asked = (
             self._heads(self.query(states)),
@@ -140,6 +142,8 @@ class Layer(nn.Module):
         rate = self.shape.attention_dropout if self.training else 0.0
         if isinstance(visible, Packing):
             answer = packed_attention(asked, visible, rate)
+        elif isinstance(visible, Full):
+            answer = scaled_dot_product_attention(*asked, dropout_p=rate, is_causal=visible.causal)
         else:
             answer = scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)
         return self._dropped(self.output(answer.transpose(1, 2).flatten(2)))

@@ -13,6 +13,12 @@ from torch import Tensor
 _LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
 
 
+class Full(NamedTuple):
+    """Texts of one length, without padding: each sees itself, or only what lies before it."""
+
+    causal: bool = False
+
+
 class Packing(NamedTuple):
     """Which places of a padded batch hold tokens, and where in the stream each text begins."""
 

@@ -12,7 +12,7 @@ from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer, LayerShape, copy_layer
-from isthmus.nn.packing import Packing, visible_within
+from isthmus.nn.packing import Full, Packing, visible_within
 from isthmus.nn.prediction import Prediction
 from isthmus.training.task import Batch
 
@@ -37,7 +37,7 @@ class Stack(nn.Module):
             assert isinstance(layer, Layer)
             copy_layer(backbone, number, layer)
 
-    def forward(self, states: Tensor, visible: Tensor | Packing) -> Tensor:
+    def forward(self, states: Tensor, visible: Tensor | Packing | Full) -> Tensor:
         """The states after the last layer."""
         for layer in self.layers:
             states = layer(states, visible)
@@ -53,6 +53,9 @@ def within_texts(
     what lies before it.
     """
     packing = backbone.packing(step["attention_mask"], step.get("tokens"))
+    if packing is not None and packing.full:
+        whole: Tensor = layers(states, Full(causal))  # torch chooses among its kernels
+        return whole
     if packing is not None:
         packed = layers(packing.pack(states), packing._replace(causal=causal))
         return packing.unpack(packed)

@@ -11,8 +11,10 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
 from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.nn import packing
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.decoding import own_positions
+from isthmus.nn.packing import Full, Packing
+from isthmus.pretrain.decoding import Stack, StackSettings, own_positions, within_texts
 from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
 from isthmus.pretrain.step import PARTS_FILE, PretrainTask
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -261,3 +263,34 @@ def test_a_backbone_that_embeds_no_positions_gets_some(backbone: Backbone) -> No
     with torch.no_grad():
         states = made.decoder.decode(step, made.backbone, made.vocabulary)[0]
     assert not torch.allclose(states[1], states[2])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_texts_without_padding_need_no_mask(
+    causal: bool, backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where leaving padding out always pays."""
+    torch.manual_seed(4)
+    stack = Stack(backbone, StackSettings(layers=2)).eval()
+    seen: list[Any] = []
+    stack.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[1]))
+    states = torch.randn(2, 6, 8)
+    step = {"attention_mask": torch.ones(2, 6, dtype=torch.int64)}
+    masked = within_texts(stack, states, step, backbone, causal)
+    monkeypatch.setitem(packing._LEAST_PADDING, "cpu", 0.0)
+    torch.testing.assert_close(within_texts(stack, states, step, backbone, causal), masked)
+    step["attention_mask"][1, 4:] = 0
+    padded = within_texts(stack, states, step, backbone, causal)
+    assert [type(visible) for visible in seen] == [torch.Tensor, Full, Packing]
+    assert not torch.allclose(padded[1, :4], masked[1, :4]) or causal
+
+
+def test_one_type_is_a_row(backbone: Backbone) -> None:
+    plain = BertForMaskedLM(backbone.config).eval()
+    plain.load_state_dict(backbone.model.state_dict())
+    found, expected = backbone(IDS[:1], MASK[:1]), plain.bert(IDS[:1]).last_hidden_state
+    torch.testing.assert_close(found, expected)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    types = backbone.model.bert.embeddings.token_type_embeddings.weight.grad
+    torch.testing.assert_close(types, plain.bert.embeddings.token_type_embeddings.weight.grad)
