@@ -162,6 +162,7 @@ def _at_length(
     if not recipes:
         return
     _free()  # what the length before left behind
+    torch._dynamo.reset()  # a second length would be given kernels for any
     corpus = corpus_of(settings, Tokenizer.load(model), length, scratch)
     texts = settings.texts(length, torch.cuda.is_available())
 
