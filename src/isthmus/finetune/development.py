@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from isthmus.collections import Collection
 from isthmus.config import Settings
@@ -24,6 +25,12 @@ _USUAL = ("dev", "validation", "valid")
 Places = npt.NDArray[np.int64]
 
 
+def _several(value: float) -> float:
+    if value >= 1 and (value < 2 or value != int(value)):
+        raise ValueError("a share below 1, or a whole number of queries from 2 on")
+    return value
+
+
 class DevelopmentSettings(Settings):
     """Which queries are asked, among which documents, how often, and what follows from it."""
 
@@ -31,7 +38,7 @@ class DevelopmentSettings(Settings):
         None,
         description=f"whose queries are asked; null: {' or '.join(_USUAL)}, where there is one",
     )
-    held_out: float | None = Field(
+    held_out: Annotated[float, AfterValidator(_several)] | None = Field(
         None,
         gt=0,
         description="instead of a split: so many of the training queries, or below 1 that share "

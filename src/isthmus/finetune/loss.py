@@ -66,10 +66,10 @@ def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
     """
     found = []
     for name, values in chosen.items():
+        where = f"losses.{name}"
+        function = LOSSES.load(name, where)  # a misspelt one is not left out either
         if values is None:
             continue
-        where = f"losses.{name}"
-        function = LOSSES.load(name, where)
         if not isinstance(values, Mapping):
             raise SettingsError(
                 f"{where} = {values!r} is no mapping",

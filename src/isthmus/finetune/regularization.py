@@ -97,10 +97,10 @@ def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:
     """The regularizers that settings name; null leaves out one that a recipe had chosen."""
     found: list[Regularizer] = []
     for name, values in chosen.items():
+        where = f"regularizers.{name}"
+        function = REGULARIZERS.load(name, where)  # a misspelt one is not left out either
         if values is None:
             continue
-        where = f"regularizers.{name}"
-        function = REGULARIZERS.load(name, where)
         if not isinstance(values, Mapping):
             raise SettingsError(
                 f"{where} = {values!r} does not say on which side",

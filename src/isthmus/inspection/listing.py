@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.config import Recipe, shipped_recipes
-from isthmus.errors import SettingsError, choices
+from isthmus.errors import InputError, SettingsError, choices
 from isthmus.inspection.settings import (
     VERBS,
     Setting,
@@ -65,8 +65,8 @@ def listing(*words: str) -> RenderableType:
     if what == "parts" and _kinds(names[0]):
         return Group(*_one_part(names[0]))
     if not names:
-        if Path(what).suffix in (".yaml", ".yml") and Path(what).is_file():
-            return _one_recipe(Recipe(Path(what)))
+        if Path(what).suffix in (".yaml", ".yml"):
+            return _one_recipe(_own_recipe(Path(what)))
         for recipe in shipped_recipes():
             if recipe.name == what:
                 return _one_recipe(recipe)
@@ -78,7 +78,7 @@ def listing(*words: str) -> RenderableType:
         f"there is no list of {' '.join(words)!r}, and no recipe or part of this name",
         where="isthmus list",
         allowed=choices(words[-1], ("recipes", "parts", "settings", *dict.fromkeys(known))),
-        remedy="isthmus list recipes, parts, settings VERB, or NAME",
+        remedy="isthmus list recipes, parts, settings VERB, NAME, or the path of a recipe",
     )
 
 
@@ -114,6 +114,17 @@ def _parts() -> RenderableType:
             rows.append((kind, name, registry.summary(name)))
             table.add_row(*map(Text, rows[-1]))
     return _ForPrograms(table, rows)
+
+
+def _own_recipe(file: Path) -> Recipe:
+    if not file.is_file():
+        raise InputError(
+            f"there is no recipe file {str(file)!r}",
+            where="isthmus list",
+            allowed="a path to a YAML file, or the name of a shipped recipe",
+            remedy="check the path, or run `isthmus list recipes`",
+        )
+    return Recipe(file)
 
 
 def _one_recipe(recipe: Recipe) -> RenderableType:

@@ -75,6 +75,9 @@ class PretrainSettings(Settings):
     def _weight_alone(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
+        for name, inner in value.items():
+            if inner is False:  # a misspelt one is not taken out either
+                OBJECTIVES.load(name, f"objectives.{name}")
         return {
             name: {"weight": float(inner)} if isinstance(inner, int | float) else inner or {}
             for name, inner in value.items()

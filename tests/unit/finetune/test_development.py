@@ -550,5 +550,8 @@ def test_held_out_queries_are_measured_by_and_not_trained_on(
 def test_held_out_or_a_split(settings: Make) -> None:
     with pytest.raises(SettingsError, match="each say whose queries"):
         run(settings(development={"held_out": 0.1, "split": "dev"}))
+    for wanted in (1, 1.0, 2.5, 0):
+        with pytest.raises(SettingsError, match="held_out"):
+            settings(development={"held_out": wanted})
     with pytest.raises(SettingsError, match="leaves none of"):
         run(settings(development={"held_out": 100000}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ import torch
 from isthmus.config import resolve
 from isthmus.errors import SettingsError
 from isthmus.finetune.loss import LOSSES, losses
+from isthmus.finetune.regularization import regularizers
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.stage import run
+from isthmus.pretrain.recipe import PretrainSettings
 
 EVERYTHING = {"scores", "targets", "group", "teacher"}
 FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
@@ -49,6 +53,17 @@ def test_the_usual_loss_of_each_kind_is_written_down() -> None:
 def test_null_leaves_out_what_a_recipe_chose() -> None:
     chosen = losses({"contrastive": None, "listwise": {"weight": 0.3}}, EVERYTHING)
     assert [(loss.name, loss.settings.weight) for loss in chosen] == [("listwise", 0.3)]
+    ways: list[tuple[str, Callable[[Any], Any]]] = [
+        ("contrastiv", partial(losses, given=EVERYTHING)),
+        ("L1", regularizers),
+    ]
+    for name, choose in ways:
+        with pytest.raises(SettingsError, match=f"no .* {name!r}"):
+            choose({name: None})
+    flags = {"corpus": "c", "output": "o", "model": "m"}
+    values = resolve("pretrain", "bow", flags, ["objectives.bagofwords=false"])
+    with pytest.raises(SettingsError, match="'bagofwords'"):
+        PretrainSettings.parse(values, "test")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from isthmus.cli import app
 from isthmus.config import Recipe, find_recipe, shipped_recipes
-from isthmus.errors import SettingsError
+from isthmus.errors import InputError, SettingsError
 from isthmus.finetune.loss import LOSSES
 from isthmus.finetune.regularization import REGULARIZERS
 from isthmus.inspection.listing import listing
@@ -175,7 +175,7 @@ def test_a_users_own_recipe_with_those_it_builds_on(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("verb: finetune\nbase: three-stage\nsettings: {seed: 1}\n")
     text = shown(str(tmp_path / "mine.yaml"))
     assert text.index("seed: 1") < text.index("# three-stage, on") < text.index("# dense, on")
-    with pytest.raises(SettingsError, match="no recipe or part of this name"):
+    with pytest.raises(InputError, match="there is no recipe file"):
         listing(str(tmp_path / "yours.yaml"))
 
 

@@ -99,7 +99,8 @@ class Audit:
         return (
             f"many (above {_MANY:.0%}); they are relevant, though nobody judged them, or the "
             f"{self.judge} is too weak to tell. Read some; --set negatives.relative_margin=0.05"
-            f"{by} leaves them out (negatives.0.… in a list of sources)"
+            f"{by} leaves them out (in a pipeline: stages.NAME.negatives.…; in a list of sources: "
+            "negatives.0.…)"
         )
 
     @property
