@@ -67,7 +67,7 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
                 remedy="choose another --output, or move what is there",
             )
         earlier = read_snapshot(folder)
-        changed = _differences(earlier.get("identity", {}), json.loads(json.dumps(identity)))
+        changed = differences(earlier.get("identity", {}), json.loads(json.dumps(identity)))
         if earlier.get("verb") != verb or changed:
             if _is_only_a_start(folder) and not earlier.get("complete"):
                 _keep_others_out(folder)
@@ -251,12 +251,13 @@ def _free(target: Path) -> str:
     return "an unknown amount"
 
 
-def _differences(one: Any, two: Any, path: str = "") -> list[str]:
+def differences(one: Any, two: Any, path: str = "") -> list[str]:
+    """The paths of what differs in two mappings of mappings."""
     if isinstance(one, dict) and isinstance(two, dict):
         found = []
         for key in sorted({*one, *two}):
             inner = f"{path}.{key}" if path else key
-            found += _differences(one.get(key), two.get(key), inner)
+            found += differences(one.get(key), two.get(key), inner)
         return found
     return [] if one == two else [path]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.config.output import publish, write_json, write_snapshot, writing
+from isthmus.config.output import differences, publish, write_json, write_snapshot, writing
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes.dense.codes import write_codes
 from isthmus.indexes.dense.index import VECTORS, unusable
@@ -57,7 +57,7 @@ def already_built(folder: Path, description: Description) -> bool:
             remedy="choose another --output, or move what is there",
         )
     mine, theirs = description.identity(), read_manifest(folder).identity()
-    changed = [key for key in mine if mine[key] != theirs[key]]
+    changed = differences(mine, theirs)
     if changed:
         raise OutputError(
             f"{str(folder)!r} already holds another index: it differs in {', '.join(changed)}",

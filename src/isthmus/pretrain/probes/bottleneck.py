@@ -33,7 +33,7 @@ class Bottleneck(Probe):
             "the decoder does without the bottleneck, so it has taught the vectors nothing yet: "
             "train on (it may begin after hundreds of steps), hide more from it "
             "(decoder_corruption.rate), or take a layer from it (decoder.layers); of the dense "
-            "recipes, bow and retromae need the vector from the first step"
+            "recipes, bow and retromae get to need the vector soonest"
         )
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:

@@ -40,8 +40,8 @@ class Coverage(Probe):
         return (
             f"coverage ended at {reached:.4f}, below the {constant:.4f} of one and the same list, "
             f"the {self.settings.k} most frequent tokens: the vector names fewer of a text's words "
-            "than that list would, so it has not learnt the texts yet: train on, or with a recipe "
-            "that teaches the vector words (bow)"
+            "than that list would, so it has not learnt the texts yet: train on (of the recipes, "
+            "bow gets there soonest: it trains the vector's words)"
         )
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
