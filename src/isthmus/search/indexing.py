@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from isthmus.cluster import Cluster, ClusterSettings, connected
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 BM25 = "bm25"
 Backend = Literal["torch", "torch-float32", "onnx-int8"]
 _SAMPLE = 128  # documents on which the change of quality by int8 is measured
+_ENOUGH = 8  # documents of which an average cosine says something
+_ALIKE = 0.999  # on average: bf16 keeps two to three digits of what is left
 
 
 class EncodingSettings(Settings):
@@ -209,9 +213,28 @@ def _fill(
             for block, vectors in encoder.encode_blocks(blocks(remaining, block_size)):
                 if description.encoder.backend == "onnx-int8" and builder.rows == done:
                     notice(encoder.difference_of_int8(block[:_SAMPLE]))
+                if description.kind == "dense" and builder.rows == done:
+                    _say_if_alike(vectors[:_SAMPLE], description.encoder.backend)
                 builder.add(block, vectors)
                 bar.advance(len(block))
         builder.finish(request)
+
+
+def _say_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None:
+    """Tells of documents whose vectors hardly differ: of a model that has not learnt yet."""
+    cosine = float(np.square(vectors.mean(0)).sum() / max(np.square(vectors).sum(1).mean(), 1e-30))
+    if len(vectors) < _ENOUGH or cosine < _ALIKE:
+        return
+    told = (
+        f"{len(vectors)} documents have nearly the same vector (cosines of {cosine:.5f} on average)"
+    )
+    if backend == "torch-float32":
+        notice(f"{told}: the model has hardly learnt to tell them apart")
+    else:
+        notice(
+            f"{told}: the model has hardly learnt to tell them apart, and what bf16 rounds off may "
+            "be what does (--set encoding.backend=torch-float32 rounds less)"
+        )
 
 
 def _fill_shards(

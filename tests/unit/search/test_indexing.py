@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,19 @@ def test_dense_index_remembers_its_encoder(corpus: str, tmp_path: Path, encoder:
     assert manifest.encoder is not None
     assert manifest.encoder.name == str(tmp_path / "model")
     assert (manifest.documents, manifest.dimension, manifest.titles) == (5, 97, True)
+
+
+@pytest.mark.parametrize(("common", "alike"), [(200, True), (3, False)])
+def test_vectors_that_hardly_differ_are_told(
+    common: int, alike: bool, tmp_path: Path, encoder: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [f"{'the ' * common}w{number}" for number in range(20)]
+    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(texts)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    index(str(tmp_path / "corpus.jsonl"), tmp_path / "index", "model")
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("20 documents have nearly the same vector" in told) == alike
+    assert ("encoding.backend=torch-float32" in told) == alike
 
 
 def test_same_index_is_reused(
