@@ -13,7 +13,10 @@ from transformers import AutoConfig, AutoModel
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import _HEADS, Backbone
-from isthmus.nn.layers import Layer, LayerShape, copy_layer
+from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.layers import Layer, copy_layer
+from isthmus.nn.packing import Full, Packing
+from isthmus.nn.post_norm import Visible
 
 # Every value another one, and none a default, so that no name can stand for its neighbour.
 BERT: dict[str, Any] = {
@@ -102,6 +105,36 @@ def test_a_copied_layer_computes_what_the_models_own_does(kind: str) -> None:
             copy_layer(backbone, number, layer)
             found = layer(states[number], MASK[:, None, None, :])
             torch.testing.assert_close(found, states[number + 1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("visible", ["a mask", "all", "what lies before", "packed"])
+@pytest.mark.parametrize("crossed", [False, True], ids=["of itself", "of others"])
+def test_the_form_that_kernels_compute(
+    visible: str, crossed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products without their biases, queries, keys and values in one: the same layer."""
+    if crossed and visible == "packed":
+        pytest.skip("streams ask themselves alone")
+    layer = random_layer("post").double()
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    packing = Packing.of(mask)
+    ways: dict[str, Visible] = {
+        "a mask": mask.bool()[:, None, None, :],
+        "all": Full(),
+        "what lies before": Full(causal=True),
+        "packed": packing,
+    }
+    shape = (1, len(packing.tokens), 8) if visible == "packed" else (2, 5, 8)
+    states, content = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for _ in "ab")
+    found = []
+    for kernels in (True, False):
+        monkeypatch.setattr("isthmus.nn.layers.has_kernels", lambda states, use=kernels: use)
+        result = layer(states, ways[visible], content if crossed else None).double()
+        weights = torch.arange(result.numel(), dtype=torch.float64).view_as(result).sin()
+        given = [states, *layer.parameters()] + [content] * crossed
+        found.append([result.detach(), *torch.autograd.grad((result * weights).sum(), given)])
+    # The result is rounded to float32, as autocast does.
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 
 def test_a_copy_shares_nothing_with_the_model() -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.dropout import use_quick_dropout
-from isthmus.nn.packing import Packing
+from isthmus.nn.fused import has_kernels
+from isthmus.nn.packing import Full, Packing
+from isthmus.nn.post_norm import PostNormStack, Visible
 from isthmus.nn.prediction import Prediction
 from isthmus.nn.pretrained import (
     explained,
@@ -41,6 +43,14 @@ _HEADS: dict[str, tuple[str, ...]] = {
 }
 
 
+class Encoded(NamedTuple):
+    """The states of a padded batch, those after a layer that was asked for, and what came along."""
+
+    states: Tensor
+    middle: Tensor | None = None
+    output: Any = None  # what the model of transformers gave for the batch as it is
+
+
 class Backbone(nn.Module):
     """An encoder, with its masked-LM head where it has one."""
 
@@ -57,6 +67,8 @@ class Backbone(nn.Module):
             types.__class__ = _FirstType
         self.packs = use_packable_attention(model)  # whether the encoder can do without padding
         self.use_packing = True
+        self.use_kernels = True
+        self.own_layers = PostNormStack.of(model) if self.packs else None
         self.head_modules = _head_modules(model)
         if self.head_modules is not None:
             model.get_output_embeddings().__class__ = _VocabularyLayer
@@ -205,9 +217,7 @@ class Backbone(nn.Module):
         `tokens`: where they are in the flattened batch, for a caller who knows without asking
         the device; otherwise the mask tells.
         """
-        output, packing = self._encode(input_ids, attention_mask, tokens)
-        states: Tensor = output.last_hidden_state
-        return states if packing is None else packing.unpack(states)
+        return self._encode(input_ids, attention_mask, tokens).states
 
     def forward_with_layer(
         self,
@@ -222,31 +232,9 @@ class Backbone(nn.Module):
         fewer layers than all, they are not normed.
         """
         assert 0 <= layer <= self.depth, f"{layer} of {self.depth} layers"
-        # transformers would look into the layers, and what is compiled would fall into pieces.
-        seen: list[Tensor] = []
-        with self._watched(layer, seen):
-            output, packing = self._encode(input_ids, attention_mask, tokens)
-        last = output.last_hidden_state
-        states = last, last if layer == self.depth else seen[0]
-        if packing is None:
-            return states
-        return packing.unpack(states[0]), packing.unpack(states[1])
-
-    @contextmanager
-    def _watched(self, layer: int, seen: list[Tensor]) -> Iterator[None]:
-        """Notes what goes into the layer behind so many."""
-
-        def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            seen.append(given[0] if given else named["hidden_states"])
-
-        if layer == self.depth:
-            yield
-            return
-        handle = self.layers[layer].register_forward_pre_hook(note, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
+        encoded = self._encode(input_ids, attention_mask, tokens, layer=layer)
+        assert encoded.middle is not None
+        return encoded.states, encoded.middle
 
     @property
     def leaves_padding_out(self) -> bool:
@@ -267,24 +255,70 @@ class Backbone(nn.Module):
         attention_mask: Tensor,
         tokens: Tensor | None,
         segments: Tensor | None = None,
-    ) -> tuple[Any, Packing | None]:
+        layer: int | None = None,
+    ) -> Encoded:
         told = {"input_ids": input_ids}  # of every place
         if segments is not None:
             told["token_type_ids"] = segments
         packing = self.packing(attention_mask, tokens) if self.packs else None
+        fused = self._fused()
         if packing is not None and packing.full and not self._windows:
+            if fused is not None:
+                return Encoded(*self._run_fused(fused, told, Full(), layer))
             # Without any mask, torch chooses among its kernels.
-            return self.encoder(**told), None
+            return self._run(told, layer)
         if packing is None:
-            return self.encoder(**told, attention_mask=attention_mask), None
+            return self._run(told, layer, attention_mask=attention_mask)
         told["position_ids"] = self._places(input_ids).expand_as(input_ids)
-        packed = self.encoder(
-            **{name: packing.pack(each) for name, each in told.items()},
+        packed = {name: packing.pack(each) for name, each in told.items()}
+        if fused is not None:
+            states, middle = self._run_fused(fused, packed, packing, layer)
+        else:
             # transformers passes on a mask of four dimensions as it is, and makes none itself.
-            attention_mask=packing.present,
-            packing=packing,
-        )
-        return packed, packing
+            options = {"attention_mask": packing.present, "packing": packing}
+            states, middle, _ = self._run(packed, layer, **options)
+        return Encoded(packing.unpack(states), None if middle is None else packing.unpack(middle))
+
+    def _run(self, told: dict[str, Tensor], layer: int | None, **options: Any) -> Encoded:
+        """By the layers of transformers."""
+        # transformers would look into the layers, and what is compiled would fall into pieces.
+        seen: list[Tensor] = []
+        with self._watched(layer, seen):
+            output = self.encoder(**told, **options)
+        last = output.last_hidden_state
+        if layer is None:
+            return Encoded(last, None, output)
+        return Encoded(last, last if layer == self.depth else seen[0], output)
+
+    @contextmanager
+    def _watched(self, layer: int | None, seen: list[Tensor]) -> Iterator[None]:
+        """Notes what goes into the layer behind so many."""
+
+        def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            seen.append(given[0] if given else named["hidden_states"])
+
+        if layer is None or layer == self.depth:
+            yield
+            return
+        handle = self.layers[layer].register_forward_pre_hook(note, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _fused(self) -> PostNormStack | None:
+        """Layers of our own kernels, where they can be used."""
+        checkpointed = getattr(self.model, "is_gradient_checkpointing", False)
+        if checkpointed or not self.use_kernels or not has_kernels(self.word_embeddings):
+            return None
+        return self.own_layers
+
+    def _run_fused(
+        self, stack: PostNormStack, told: dict[str, Tensor], visible: Visible, layer: int | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """By kernels of our own."""
+        embedded = self.to_width(self.encoder.embeddings(**told))
+        return stack.run(embedded, visible, self.training, layer)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """What the first layer receives [batch, length, width]: words, positions, types, normed."""

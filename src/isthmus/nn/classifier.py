@@ -65,10 +65,9 @@ class Classifier(Backbone):
     ) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-        output, packing = self._encode(input_ids, attention_mask, tokens, token_type_ids)
-        if packing is None:
+        states, _, output = self._encode(input_ids, attention_mask, tokens, token_type_ids)
+        if output is not None:
             return output
-        states = packing.unpack(output.last_hidden_state)
         # BERT's encoder ends in a pooler, which took the stream for one text.
         pooler = getattr(self.encoder, "pooler", None)
         return BaseModelOutputWithPooling(states, None if pooler is None else pooler(states))

@@ -16,6 +16,7 @@ _VARIANTS = 64
 def compile_layers(module: nn.Module, backend: str = "inductor") -> None:
     """Has every layer of the encoders and decoders below a module compiled when it is called.
 
+    What runs on kernels of our own is not called, hence not compiled.
     Not the module as a whole: layers of one kind share what was compiled for the first, which takes
     seconds instead of minutes, and what lies between them (masking, packing, heads that work on
     chosen rows) depends on the data. Weights and their names stay as they are, and hooks on a layer
@@ -25,11 +26,7 @@ def compile_layers(module: nn.Module, backend: str = "inductor") -> None:
     limits.recompile_limit = max(limits.recompile_limit, _VARIANTS)
     for part in module.modules():
         if isinstance(part, Layer):
-            _compile(part, backend)
+            part.plain = torch.compile(part.plain, backend=backend)  # type: ignore[method-assign]
         elif isinstance(part, Backbone):
             for layer in part.layers:
-                _compile(layer, backend)
-
-
-def _compile(layer: nn.Module, backend: str) -> None:
-    layer.forward = torch.compile(layer.forward, backend=backend)
+                layer.forward = torch.compile(layer.forward, backend=backend)

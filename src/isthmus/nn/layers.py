@@ -2,84 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, scaled_dot_product_attention
+from torch.nn.functional import dropout
 
 from isthmus.errors import SettingsError
-from isthmus.nn.attention import packed_attention
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.packing import Full, Packing
-
-# Where an architecture keeps its layers, and in each layer the modules that `Layer` calls query,
-# key, value, output, attention_norm, expand, contract, feed_forward_norm. Not here: MPNet adds a
-# bias by relative position, ModernBERT norms first, gates and rotates.
-_BERT = (
-    "encoder.layer",
-    (
-        "attention.self.query", "attention.self.key", "attention.self.value",
-        "attention.output.dense", "attention.output.LayerNorm",
-        "intermediate.dense", "output.dense", "output.LayerNorm",
-    ),
-)  # fmt: skip
-_DISTILBERT = (
-    "transformer.layer",
-    (
-        "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin",
-        "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm",
-    ),
-)  # fmt: skip
-_COPIED = {
-    "bert": _BERT,
-    "camembert": _BERT,
-    "distilbert": _DISTILBERT,
-    "electra": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-}
-
-# What configurations call intermediate, dropout, attention_dropout, activation, norm_epsilon.
-_BERT_NAMES = (
-    "intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "hidden_act",
-    "layer_norm_eps",
-)  # fmt: skip
-_NAMES = {
-    "distilbert": ("hidden_dim", "dropout", "attention_dropout", "activation", None),
-    "modernbert": (
-        "intermediate_size", "mlp_dropout", "attention_dropout", "hidden_activation", "norm_eps",
-    ),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    """What makes two layers alike but for their weights; `activation` as transformers names it."""
-
-    width: int
-    heads: int
-    intermediate: int
-    dropout: float
-    attention_dropout: float
-    activation: str
-    norm_epsilon: float
-
-    @classmethod
-    def of(cls, config: Any) -> LayerShape:
-        """The shape of the layers that a Hugging Face configuration describes."""
-        names = _NAMES.get(config.model_type, _BERT_NAMES)
-        intermediate, dropout, attention_dropout, activation, norm_epsilon = names
-        return cls(
-            width=config.hidden_size,
-            heads=config.num_attention_heads,
-            intermediate=getattr(config, intermediate),
-            dropout=getattr(config, dropout),
-            attention_dropout=getattr(config, attention_dropout),
-            activation=getattr(config, activation),
-            # DistilBERT's is in its code.
-            norm_epsilon=1e-12 if norm_epsilon is None else getattr(config, norm_epsilon),
-        )
+from isthmus.nn.fused import has_kernels
+from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.post_norm import POST_NORM, PostNorm, Rates, Visible, attend, post_norm_layers
 
 
 class Layer(nn.Module):
@@ -94,6 +27,7 @@ class Layer(nn.Module):
         super().__init__()
         self.shape = shape
         self.norm = norm
+        self.use_kernels = True
         self.query = nn.Linear(shape.width, shape.width)
         self.key = nn.Linear(shape.width, shape.width)
         self.value = nn.Linear(shape.width, shape.width)
@@ -108,9 +42,7 @@ class Layer(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
 
-    def forward(
-        self, states: Tensor, visible: Tensor | Packing | Full, content: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, states: Tensor, visible: Visible, content: Tensor | None = None) -> Tensor:
         """The states [batch, queries, width] after they attended to the content they may see.
 
         Args:
@@ -121,6 +53,12 @@ class Layer(nn.Module):
             content: What answers [batch, keys, width]; the states themselves by default.
 
         """
+        if self._fuses and has_kernels(states):
+            return self._fused(states, visible, content)
+        return self.plain(states, visible, content)
+
+    def plain(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
+        """The same without kernels of our own."""
         if self.norm == "post":
             attended = self.attention_norm(states + self._attend(states, visible, content))
             normed: Tensor = self.feed_forward_norm(attended + self._feed_forward(attended))
@@ -130,22 +68,28 @@ class Layer(nn.Module):
         attended = states + self._attend(self.attention_norm(states), visible, content)
         return attended + self._feed_forward(self.feed_forward_norm(attended))
 
-    def _attend(
-        self, states: Tensor, visible: Tensor | Packing | Full, content: Tensor | None
-    ) -> Tensor:
+    @property
+    def _fuses(self) -> bool:
+        return self.use_kernels and self.norm == "post" and self.shape.activation == "gelu"
+
+    def _fused(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
+        shape = self.shape
+        rates = Rates(shape.attention_dropout, shape.dropout, shape.dropout)
+        modules = PostNorm(*(getattr(self, name) for name in PostNorm._fields))
+        used = rates if self.training else Rates()
+        # As torch gives it under autocast.
+        return modules.run(
+            states, states, visible, shape.heads, used, content, dtype=torch.float32
+        )[0]
+
+    def _attend(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
         content = states if content is None else content
         asked = (
             self._heads(self.query(states)),
             self._heads(self.key(content)),
             self._heads(self.value(content)),
         )
-        rate = self.shape.attention_dropout if self.training else 0.0
-        if isinstance(visible, Packing):
-            answer = packed_attention(asked, visible, rate)
-        elif isinstance(visible, Full):
-            answer = scaled_dot_product_attention(*asked, dropout_p=rate, is_causal=visible.causal)
-        else:
-            answer = scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)
+        answer = attend(asked, visible, self.shape.attention_dropout if self.training else 0.0)
         return self._dropped(self.output(answer.transpose(1, 2).flatten(2)))
 
     def _feed_forward(self, states: Tensor) -> Tensor:
@@ -162,11 +106,11 @@ def copy_layer(backbone: Backbone, number: int, layer: Layer) -> None:
     """Copies the weights of the backbone's layer `number`, from 0, into a post-norm layer."""
     assert layer.norm == "post", "a pre-norm layer computes something else with the same weights"
     kind = backbone.config.model_type
-    if kind not in _COPIED:
+    if kind not in POST_NORM:
         raise SettingsError(
             f"the layers of a {kind!r} model cannot be copied into a decoder's plain ones",
             where="decoder.init",
-            allowed=f"random; copies of the layers of {', '.join(sorted(_COPIED))}",
+            allowed=f"random; copies of the layers of {', '.join(sorted(POST_NORM))}",
             remedy="--set decoder.init=random",
         )
     if not 0 <= number < backbone.depth:
@@ -176,11 +120,6 @@ def copy_layer(backbone: Backbone, number: int, layer: Layer) -> None:
             allowed=f"layers 0 to {backbone.depth - 1}, last, random",
             remedy="name layers that exist, or --set decoder.init=random",
         )
-    place, names = _COPIED[kind]
-    source: nn.Module = backbone.encoder.get_submodule(f"{place}.{number}")
-    targets = (
-        layer.query, layer.key, layer.value, layer.output, layer.attention_norm,
-        layer.expand, layer.contract, layer.feed_forward_norm,
-    )  # fmt: skip
-    for name, target in zip(names, targets, strict=True):
-        target.load_state_dict(source.get_submodule(name).state_dict())
+    source = post_norm_layers(backbone.encoder, kind)[number]
+    for name, module in source._asdict().items():
+        getattr(layer, name).load_state_dict(module.state_dict())

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.layers import Layer, LayerShape, copy_layer
+from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.layers import Layer, copy_layer
 from isthmus.nn.packing import Full, Packing, visible_within
 from isthmus.nn.prediction import Prediction
 from isthmus.training.task import Batch

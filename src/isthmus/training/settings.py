@@ -54,8 +54,11 @@ class TrainingSettings(Settings):
     packing: bool = Field(
         True, description="texts go through the model without padding; false: padded"
     )
+    kernels: bool = Field(
+        True, description="on a GPU, in bf16, layers of BERT's kind by kernels of our own"
+    )
     torch_compile: bool | Literal["auto"] = Field(
-        "auto", description="fuse the operations of a layer; auto: on a GPU, from 2,000 steps on"
+        "auto", description="fuse the operations of others; auto: on a GPU, from 2,000 steps on"
     )
     gradient_checkpointing: bool = Field(
         False, description="activations are computed again instead of kept: less memory, slower"

@@ -20,6 +20,7 @@ from isthmus.config.output import write_json, writing
 from isthmus.errors import SettingsError, TrainingError, choices
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.compiling import compile_layers
+from isthmus.nn.layers import Layer
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
@@ -54,6 +55,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         for module in task.modules():
             if isinstance(module, Backbone):
                 module.use_packing = settings.packing
+            if isinstance(module, Backbone | Layer):
+                module.use_kernels = settings.kernels
             # By hand: transformers asks the module it trains, and a task is none of its models.
             if settings.gradient_checkpointing and isinstance(module, transformers.PreTrainedModel):
                 module.gradient_checkpointing_enable({"use_reentrant": False})

@@ -5,11 +5,9 @@ Without a GPU the kernels run in Triton's interpreter, where Triton is installed
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -20,47 +18,14 @@ from isthmus.nn.prediction import Prediction
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
-if not ON_GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 
 
-@pytest.fixture(scope="module")
-def kernels() -> Iterator[Any]:
+@pytest.fixture
+def kernels(triton: Any) -> Any:
     """The module of kernels, wherever they can run."""
-    pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested here")
-    from triton.runtime import interpreter
-
     from isthmus.nn import lexicon_kernels
 
-    if ON_GPU:
-        yield lexicon_kernels
-        return
-    if not isinstance(lexicon_kernels._find, interpreter.InterpretedFunction):
-        pytest.skip("Triton was imported before its interpreter was asked for")
-    with pytest.MonkeyPatch.context() as patch:
-        teach(interpreter, patch)
-        yield lexicon_kernels
-
-
-def teach(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
-    """What the interpreter of Triton 3.6 lacks: numpy 2.4, and products of bf16."""
-    prepare, multiply = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
-
-    def with_numbers(tensor: Any, scope: Any) -> None:
-        prepare(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    def widened(handle: Any) -> Any:
-        if handle.dtype != interpreter.tl.bfloat16:
-            return handle
-        data = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return interpreter.TensorHandle(data, interpreter.tl.float32)
-
-    def with_bf16(self: Any, left: Any, right: Any, *more: Any) -> Any:
-        return multiply(self, widened(left), widened(right), *more)
-
-    patch.setattr(interpreter, "_patch_lang_tensor", with_numbers)
-    patch.setattr(interpreter.InterpreterBuilder, "create_dot", with_bf16)
+    return lexicon_kernels
 
 
 @pytest.fixture(params=["plain", "kernels"])

@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.compiling import compile_layers
+from isthmus.nn.post_norm import Rates
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.recipe import PretrainSettings, assemble
@@ -53,6 +54,8 @@ def trainer(corpus: TokenisedCorpus, output: Path, **training: Any) -> Trainer:
     for module in backbone.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+    assert backbone.own_layers is not None
+    backbone.own_layers = backbone.own_layers._replace(rates=Rates())
     task = PretrainTask(backbone, TOKENIZER, assemble(settings))
     examples = PretrainExamples(corpus, task.parts.view, TOKENIZER, 32, settings.training.seed)
     return Trainer(task, examples, settings.training, output)
@@ -172,6 +175,29 @@ def test_the_curve_of_a_compiled_run_is_that_of_an_uncompiled_one(
     for name in ("masked_lm", "bag_of_words", "grad_norm"):
         fused, plain = ([entry[name] for entry in curves[way]] for way in (True, False))
         assert fused == pytest.approx(plain, rel=CURVE_TOLERANCE), name
+
+
+def test_the_curve_of_own_layers_is_that_of_the_layers_of_transformers(
+    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU they are kernels; here, what says the same in plain torch."""
+    monkeypatch.setattr(BACKBONE.config, "attention_probs_dropout_prob", 0.0)
+    monkeypatch.setattr("isthmus.nn.backbone.has_kernels", lambda states: True)
+    curves = {}
+    for kernels in (True, False):
+        run = trainer(
+            corpus, tmp_path / str(kernels), kernels=kernels, max_steps=24, logging_steps=1,
+            save_steps=100,
+        )  # fmt: skip
+        assert isinstance(run.task, PretrainTask)
+        theirs: list[int] = []
+        run.task.backbone.layers[0].register_forward_hook(lambda *_, seen=theirs: seen.append(1))
+        curves[kernels] = [entry for entry in run.fit() if "loss" in entry]
+        # A CPU leaves batches with little padding to them.
+        assert len(theirs) < 24 if kernels else len(theirs) == 24
+    for name in ("masked_lm", "bag_of_words", "grad_norm"):
+        own, other = ([entry[name] for entry in curves[way]] for way in (True, False))
+        assert own == pytest.approx(other, rel=CURVE_TOLERANCE), name
 
 
 @pytest.mark.parametrize("tokens", [None, 32], ids=["so many texts", "so many tokens"])
@@ -359,5 +385,12 @@ def test_defaults_are_settings_of_transformers() -> None:
     import transformers
 
     known = set(transformers.TrainingArguments.__dataclass_fields__)
-    own = {"dropout", "min_lr_rate", "packing", "per_device_train_tokens", "warmup_ratio"}
+    own = {
+        "dropout",
+        "kernels",
+        "min_lr_rate",
+        "packing",
+        "per_device_train_tokens",
+        "warmup_ratio",
+    }
     assert set(TrainingSettings.model_fields) - known <= own

@@ -20,7 +20,7 @@ from isthmus.benchmark.speed.arithmetic import (
     prediction,
 )
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.layers import LayerShape
+from isthmus.nn.layer_shape import LayerShape
 from isthmus.pretrain.bottlenecks.cls import Cls
 from isthmus.pretrain.bottlenecks.lexicon import Lexicon
 from isthmus.pretrain.bottlenecks.projected_cls import ProjectedCls

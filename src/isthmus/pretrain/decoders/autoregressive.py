@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.layers import Layer, LayerShape
+from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.layers import Layer
 from isthmus.pretrain.decoding import embed_behind, own_positions, within_texts
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import Decoder

@@ -1,0 +1,134 @@
+"""What lies between a layer's matrix products: bias, dropout, residual and norm; bias and GELU.
+
+As kernels of our own on a GPU (nn/fused_kernels.py), in plain torch elsewhere. Both leave the bias
+out of the product and add it themselves, since its gradient is then a by-product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from isthmus.nn.dropout import drop
+from isthmus.nn.kernels import has_triton
+
+_ROUNDED = (torch.bfloat16, torch.float16)
+_WIDEST = 1 << 14  # one program holds a row
+
+
+def has_kernels(states: Tensor) -> bool:
+    """Whether layers that get these states run on kernels of our own: on a GPU, in 16 bits."""
+    if states.device.type != "cuda" or not has_triton(states.device.index):
+        return False
+    autocast = torch.is_autocast_enabled("cuda")
+    dtype = torch.get_autocast_dtype("cuda") if autocast else states.dtype
+    return dtype in _ROUNDED and states.shape[-1] <= _WIDEST
+
+
+def drop_add_norm(
+    states: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    norm: nn.LayerNorm,
+    rate: float,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """norm(residual + dropped(states + bias)), twice, for two who use it.
+
+    One of them adds its gradient to the other's, which costs a pass over both unless they come back
+    apart. `dtype` is that of the result; by default, the states'.
+    """
+    if has_kernels(states):
+        kind = states.dtype if dtype is None else dtype
+        arguments = states, bias, residual, norm.weight, norm.bias, norm.eps, rate, kind
+        pair: tuple[Tensor, Tensor] = _DropAddNorm.apply(*arguments)  # type: ignore[no-untyped-call]
+        return pair
+    normed: Tensor = norm(residual + drop(states + bias.to(states.dtype), rate))
+    normed = normed if dtype is None else normed.to(dtype)
+    return normed, normed
+
+
+def bias_gelu(states: Tensor, bias: Tensor) -> Tensor:
+    """GELU(states + bias), by the error function."""
+    if has_kernels(states):
+        active: Tensor = _BiasGelu.apply(states, bias)  # type: ignore[no-untyped-call]
+        return active
+    return functional.gelu(states + bias.to(states.dtype))
+
+
+class _DropAddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        states: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        offset: Tensor,
+        epsilon: float,
+        rate: float,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        from isthmus.nn.fused_kernels import Draw, norm_forward
+
+        draw = Draw.next(rate, states.device)
+        normed, summed, moments = norm_forward(
+            _rows(states), bias, _rows(residual), weight, offset, epsilon, draw, dtype
+        )
+        context.save_for_backward(summed, moments, weight)
+        context.draw = draw
+        context.types = residual.dtype, bias.dtype
+        context.set_materialize_grads(False)
+        normed = normed.view(states.shape)
+        return normed, normed.detach()
+
+    @staticmethod
+    def backward(context: Any, *above: Tensor | None) -> Any:
+        from isthmus.nn.fused_kernels import norm_backward
+
+        summed, moments, weight = context.saved_tensors
+        given = [each for each in above if each is not None]
+        if not given:
+            return (None,) * 8
+        first, *others = (_rows(each) for each in given)
+        beside = others[0] if others else None
+        residual_type, bias_type = context.types
+        for_states, for_residual, (for_weight, for_offset, for_bias) = norm_backward(
+            first, beside, summed, moments, weight, context.draw, residual_type
+        )
+        shape = given[0].shape
+        return (
+            for_states.view(shape),
+            for_bias.to(bias_type),
+            for_residual.view(shape),
+            for_weight.to(weight.dtype),
+            for_offset.to(weight.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+class _BiasGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, states: Tensor, bias: Tensor) -> Tensor:
+        from isthmus.nn.fused_kernels import gelu_forward
+
+        rows = _rows(states)
+        context.save_for_backward(rows, bias)
+        return gelu_forward(rows, bias).view(states.shape)
+
+    @staticmethod
+    def backward(context: Any, *above: Tensor) -> Any:
+        from isthmus.nn.fused_kernels import gelu_backward
+
+        states, bias = context.saved_tensors
+        for_states, for_bias = gelu_backward(_rows(above[0]), states, bias)
+        return for_states.view(above[0].shape), for_bias.to(bias.dtype)
+
+
+def _rows(states: Tensor) -> Tensor:
+    return states.reshape(-1, states.shape[-1]).contiguous()

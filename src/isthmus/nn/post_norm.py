@@ -1,0 +1,176 @@
+"""BERT's kind of layer over the modules that hold its weights, in as few passes as possible.
+
+transformers computes the same with a kernel for every word of the formula. Here one product gives
+queries, keys and values, and what lies between the products is in nn/fused.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from isthmus.nn.attention import Triple, packed_attention
+from isthmus.nn.fused import bias_gelu, drop_add_norm
+from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.packing import Full, Packing
+
+Visible = (
+    Tensor | Packing | Full
+)  # what a row sees: True at [.., row, column], its own text, or all
+
+# Where an architecture keeps its layers, and in each layer the modules of a `PostNorm`, in order.
+# Not here: MPNet adds a bias by relative position, ModernBERT norms first, gates and rotates.
+_BERT = (
+    "encoder.layer",
+    (
+        "attention.self.query", "attention.self.key", "attention.self.value",
+        "attention.output.dense", "attention.output.LayerNorm",
+        "intermediate.dense", "output.dense", "output.LayerNorm",
+    ),
+)  # fmt: skip
+_DISTILBERT = (
+    "transformer.layer",
+    (
+        "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin",
+        "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm",
+    ),
+)  # fmt: skip
+POST_NORM = {
+    "bert": _BERT,
+    "camembert": _BERT,
+    "distilbert": _DISTILBERT,
+    "electra": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+}
+# DistilBERT drops nothing of what attention adds.
+_ATTENTION_KEPT = frozenset({"distilbert"})
+
+
+class Rates(NamedTuple):
+    """Of the dropout of attention weights, of what attention adds, and of what the rest adds."""
+
+    weights: float = 0.0
+    attended: float = 0.0
+    fed: float = 0.0
+
+
+class PostNorm(NamedTuple):
+    """The modules of one layer, whoever owns them."""
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    output: nn.Linear
+    attention_norm: nn.LayerNorm
+    expand: nn.Linear
+    contract: nn.Linear
+    feed_forward_norm: nn.LayerNorm
+
+    def run(
+        self,
+        states: Tensor,
+        kept: Tensor,
+        visible: Visible,
+        heads: int,
+        rates: Rates,
+        content: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The states [batch, queries, width] after the layer, twice: `drop_add_norm` says why.
+
+        Args:
+            states: What is projected.
+            kept: The same, for the residual.
+            visible: What a row sees of the content.
+            heads: Of attention.
+            rates: Of dropout; none outside of training.
+            content: What answers [batch, keys, width]; the states themselves by default.
+            dtype: Of the result.
+
+        """
+        answer = attend(self._asked(states, content, heads), visible, rates.weights)
+        answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
+        states, kept = drop_add_norm(
+            answer, self.output.bias, kept, self.attention_norm, rates.attended
+        )
+        active = bias_gelu(functional.linear(states, self.expand.weight), self.expand.bias)
+        fed = functional.linear(active, self.contract.weight)
+        return drop_add_norm(
+            fed, self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
+        )
+
+    def _asked(self, states: Tensor, content: Tensor | None, heads: int) -> Triple:
+        if content is None:
+            queries, keys, values = _project(states, (self.query, self.key, self.value), heads)
+        else:
+            [queries] = _project(states, (self.query,), heads)
+            keys, values = _project(content, (self.key, self.value), heads)
+        return queries, keys, values
+
+
+class PostNormStack(NamedTuple):
+    """All layers of an encoder of transformers."""
+
+    layers: list[PostNorm]
+    heads: int
+    rates: Rates
+
+    @classmethod
+    def of(cls, model: Any) -> PostNormStack | None:
+        """That of a model; None where its layers compute something else."""
+        config = model.config
+        if config.model_type not in POST_NORM:
+            return None
+        shape = LayerShape.of(config)
+        if shape.activation != "gelu":
+            return None
+        attended = 0.0 if config.model_type in _ATTENTION_KEPT else shape.dropout
+        rates = Rates(shape.attention_dropout, attended, shape.dropout)
+        layers = post_norm_layers(model.base_model, config.model_type)
+        return cls(layers, shape.heads, rates)
+
+    def run(
+        self, embedded: Tensor, visible: Visible, training: bool, layer: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The states after all layers, and those after `layer` of them where that is asked."""
+        rates = self.rates if training else Rates()
+        # Under autocast torch norms in float32, and whoever reads the last states expects that.
+        wide = torch.is_autocast_enabled(embedded.device.type)
+        states = kept = embedded
+        seen = embedded if layer == 0 else None
+        for number, each in enumerate(self.layers, 1):
+            dtype = torch.float32 if wide and number == len(self.layers) else None
+            states, kept = each.run(states, kept, visible, self.heads, rates, dtype=dtype)
+            if number == layer:
+                seen = states
+        return states, seen
+
+
+def post_norm_layers(encoder: nn.Module, kind: str) -> list[PostNorm]:
+    """The layers of an encoder of a known kind."""
+    place, names = POST_NORM[kind]
+    layers: Any = encoder.get_submodule(place)
+    return [PostNorm(*(layer.get_submodule(name) for name in names)) for layer in layers]
+
+
+def attend(asked: Triple, visible: Visible, rate: float) -> Tensor:
+    """What the rows that ask are answered, [batch, heads, queries, width]."""
+    if isinstance(visible, Packing):
+        return packed_attention(asked, visible, rate)
+    if isinstance(visible, Full):
+        return scaled_dot_product_attention(*asked, dropout_p=rate, is_causal=visible.causal)
+    return scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)
+
+
+def _project(states: Tensor, parts: tuple[nn.Linear, ...], heads: int) -> tuple[Tensor, ...]:
+    """The states through several matrices in one product, each [batch, heads, rows, width]."""
+    weight = torch.cat([part.weight for part in parts])
+    bias = torch.cat([part.bias for part in parts])
+    projected = functional.linear(states, weight, bias)
+    split = projected.view(*states.shape[:2], len(parts), heads, -1).transpose(1, 3)
+    return split.unbind(2)
