@@ -2,7 +2,7 @@
 
 Triton kernels; nn/fused.py chooses, and says the same in plain torch. All of them are limited by
 the bytes they move, so nothing is written that can be had again: which numbers were dropped is
-drawn a second time on the way back, eight decisions from one draw. docs/decisions/own-layers.md.
+drawn a second time on the way back, four decisions from one draw. docs/decisions/own-layers.md.
 """
 
 from __future__ import annotations
@@ -15,16 +15,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS = tl.constexpr(8)  # that share a draw: 16 of its 128 bits each
+_ROWS = tl.constexpr(4)  # that share a draw, a word each, and are worked on at a time
 _TAG = tl.constexpr(0x69737468)  # keeps these draws apart from torch's own
-_STEPS = 1 << 16
-# Programs of the backward kernels: sums over all rows are kept in as many pieces.
-_PER_PROCESSOR = 4
-_COLUMNS = 256
+_ROUNDS = tl.constexpr(7)  # of Philox; fewer are told from chance (Salmon et al., SC 2011)
+_STEPS = 1 << 31
+
+
+class Tuning(NamedTuple):
+    """How the kernels share the work."""
+
+    programs: int = 2  # of a backward kernel, per multiprocessor
+    stages: int = 2  # groups of rows that a backward kernel has on their way, its own included
+    columns: int = 256  # of GELU's tiles
+    rows: int = 8  # likewise
+
+
+TUNING = Tuning()
 
 
 class Draw(NamedTuple):
-    """Which numbers are dropped: a seed, a place in its stream, and how many of 65,536."""
+    """Which numbers are dropped: a seed, a place in its stream, and how many of 2³¹."""
 
     seed: int
     place: int
@@ -102,6 +112,7 @@ def norm_backward(
             drops=draw.dropped > 0,
             same=same,
             tile=tile,
+            stages=TUNING.stages,
             num_warps=_warps(tile),
         )  # fmt: skip
     return for_states, for_residual, sums.sum(0)
@@ -111,10 +122,12 @@ def gelu_forward(states: Tensor, bias: Tensor) -> Tensor:
     """GELU(states + bias), of rows [rows, width]."""
     rows, width = states.shape
     active = torch.empty_like(states)
+    grid = triton.cdiv(rows, TUNING.rows), triton.cdiv(width, TUNING.columns)
     with _on(states):
-        _gelu_forward[triton.cdiv(rows, _ROWS.value), triton.cdiv(width, _COLUMNS)](
-            states, bias, active, rows, width, columns=_COLUMNS, num_warps=4
-        )
+        _gelu_forward[grid](
+            states, bias, active, rows, width,
+            row_tile=TUNING.rows, column_tile=TUNING.columns, num_warps=4,
+        )  # fmt: skip
     return active
 
 
@@ -122,13 +135,16 @@ def gelu_backward(above: Tensor, states: Tensor, bias: Tensor) -> tuple[Tensor, 
     """The gradients of the states and of the bias."""
     rows, width = states.shape
     gradient = torch.empty_like(states)
-    parts = triton.cdiv(width, _COLUMNS)
-    programs = min(triton.cdiv(rows, _ROWS.value), triton.cdiv(2 * _programs(states.device), parts))
+    parts = triton.cdiv(width, TUNING.columns)
+    # Smaller programs than the norm's, hence more of them.
+    programs = triton.cdiv(4 * _programs(states.device), parts)
+    programs = min(triton.cdiv(rows, TUNING.rows), programs)
     sums = torch.empty(programs, width, dtype=torch.float32, device=states.device)
     with _on(states):
         _gelu_backward[programs, parts](
-            above, states, bias, gradient, sums, rows, width, columns=_COLUMNS, num_warps=4
-        )
+            above, states, bias, gradient, sums, rows, width,
+            row_tile=TUNING.rows, column_tile=TUNING.columns, stages=TUNING.stages, num_warps=4,
+        )  # fmt: skip
     return gradient, sums.sum(0)
 
 
@@ -145,35 +161,33 @@ def _warps(tile: int) -> int:
 def _programs(device: torch.device) -> int:
     if device.type != "cuda":
         return 3
-    return _PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+    return TUNING.programs * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _bits(
-    one: tl.tensor, two: tl.tensor, three: tl.tensor, four: tl.tensor, number: tl.constexpr
+def _kept(
+    seed: tl.tensor,
+    place: tl.tensor,
+    group: tl.tensor,
+    column: tl.tensor,
+    loaded: tl.tensor,
+    dropped: tl.tensor,
 ) -> tl.tensor:
-    """The sixteen bits that row `number` of eight takes of a draw of four words."""
-    if number < 2:
-        word = one
-    elif number < 4:
-        word = two
-    elif number < 6:
-        word = three
-    else:
-        word = four
-    return (word >> (16 * (number % 2))) & 0xFFFF
+    """Whether each number of four rows is kept, [rows, columns], by one draw for every column.
 
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _drawn(
-    seed: tl.tensor, place: tl.tensor, group: tl.tensor, column: tl.tensor
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """128 bits for every column of eight rows."""
-    nothing = column * 0
+    Held by the threads that hold what was `loaded` of every column: Triton would spread what is
+    computed from their numbers over threads in another way, and pass it on through shared memory.
+    """
+    lane = tl.where(loaded == float("inf"), column + 1, column)
+    nothing = lane * 0
     one, two, three, four = tl.philox(
-        seed, column, nothing + group, nothing + place.to(tl.int32), nothing + _TAG
+        seed, lane, nothing + group, nothing + place.to(tl.int32), nothing + _TAG, _ROUNDS
     )
-    return one, two, three, four
+    # A thread has all rows of a column, so that this is chosen when the kernel is compiled.
+    number = tl.arange(0, _ROWS)[:, None]
+    first = tl.where(number == 0, one[None, :], two[None, :])
+    last = tl.where(number == 2, three[None, :], four[None, :])
+    return (tl.where(number < 2, first, last) >> 1).to(tl.int32) >= dropped
 
 
 @triton.jit(do_not_specialize=["rows", "seed", "place", "dropped"])  # type: ignore[untyped-decorator]
@@ -201,29 +215,26 @@ def _norm_forward(
     added = tl.load(bias + column, mask=within, other=0.0).to(tl.float32)
     scale = tl.load(weight + column, mask=within, other=0.0).to(tl.float32)
     shift = tl.load(offset + column, mask=within, other=0.0).to(tl.float32)
+    row = group * _ROWS + tl.arange(0, _ROWS)
+    known = (row < rows)[:, None] & within[None, :]
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    value = tl.load(states + at, mask=known, other=0.0).to(tl.float32)
+    beside = tl.load(residual + at, mask=known, other=0.0).to(tl.float32)
+    value += added[None, :]
     if drops:
-        one, two, three, four = _drawn(seed, place, group, column)
-        kept_scale = 65536.0 / (65536 - dropped).to(tl.float32)
-    for number in tl.static_range(_ROWS):
-        row = group * _ROWS + number
-        known = within & (row < rows)
-        at = row.to(tl.int64) * width + column
-        value = tl.load(states + at, mask=known, other=0.0).to(tl.float32) + added
-        if drops:
-            kept = _bits(one, two, three, four, number) >= dropped
-            value = tl.where(kept, value * kept_scale, 0.0)
-        value += tl.load(residual + at, mask=known, other=0.0).to(tl.float32)
-        # What is kept for the way back is what is normed.
-        rounded = value.to(summed.dtype.element_ty)
-        tl.store(summed + at, rounded, mask=known)
-        value = tl.where(within, rounded.to(tl.float32), 0.0)
-        mean = tl.sum(value, 0) / width
-        centred = tl.where(within, value - mean, 0.0)
-        inverse = tl.rsqrt(tl.sum(centred * centred, 0) / width + epsilon)
-        result = centred * inverse * scale + shift
-        tl.store(normed + at, result.to(normed.dtype.element_ty), mask=known)
-        tl.store(moments + row * 2, mean, mask=row < rows)
-        tl.store(moments + row * 2 + 1, inverse, mask=row < rows)
+        kept = _kept(seed, place, group, column, scale, dropped)
+        value = tl.where(kept, value * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
+    # What is kept for the way back is what is normed.
+    rounded = (value + beside).to(summed.dtype.element_ty)
+    tl.store(summed + at, rounded, mask=known)
+    value = rounded.to(tl.float32)
+    mean = tl.sum(value, 1) / width
+    centred = tl.where(within[None, :], value - mean[:, None], 0.0)
+    inverse = tl.rsqrt(tl.sum(centred * centred, 1) / width + epsilon)
+    result = centred * inverse[:, None] * scale[None, :] + shift[None, :]
+    tl.store(normed + at, result.to(normed.dtype.element_ty), mask=known)
+    tl.store(moments + row * 2, mean, mask=row < rows)
+    tl.store(moments + row * 2 + 1, inverse, mask=row < rows)
 
 
 @triton.jit(do_not_specialize=["rows", "seed", "place", "dropped"])  # type: ignore[untyped-decorator]
@@ -244,6 +255,7 @@ def _norm_backward(
     drops: tl.constexpr,
     same: tl.constexpr,
     tile: tl.constexpr,
+    stages: tl.constexpr,
 ) -> None:
     column = tl.arange(0, tile)
     within = column < width
@@ -251,36 +263,33 @@ def _norm_backward(
     for_weight = tl.zeros([tile], tl.float32)
     for_offset = tl.zeros([tile], tl.float32)
     for_bias = tl.zeros([tile], tl.float32)
-    if drops:
-        kept_scale = 65536.0 / (65536 - dropped).to(tl.float32)
-    for group in range(tl.program_id(0), tl.cdiv(rows, _ROWS), tl.num_programs(0)):
+    groups = tl.cdiv(rows, _ROWS)
+    for group in tl.range(tl.program_id(0), groups, tl.num_programs(0), num_stages=stages):
+        row = group * _ROWS + tl.arange(0, _ROWS)
+        known = (row < rows)[:, None] & within[None, :]
+        at = row.to(tl.int64)[:, None] * width + column[None, :]
+        value = tl.load(summed + at, mask=known, other=0.0).to(tl.float32)
+        slope = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
+        if beside is not None:
+            slope += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
+        mean = tl.load(moments + row * 2, mask=row < rows, other=0.0)
+        inverse = tl.load(moments + row * 2 + 1, mask=row < rows, other=0.0)
+        unit = (value - mean[:, None]) * inverse[:, None]
+        for_weight += tl.sum(slope * unit, 0)
+        for_offset += tl.sum(slope, 0)
+        slope *= scale[None, :]
+        # Past the width slopes are 0, so that what the unit is there does not count.
+        along = tl.sum(slope * unit, 1) / width
+        level = tl.sum(slope, 1) / width
+        gradient = (slope - unit * along[:, None] - level[:, None]) * inverse[:, None]
+        tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
         if drops:
-            one, two, three, four = _drawn(seed, place, group, column)
-        for number in tl.static_range(_ROWS):
-            row = group * _ROWS + number
-            known = within & (row < rows)
-            at = row.to(tl.int64) * width + column
-            slope = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
-            if beside is not None:
-                slope += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
-            value = tl.load(summed + at, mask=known, other=0.0).to(tl.float32)
-            mean = tl.load(moments + row * 2, mask=row < rows, other=0.0)
-            inverse = tl.load(moments + row * 2 + 1, mask=row < rows, other=0.0)
-            unit = tl.where(within, (value - mean) * inverse, 0.0)
-            for_weight += slope * unit
-            for_offset += slope
-            slope *= scale
-            along = tl.sum(slope * unit, 0) / width
-            level = tl.sum(slope, 0) / width
-            gradient = (slope - unit * along - level) * inverse
-            gradient = tl.where(known, gradient, 0.0)
-            tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
-            if drops:
-                kept = _bits(one, two, three, four, number) >= dropped
-                gradient = tl.where(kept, gradient * kept_scale, 0.0)
-            for_bias += gradient
-            if not same:
-                tl.store(for_states + at, gradient.to(for_states.dtype.element_ty), mask=known)
+            kept = _kept(seed, place, group, column, scale, dropped)
+            scaled = gradient * (2147483648.0 / (2147483648.0 - dropped))
+            gradient = tl.where(kept, scaled, 0.0)
+        for_bias += tl.sum(gradient, 0)
+        if not same:
+            tl.store(for_states + at, gradient.to(for_states.dtype.element_ty), mask=known)
     target = sums + tl.program_id(0) * 3 * width + column
     tl.store(target, for_weight, mask=within)
     tl.store(target + width, for_offset, mask=within)
@@ -291,17 +300,18 @@ def _norm_backward(
 def _below(value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """The normal distribution below a value, and exp(-value² / 2).
 
-    Abramowitz and Stegun, 7.1.26, wrong by 1e-7 at most: torch's erf takes more instructions than
-    the memory gives time for, and the exponential is wanted anyway.
+    Abramowitz and Stegun, 26.2.17, wrong by 1e-7 at most: an error function takes more instructions
+    than the memory gives time for, and the exponential is wanted anyway. So does a division: of
+    what is never below 1, the square of 1 / √ is as good.
     """
-    distance = tl.abs(value) * 0.7071067811865476
-    bell = tl.exp(-distance * distance)
-    part = 1.0 / (1.0 + 0.3275911 * distance)
-    tail = 1.061405429 * part - 1.453152027
-    tail = tail * part + 1.421413741
-    tail = tail * part - 0.284496736
-    tail = tail * part + 0.254829592
-    tail = 0.5 * tail * part * bell
+    bell = tl.exp2(value * value * -0.7213475204444817)
+    root = tl.rsqrt(1.0 + 0.2316419 * tl.abs(value))
+    part = root * root
+    tail = 0.5307027145 * part - 0.7265760135
+    tail = tail * part + 0.7107068705
+    tail = tail * part - 0.142248368
+    tail = tail * part + 0.127414796
+    tail = tail * part * bell
     return tl.where(value < 0, tail, 1.0 - tail), bell
 
 
@@ -312,10 +322,11 @@ def _gelu_forward(
     active: tl.tensor,
     rows: tl.tensor,
     width: tl.tensor,
-    columns: tl.constexpr,
+    row_tile: tl.constexpr,
+    column_tile: tl.constexpr,
 ) -> None:
-    row = tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)
-    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    row = tl.program_id(0) * row_tile + tl.arange(0, row_tile)
+    column = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
     known = (row < rows)[:, None] & (column < width)[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
     added = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
@@ -333,13 +344,16 @@ def _gelu_backward(
     sums: tl.tensor,
     rows: tl.tensor,
     width: tl.tensor,
-    columns: tl.constexpr,
+    row_tile: tl.constexpr,
+    column_tile: tl.constexpr,
+    stages: tl.constexpr,
 ) -> None:
-    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    column = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
     added = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
-    total = tl.zeros([_ROWS, columns], tl.float32)
-    for start in range(tl.program_id(0) * _ROWS, rows, tl.num_programs(0) * _ROWS):
-        row = start + tl.arange(0, _ROWS)
+    total = tl.zeros([row_tile, column_tile], tl.float32)
+    first, step = tl.program_id(0) * row_tile, tl.num_programs(0) * row_tile
+    for start in tl.range(first, rows, step, num_stages=stages):
+        row = start + tl.arange(0, row_tile)
         known = (row < rows)[:, None] & (column < width)[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         value = tl.load(states + at, mask=known, other=0.0).to(tl.float32) + added[None, :]
