@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
+from isthmus.nn import kernels as switch
 from isthmus.nn import lexicon
 from isthmus.nn.precision import native_bf16
 from isthmus.nn.prediction import Prediction, aligned, rows_at_once
@@ -106,7 +107,7 @@ def _pieces(given: Prediction, inside: Tensor) -> Tensor:
 
 
 def _isthmus(kernels: bool, given: Prediction, inside: Tensor) -> Tensor:
-    lexicon.KERNELS = kernels
+    switch.KERNELS = kernels
     return lexicon.largest_of(given, inside).relu().log1p()
 
 

@@ -11,15 +11,14 @@ import torch
 KERNELS = True
 
 
-def has_triton(device: int) -> bool:
-    """Whether our kernels run on the GPU of this number."""
-    return KERNELS and _able(device)
+def has_triton(device: int, shared: int = 0) -> bool:
+    """Whether our kernels run on the GPU of this number, in so many bytes of shared memory."""
+    return KERNELS and _able(device, shared)
 
 
 @lru_cache
-def _able(device: int) -> bool:
+def _able(device: int, shared: int) -> bool:
     if find_spec("triton") is None or torch.version.hip:
         return False
-    # Three stages of two tiles, and some for the maxima: more than a chip for screens has.
     chip = torch.cuda.get_device_properties(device)
-    return chip.major >= 8
+    return chip.major >= 8 and int(getattr(chip, "shared_memory_per_block_optin", 0)) >= shared

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,10 +9,11 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.kernels import has_triton
 from isthmus.nn.prediction import Prediction, aligned, rows_at_once
 
-# Whether a GPU that can takes nn/lexicon_kernels.py; plain torch computes the same.
-KERNELS = True
+# Three stages of two tiles, and some for the maxima: more than a chip for screens has.
+_SHARED = 1 << 17
 
 
 def largest_logits(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
@@ -168,20 +167,9 @@ def _for_matrix(features: Tensor, places: Tensor, slopes: Tensor) -> Tensor:
 
 def _has_kernels(features: Tensor, matrix: Tensor) -> bool:
     return (
-        KERNELS
-        and features.device.type == "cuda"
+        features.device.type == "cuda"
         # In float32, torch's own products are faster than any that Triton makes.
         and features.dtype in (torch.bfloat16, torch.float16)
         and matrix.numel() < 1 << 31
-        and _triton(features.device.index)
+        and has_triton(features.device.index, _SHARED)
     )
-
-
-@lru_cache
-def _triton(device: int) -> bool:
-    if find_spec("triton") is None or torch.version.hip:
-        return False
-    chip = torch.cuda.get_device_properties(device)
-    # Three stages of two tiles, and some for the maxima: more than a chip for screens has.
-    shared = int(getattr(chip, "shared_memory_per_block_optin", 0))
-    return chip.major >= 8 and shared >= 1 << 17

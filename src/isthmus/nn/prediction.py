@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
+from isthmus.nn.kernels import has_triton
+
 # Logits held at once: 256 MB of float32. A GPU has more room, and is kept waiting by small pieces.
 _AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 29}
 # Matrix products of other widths run on a GPU's slower kernels.
@@ -88,40 +90,44 @@ class _CrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         # At least float32, also where matrix products are computed in less.
         exact = torch.promote_types(features.dtype, torch.float32)
-        wide, offsets = aligned(matrix, bias)
-        wide, offsets = wide.to(dtype), None if offsets is None else offsets.to(dtype)
-        total = torch.zeros((), dtype=exact, device=features.device)
+        wide, offsets = aligned(matrix.to(dtype), None if bias is None else bias.to(dtype))
         wanted = [train and needed for needed in context.needs_input_grad[:3]]
-        for_features, for_matrix, for_bias = (
-            torch.zeros(shape, dtype=exact, device=features.device) if needed else None
-            for shape, needed in zip(
-                (features.shape, wide.shape, wide.shape[:1]), wanted, strict=True
-            )
-        )
+        kernels = exact == torch.float32 and len(features) > 0 and _has_kernels(wide)
+        find = _replace_by_slopes if kernels else _find_slopes
+        # What a product overwrites need not be zero before.
+        made = features.new_empty if kernels else features.new_zeros
+        total = features.new_zeros((), dtype=exact)
+        for_features = made(features.shape, dtype=exact) if wanted[0] else None
+        for_matrix = made(wide.shape, dtype=exact) if wanted[1] else None
+        for_bias = features.new_zeros(len(wide), dtype=exact) if wanted[2] else None
         step = rows_at_once(len(wide), features.device)
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, len(features), step):
                 chosen = targets[start : start + step, None]
                 counts = chosen != IGNORED
-                chosen = chosen.clamp(min=0)
                 # At 0, what does not count gives the matrix nothing. All of it is done in numbers
                 # of the width or fewer: logits are many times more.
                 part = torch.where(counts, features[start : start + step].to(dtype), 0)
-                logs = torch.log_softmax(functional.linear(part, wide, offsets), 1, dtype=exact)
-                found = logs.gather(1, chosen)
-                total -= torch.where(counts, found, 0).sum()
-                if not any(wanted):
+                losses, slopes = find(
+                    functional.linear(part, wide, offsets), chosen, exact, any(wanted)
+                )
+                total += losses.sum()
+                if slopes is None:
                     continue
-                # d/dlogit = softmax - 1 at the target, rounded once.
-                slopes = torch.empty_like(logs, dtype=dtype)
-                torch.exp(logs, out=slopes)
-                slopes.scatter_(1, chosen, found.expm1().to(dtype))
                 if for_features is not None:
-                    for_features[start : start + step] = torch.where(counts, slopes @ wide, 0)
+                    own = for_features[start : start + step]
+                    if kernels:
+                        _multiply(slopes, wide, own)
+                    else:
+                        own.copy_(torch.where(counts, slopes @ wide, 0))
                 if for_matrix is not None:
-                    for_matrix += slopes.T @ part
+                    if kernels:
+                        _multiply(slopes.T, part, for_matrix, add=start > 0)
+                    else:
+                        for_matrix += slopes.T @ part
                 if for_bias is not None:
                     for_bias += (counts.T.to(dtype) @ slopes)[0]  # faster than a sum
+                del slopes  # before the next ones are made
         context.rows = len(matrix)
         context.types = [
             tensor.dtype if tensor is not None else None for tensor in (features, matrix, bias)
@@ -142,3 +148,44 @@ class _CrossEntropy(torch.autograd.Function):
             for gradient, dtype in zip(gradients, context.types, strict=True)
         )
         return (*scaled, None, None, None)
+
+
+def _find_slopes(
+    logits: Tensor, targets: Tensor, exact: torch.dtype, train: bool
+) -> tuple[Tensor, Tensor | None]:
+    """-log softmax(logits)[target], 0 where there is none; in training also its slopes."""
+    dtype, chosen = logits.dtype, targets.clamp(min=0)
+    logs = torch.log_softmax(logits, 1, dtype=exact)
+    del logits
+    found = logs.gather(1, chosen)
+    losses = torch.where(targets != IGNORED, -found, 0)
+    if not train:
+        return losses, None
+    # d/dlogit = softmax - 1 at the target, rounded once.
+    slopes = torch.empty_like(logs, dtype=dtype)
+    torch.exp(logs, out=slopes)
+    slopes.scatter_(1, chosen, found.expm1().to(dtype))
+    return losses, slopes
+
+
+def _replace_by_slopes(
+    logits: Tensor, targets: Tensor, exact: torch.dtype, train: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same in place of the logits, and slopes that are 0 where there is no target."""
+    from isthmus.nn.prediction_kernels import replace_by_slopes
+
+    losses = replace_by_slopes(logits, targets[:, 0], write=train)
+    return losses, logits if train else None
+
+
+def _multiply(left: Tensor, right: Tensor, into: Tensor, add: bool = False) -> None:
+    """The product in float32, not rounded before; instead of what is there or added to it."""
+    torch.addmm(into, left, right, out_dtype=into.dtype, beta=int(add), out=into)
+
+
+def _has_kernels(matrix: Tensor) -> bool:
+    return (
+        matrix.device.type == "cuda"
+        and matrix.dtype in (torch.bfloat16, torch.float16)
+        and has_triton(matrix.device.index)
+    )

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from isthmus.nn import kernels as switch
 from isthmus.nn import lexicon
 from isthmus.nn.lexicon import largest_of
 from isthmus.nn.prediction import Prediction
@@ -236,8 +237,8 @@ def test_ranges_are_summed(kernels: Any, terms: int) -> None:
 
 
 def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexicon, "_triton", lambda device: True)
-    monkeypatch.setattr(lexicon, "KERNELS", True)
+    monkeypatch.setattr(switch, "_able", lambda device, shared: True)
+    monkeypatch.setattr(switch, "KERNELS", True)
     matrix = torch.ones(2, 2)
     assert not lexicon._has_kernels(matrix.bfloat16(), matrix)
 
@@ -254,7 +255,7 @@ def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) ->
         torch.float32: False,
         torch.float64: False,
     }
-    monkeypatch.setattr(lexicon, "KERNELS", False)
+    monkeypatch.setattr(switch, "KERNELS", False)
     assert not any(lexicon._has_kernels(OnGpu(dtype), matrix) for dtype in lexicon_types())  # type: ignore[arg-type]
 
 
@@ -266,7 +267,7 @@ def lexicon_types() -> list[torch.dtype]:
 def test_a_gpu_takes_the_kernels_and_is_not_asked_anything(
     kernels: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lexicon, "KERNELS", True)
+    monkeypatch.setattr(switch, "KERNELS", True)
     inside = ragged([130, 1, 144, 75], 144)
     given = made(inside, 1000, 768, torch.bfloat16)
     assert lexicon._has_kernels(given.features, given.matrix)

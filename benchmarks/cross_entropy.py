@@ -1,0 +1,273 @@
+"""The cross-entropy of a masked-LM head, trained and evaluated, in several ways in turns.
+
+plain: as transformers writes it, all logits at once, in float32. torch: its own
+linear_cross_entropy, in pieces (2.13 and later). liger: Liger-Kernel's fused one, where it is
+installed. pieces: isthmus without kernels. kernels: isthmus with them.
+docs/decisions/cross-entropy-kernel.md says what was expected of it.
+
+    python benchmarks/cross_entropy.py [--tokens 9830 2048] [--terms 30522 250002]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from isthmus.nn import kernels as switch
+from isthmus.nn import prediction
+from isthmus.nn.precision import native_bf16
+from isthmus.nn.prediction import IGNORED, Prediction
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+DTYPE = torch.bfloat16 if native_bf16() else torch.float32
+Way = Callable[[Prediction, Tensor], Tensor]
+Works = dict[tuple[str, str], Callable[[], object]]  # by who does it and what
+
+
+class Case(NamedTuple):
+    """What a head says of some tokens, and what they are; every fiftieth has no target."""
+
+    given: Prediction
+    targets: Tensor
+
+    def to(self, dtype: torch.dtype) -> Case:
+        """The same numbers in another type, to be trained."""
+        parts = (
+            part.detach().to(dtype).requires_grad_() for part in self.given if part is not None
+        )
+        return Case(Prediction(*parts), self.targets)
+
+
+def main() -> None:
+    """Prints milliseconds, peak memory and both as ratios against the plain way."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--terms", type=int, nargs="+", default=[30_522, 250_002][: 1 + ON_GPU])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[9830, 2048] if ON_GPU else [512])
+    parser.add_argument("--width", type=int, default=768 if ON_GPU else 384)
+    parser.add_argument("--rounds", type=int, default=10 if ON_GPU else 3, help="for the median")
+    options = parser.parse_args()
+    if len(options.terms) != len(options.tokens):
+        parser.error("--terms and --tokens want one number for each case")
+    print(
+        f"{str(DTYPE).removeprefix('torch.')}, width {options.width}, "
+        f"{torch.cuda.get_device_name() if ON_GPU else f'{torch.get_num_threads()} threads'}, "
+        f"torch {torch.__version__}"
+    )
+    ways: dict[str, Way] = {
+        "plain": _plain,
+        **({"torch": _torch} if hasattr(functional, "linear_cross_entropy") else {}),
+        **({"liger": _liger} if ON_GPU and find_spec("liger_kernel") else {}),
+        "pieces": partial(_isthmus, False),
+        **({"kernels": partial(_isthmus, True)} if _kernels_run() else {}),
+    }
+    _print_errors(ways)
+    for tokens, terms in zip(options.tokens, options.terms, strict=True):
+        case = _case(tokens, terms, options.width)
+        _print_ways(ways, case, options.rounds)
+        if "kernels" in ways:
+            _print_kernel(case, options.rounds)
+
+
+def _kernels_run() -> bool:
+    return prediction._has_kernels(torch.ones(1, 1, device=DEVICE, dtype=torch.bfloat16))
+
+
+def _plain(given: Prediction, targets: Tensor) -> Tensor:
+    logits = functional.linear(*given)
+    return functional.cross_entropy(logits.float(), targets, reduction="sum")
+
+
+def _rounded(given: Prediction) -> list[Tensor]:
+    """What autocast makes of it, for those that do not heed it."""
+    return [part.to(DTYPE) for part in given if part is not None]
+
+
+def _torch(given: Prediction, targets: Tensor) -> Tensor:
+    features, matrix, bias = _rounded(given)
+    options = torch.nn.LinearCrossEntropyOptions()  # type: ignore[attr-defined, unused-ignore]
+    return functional.linear_cross_entropy(  # type: ignore[attr-defined, no-any-return, unused-ignore]
+        features, matrix, targets, linear_bias=bias, reduction="sum", options=options
+    )
+
+
+def _liger(given: Prediction, targets: Tensor) -> Tensor:
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+    features, matrix, bias = _rounded(given)
+    loss: Tensor = LigerFusedLinearCrossEntropyLoss(reduction="sum")(
+        matrix, features, targets, bias
+    )
+    return loss
+
+
+def _isthmus(kernels: bool, given: Prediction, targets: Tensor) -> Tensor:
+    switch.KERNELS = kernels
+    return given.cross_entropy(targets)
+
+
+def _case(tokens: int, terms: int, width: int) -> Case:
+    """Random numbers; logits are standard normal."""
+    generator = torch.Generator(DEVICE).manual_seed(tokens)
+    draw = partial(torch.randn, generator=generator, device=DEVICE)
+    targets = torch.randint(terms, (tokens,), generator=generator, device=DEVICE)
+    targets[::50] = IGNORED
+    given = Prediction(draw(tokens, width), draw(terms, width) / width**0.5, draw(terms) / 10)
+    return Case(given, targets).to(torch.float32)
+
+
+def _train(way: Way, case: Case) -> tuple[Tensor, ...]:
+    with torch.autocast(DEVICE, DTYPE, enabled=native_bf16()):
+        loss = way(case.given, case.targets)
+    return torch.autograd.grad(loss / 7, case.given)
+
+
+def _evaluate(way: Way, case: Case) -> Tensor:
+    with torch.autocast(DEVICE, DTYPE, enabled=native_bf16()), torch.no_grad():
+        return way(case.given, case.targets)
+
+
+def _print_errors(ways: dict[str, Way]) -> None:
+    """|found - exact| / |exact| of the loss and its gradients."""
+    case = _case(500, 1000, 256)
+    case = case.to(DTYPE).to(torch.float32)  # what goes in is rounded once, by everyone
+    exact = case.to(torch.float64)
+    logits = functional.linear(*exact.given)
+    expected = functional.cross_entropy(logits, exact.targets, reduction="sum")
+    slopes = torch.autograd.grad(expected / 7, exact.given)
+    for name, way in ways.items():
+        found = (_evaluate(way, case), *_train(way, case))
+        errors = [
+            float((one.double() - other).norm() / other.norm())
+            for one, other in zip(found, (expected.detach(), *slopes), strict=True)
+        ]
+        kinds = ("loss", "features", "matrix", "bias")
+        parts = (f"{kind} {error:.1e}" for kind, error in zip(kinds, errors, strict=True))
+        print(f"{name:>9}: error of {', '.join(parts)}")
+
+
+def _print_ways(ways: dict[str, Way], case: Case, rounds: int) -> None:
+    print(f"{len(case.targets):,} tokens, {len(case.given.matrix):,} terms")
+    print(f"{'':>9}  {'evaluate':>19}  {'train':>19}  {'peak of training':>19}")
+    works: Works = {
+        (name, kind): partial(work, way, case)
+        for name, way in ways.items()
+        for kind, work in (("evaluate", _evaluate), ("train", _train))
+    }
+    peaks = {name: _peak(works[name, "train"]) for name in ways}
+    # What does not fit takes no part.
+    for name, peak in peaks.items():
+        if peak is None:
+            del works[name, "evaluate"], works[name, "train"]
+    milliseconds = _in_turns(works, rounds)
+    for name, peak in peaks.items():
+        if peak is None:
+            print(f"{name:>9}  out of memory")
+            continue
+        cells = [
+            f"{milliseconds[name, kind]:8.2f} ms{_ratio(milliseconds, name, kind):>8}"
+            for kind in ("evaluate", "train")
+        ]
+        most = peaks["plain"]
+        less = f"{most / peak:6.1f} x" if peak and most else ""
+        print(f"{name:>9}  {cells[0]}  {cells[1]}  {peak / 2**20:8,.0f} MiB{less:>8}", flush=True)
+
+
+def _ratio(milliseconds: dict[tuple[str, str], float], name: str, kind: str) -> str:
+    plain = milliseconds.get(("plain", kind))
+    return "" if plain is None else f"{plain / milliseconds[name, kind]:.2f} x"
+
+
+def _print_kernel(case: Case, rounds: int) -> None:
+    """The kernel alone, as one might choose its tiles, beside plain torch and the products."""
+    from isthmus.nn.prediction_kernels import SWEEP, Sweep, replace_by_slopes
+
+    features, matrix, bias = (part.detach() for part in _rounded(case.given))
+    wide, offsets = prediction.aligned(matrix, bias)
+    step = prediction.rows_at_once(len(wide), wide.device)
+    features, targets = features[:step], case.targets[:step]
+    logits = functional.linear(features, wide, offsets)
+    for_matrix = torch.zeros(wide.shape, device=DEVICE)
+    chosen = targets[:, None]
+    works: Works = {
+        ("product", "logits"): partial(functional.linear, features, wide, offsets),
+        ("product", "for the features"): lambda: logits @ wide,
+        ("product", "for the matrix, rounded"): lambda: for_matrix.add_(logits.T @ features),
+        ("product", "for the matrix"): partial(
+            prediction._multiply, logits.T, features, for_matrix
+        ),
+        ("slopes", "plain torch"): partial(
+            prediction._find_slopes, logits, chosen, torch.float32, True
+        ),
+    }
+    # In place of slopes come slopes of slopes: other numbers, as much work.
+    for sweep in (
+        SWEEP,
+        Sweep(4096, 8),
+        Sweep(4096, 16),
+        Sweep(8192, 8),
+        Sweep(16384, 16),
+        Sweep(16384, 32),
+    ):
+        name = f"{sweep.columns:,} columns, {sweep.warps} warps"
+        works["slopes", name] = partial(replace_by_slopes, logits, targets, sweep=sweep)
+        works["losses", name] = partial(replace_by_slopes, logits, targets, False, sweep=sweep)
+    for (kind, name), found in _in_turns(works, rounds).items():
+        operations = 2 * len(features) * wide.numel() / found / 1e9
+        moved = logits.numel() * logits.element_size() / found / 1e9
+        rate = {
+            "product": f"{operations:6.0f} TFLOP/s",
+            "slopes": f"{2 * moved:6.2f} TB/s, once read and once written",
+            "losses": f"{moved:6.2f} TB/s, once read",
+        }[kind]
+        print(f"{kind:>9}  {name:<24}{found:8.3f} ms  {rate}", flush=True)
+
+
+def _peak(work: Callable[[], object]) -> int | None:
+    """Bytes above what is there before; 0 where nobody counts, None where they do not fit."""
+    if not ON_GPU:
+        return 0
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    try:
+        work()  # what is made once and kept is not counted
+        torch.cuda.reset_peak_memory_stats()
+        work()
+    except torch.OutOfMemoryError:
+        return None
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _in_turns(works: Works, rounds: int) -> dict[tuple[str, str], float]:
+    """Milliseconds, the median over rounds in which each has its turn; the first warms up."""
+    found: dict[tuple[str, str], list[float]] = {name: [] for name in works}
+    for _ in range(rounds + 1):
+        for name, work in works.items():
+            found[name].append(_milliseconds(work))
+    return {name: statistics.median(times[1:]) for name, times in found.items()}
+
+
+def _milliseconds(work: Callable[[], object]) -> float:
+    if not ON_GPU:
+        start = time.process_time()
+        work()
+        return 1000 * (time.process_time() - start)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+if __name__ == "__main__":
+    main()
