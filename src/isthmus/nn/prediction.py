@@ -180,7 +180,10 @@ def _replace_by_slopes(
 
 def _multiply(left: Tensor, right: Tensor, into: Tensor, add: bool = False) -> None:
     """The product in float32, not rounded before; instead of what is there or added to it."""
-    torch.addmm(into, left, right, out_dtype=into.dtype, beta=int(add), out=into)
+    if add:
+        torch.addmm(into, left, right, out_dtype=into.dtype, out=into)
+    else:
+        torch.mm(left, right, out_dtype=into.dtype, out=into)
 
 
 def _has_kernels(matrix: Tensor) -> bool:
