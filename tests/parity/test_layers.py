@@ -133,8 +133,7 @@ def test_the_form_that_kernels_compute(
         weights = torch.arange(result.numel(), dtype=torch.float64).view_as(result).sin()
         given = [states, *layer.parameters()] + [content] * crossed
         found.append([result.detach(), *torch.autograd.grad((result * weights).sum(), given)])
-    # The result is rounded to float32, as autocast does.
-    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_a_copy_shares_nothing_with_the_model() -> None:

@@ -15,6 +15,7 @@ from isthmus.nn import attention, packing
 from isthmus.nn import backbone as backbones
 from isthmus.nn.backbone import _HEADS, Backbone
 from isthmus.nn.compiling import compile_layers
+from isthmus.nn.packing import Asking
 from isthmus.nn.post_norm import POST_NORM
 
 SIZES: dict[str, Any] = {
@@ -240,6 +241,48 @@ def test_padding_on_the_left_is_padding_too(kind: str) -> None:
     ids, mask = (side.flip(1) for side in padded_batch(LENGTHS))
     packed, padded = both_ways(backbone, lambda b: b(ids, mask)[mask.bool()])
     torch.testing.assert_close(packed[0], padded[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", sorted(POST_NORM))
+@pytest.mark.parametrize("lengths", [LENGTHS, [9, 9, 9]], ids=["packed", "without padding"])
+def test_some_states_are_those_of_all(kind: str, lengths: list[int], way: str) -> None:
+    backbone = random_backbone(kind, "sdpa")
+    assert backbone.asks_for_some is (way == "own layers")
+    ids, mask = padded_batch(lengths)
+    read = (torch.arange(mask.shape[1]) % 3 == 1) & mask.bool()
+    read[:, 0] = True
+    asking = Asking.of(read)
+    found = []
+    for asked in (asking, None):
+        states, middle = backbone.forward_with_layer(ids, mask, 1, asking=asked)
+        weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(3))
+        loss = ((states * weights)[read]).sum() + middle[mask.bool()].square().sum()
+        found.append(([states.detach()[read], middle.detach()], gradients(backbone, loss)))
+        if asked is not None and way == "own layers":
+            assert not states[~read].any()
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+def test_some_of_a_number_that_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is not asked how many there are gets a few too many, which change nothing."""
+    backbone = random_backbone("bert", "sdpa")
+    ids, mask = padded_batch(LENGTHS)
+    read = torch.zeros_like(mask, dtype=torch.bool)
+    read[:, 0] = read[3, 4] = True
+    exact = Asking.of(read)
+    places = torch.cat([exact.places, torch.tensor([-1, -1])])
+    offsets = exact.offsets.clone()
+    offsets[-1] += 2
+    for found, expected in zip(
+        *(both(backbone, ids, mask, asked, read) for asked in (exact, Asking(places, offsets))),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def both(backbone: Backbone, ids: Tensor, mask: Tensor, asked: Asking, read: Tensor) -> Any:
+    states = backbone(ids, mask, asking=asked)
+    return states.detach()[read], gradients(backbone, states[read].square().sum())
 
 
 def test_whose_layers_are_our_own() -> None:

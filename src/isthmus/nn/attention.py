@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from isthmus.nn.dropout import drop
-from isthmus.nn.packing import Packing, visible_within
+from isthmus.nn.packing import Asking, Packing, visible_within
 
 Attention = Literal["sdpa", "eager"]
 _NAMES: dict[Attention, str] = {"eager": "isthmus_plain", "sdpa": "isthmus_fused"}
@@ -61,12 +61,26 @@ def packed_attention(
     dropout: float = 0.0,
     scale: float | None = None,
     reach: int | None = None,
+    asking: Asking | None = None,
 ) -> Tensor:
     """What each text of a stream answers itself, [1, heads, tokens, width] like all that is given.
 
-    With a `reach`, a token sees no further than so many others to either side.
+    With a `reach`, a token sees no further than so many others to either side. Where not all
+    tokens ask, the queries are those of the ones that do.
     """
+    if asking is not None:
+        return _of_some(stream, packing, dropout, asking)
     return _within_texts(_sdpa, stream, packing, dropout, scale, reach)
+
+
+def _of_some(stream: Triple, packing: Packing, dropout: float, asking: Asking) -> Tensor:
+    assert not packing.causal
+    if _has_kernel(stream[0]):
+        return _variable_length(stream, packing, dropout, None, None, asking.offsets)
+    sizes = [offsets.diff().tolist() for offsets in (asking.offsets, *[packing.offsets] * 2)]
+    parts = [torch.split(part, size, 2) for part, size in zip(stream, sizes, strict=True)]
+    texts = zip(*parts, strict=True)
+    return torch.cat([_sdpa(text, None, dropout, None) for text in texts], 2)
 
 
 def _within_texts(
@@ -115,14 +129,19 @@ def _has_kernel(states: Tensor) -> bool:
 
 
 def _variable_length(
-    stream: Triple, packing: Packing, dropout: float, scale: float | None, reach: int | None
+    stream: Triple,
+    packing: Packing,
+    dropout: float,
+    scale: float | None,
+    reach: int | None,
+    asking: Tensor | None = None,
 ) -> Tensor:
     # The operator below torch.nn.attention.varlen, whose own face has no dropout.
     behind, ahead = (-1, -1) if reach is None else (reach, reach)
     longest = packing.length  # an upper bound is enough, and known without asking the device
     answers: Tensor = torch.ops.aten._flash_attention_forward(
         *(part[0].transpose(0, 1) for part in stream),
-        packing.offsets,
+        packing.offsets if asking is None else asking,
         packing.offsets,
         longest,
         longest,

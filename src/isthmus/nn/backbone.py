@@ -15,8 +15,8 @@ from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.dropout import use_quick_dropout
 from isthmus.nn.fused import has_kernels
-from isthmus.nn.packing import Full, Packing
-from isthmus.nn.post_norm import PostNormStack, Visible
+from isthmus.nn.packing import Asking, Full, Packing
+from isthmus.nn.post_norm import PostNormStack
 from isthmus.nn.prediction import Prediction
 from isthmus.nn.pretrained import (
     explained,
@@ -210,14 +210,19 @@ class Backbone(nn.Module):
             )
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, tokens: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        tokens: Tensor | None = None,
+        asking: Asking | None = None,
     ) -> Tensor:
         """H, the last hidden states [batch, length, width]; in the padding, nothing of meaning.
 
         `tokens`: where they are in the flattened batch, for a caller who knows without asking
-        the device; otherwise the mask tells.
+        the device; otherwise the mask tells. `asking`: those whose states are read, where that
+        are not all; the others' have no meaning then.
         """
-        return self._encode(input_ids, attention_mask, tokens).states
+        return self._encode(input_ids, attention_mask, tokens, asking=asking).states
 
     def forward_with_layer(
         self,
@@ -225,6 +230,7 @@ class Backbone(nn.Module):
         attention_mask: Tensor,
         layer: int,
         tokens: Tensor | None = None,
+        asking: Asking | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The last hidden states, and those after `layer` layers, of one encoder pass.
 
@@ -232,7 +238,7 @@ class Backbone(nn.Module):
         fewer layers than all, they are not normed.
         """
         assert 0 <= layer <= self.depth, f"{layer} of {self.depth} layers"
-        encoded = self._encode(input_ids, attention_mask, tokens, layer=layer)
+        encoded = self._encode(input_ids, attention_mask, tokens, layer=layer, asking=asking)
         assert encoded.middle is not None
         return encoded.states, encoded.middle
 
@@ -256,6 +262,7 @@ class Backbone(nn.Module):
         tokens: Tensor | None,
         segments: Tensor | None = None,
         layer: int | None = None,
+        asking: Asking | None = None,
     ) -> Encoded:
         told = {"input_ids": input_ids}  # of every place
         if segments is not None:
@@ -264,7 +271,7 @@ class Backbone(nn.Module):
         fused = self._fused()
         if packing is not None and packing.full and not self._windows:
             if fused is not None:
-                return Encoded(*self._run_fused(fused, told, Full(), layer))
+                return self._run_fused(fused, told, packing, layer, asking)
             # Without any mask, torch chooses among its kernels.
             return self._run(told, layer)
         if packing is None:
@@ -272,11 +279,10 @@ class Backbone(nn.Module):
         told["position_ids"] = self._places(input_ids).expand_as(input_ids)
         packed = {name: packing.pack(each) for name, each in told.items()}
         if fused is not None:
-            states, middle = self._run_fused(fused, packed, packing, layer)
-        else:
-            # transformers passes on a mask of four dimensions as it is, and makes none itself.
-            options = {"attention_mask": packing.present, "packing": packing}
-            states, middle, _ = self._run(packed, layer, **options)
+            return self._run_fused(fused, packed, packing, layer, asking)
+        # transformers passes on a mask of four dimensions as it is, and makes none itself.
+        options = {"attention_mask": packing.present, "packing": packing}
+        states, middle, _ = self._run(packed, layer, **options)
         return Encoded(packing.unpack(states), None if middle is None else packing.unpack(middle))
 
     def _run(self, told: dict[str, Tensor], layer: int | None, **options: Any) -> Encoded:
@@ -313,12 +319,31 @@ class Backbone(nn.Module):
             return None
         return self.own_layers
 
+    @property
+    def asks_for_some(self) -> bool:
+        """Whether the last layer is spared the states that nobody reads."""
+        return self.packs and self.use_packing and self._fused() is not None
+
     def _run_fused(
-        self, stack: PostNormStack, told: dict[str, Tensor], visible: Visible, layer: int | None
-    ) -> tuple[Tensor, Tensor | None]:
+        self,
+        stack: PostNormStack,
+        told: dict[str, Tensor],
+        packing: Packing,
+        layer: int | None,
+        asking: Asking | None,
+    ) -> Encoded:
         """By kernels of our own."""
         embedded = self.to_width(self.encoder.embeddings(**told))
-        return stack.run(embedded, visible, self.training, layer)
+        if layer == self.depth:
+            asking = None  # states after the last layer, of all
+        some = None if asking is None else (packing, asking)
+        visible = Full() if packing.full else packing
+        states, middle = stack.run(embedded, visible, self.training, layer, some)
+        if middle is not None and not packing.full:
+            middle = packing.unpack(middle)
+        if asking is not None:
+            return Encoded(asking.put_back(states, packing.texts, packing.length), middle)
+        return Encoded(states if packing.full else packing.unpack(states), middle)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """What the first layer receives [batch, length, width]: words, positions, types, normed."""

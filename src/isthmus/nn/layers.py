@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
@@ -12,7 +11,16 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.fused import has_kernels
 from isthmus.nn.layer_shape import LayerShape
-from isthmus.nn.post_norm import POST_NORM, PostNorm, Rates, Visible, attend, post_norm_layers
+from isthmus.nn.packing import Asking, Packing
+from isthmus.nn.post_norm import (
+    POST_NORM,
+    PostNorm,
+    Rates,
+    Visible,
+    attend,
+    last_type,
+    post_norm_layers,
+)
 
 
 class Layer(nn.Module):
@@ -72,15 +80,23 @@ class Layer(nn.Module):
     def _fuses(self) -> bool:
         return self.use_kernels and self.norm == "post" and self.shape.activation == "gelu"
 
+    def of_some(self, states: Tensor, packing: Packing, asking: Asking) -> Tensor:
+        """The states of some tokens of a batch [1, places, width], by kernels of our own."""
+        assert self._fuses
+        modules, rates = self._weights()
+        heads, dtype = self.shape.heads, last_type(states)
+        return modules.run_for_some(states, packing, asking, heads, rates, dtype)
+
     def _fused(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
+        modules, rates = self._weights()
+        heads, dtype = self.shape.heads, last_type(states)
+        return modules.run(states, states, visible, heads, rates, content, dtype)[0]
+
+    def _weights(self) -> tuple[PostNorm, Rates]:
         shape = self.shape
         rates = Rates(shape.attention_dropout, shape.dropout, shape.dropout)
         modules = PostNorm(*(getattr(self, name) for name in PostNorm._fields))
-        used = rates if self.training else Rates()
-        # As torch gives it under autocast.
-        return modules.run(
-            states, states, visible, shape.heads, used, content, dtype=torch.float32
-        )[0]
+        return modules, rates if self.training else Rates()
 
     def _attend(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
         content = states if content is None else content

@@ -73,9 +73,41 @@ class Packing(NamedTuple):
         padded = padded.index_copy(0, self.tokens, packed[0])
         return padded.view(self.texts, self.length, *packed.shape[2:])
 
+    def stream(self, places: Tensor) -> Tensor:
+        """Where in the stream the tokens at places of the flattened batch are."""
+        if self.full:
+            return places
+        return (self.present.flatten().cumsum(0) - 1).index_select(0, places)
+
     def visible(self, reach: int | None = None) -> Tensor:
         """What each row of the padded batch sees, as `visible_within` says it."""
         return visible_within(self.present[:, 0, 0], self.causal, reach)
+
+
+class Asking(NamedTuple):
+    """Tokens of a batch whose states somebody reads: in the last layer, the others need not ask."""
+
+    places: Tensor  # in the flattened batch, text by text; behind them, some of -1
+    offsets: Tensor  # of each text's first, and the number of all; int32 [texts + 1]
+
+    @classmethod
+    def of(cls, wanted: Tensor, most: int | None = None) -> Asking:
+        """Where `wanted` [texts, length] is True; at most so many, where that is known."""
+        flat = wanted.flatten()
+        if most is None or wanted.device.type == "cpu":
+            places = flat.nonzero()[:, 0]
+        else:
+            places = flat.nonzero_static(size=most, fill_value=-1)[:, 0]
+        offsets = functional.pad(wanted.sum(1).cumsum(0), (1, 0)).to(torch.int32)
+        offsets[-1:].fill_(len(places))  # those of -1 ask the last text, and nobody reads it
+        return cls(places, offsets)
+
+    def put_back(self, states: Tensor, texts: int, length: int) -> Tensor:
+        """[texts, length, width] of states [1, places, width]; 0 where nobody asked."""
+        count = texts * length
+        padded = states.new_zeros(count + 1, states.shape[2])
+        target = torch.where(self.places < 0, count, self.places)
+        return padded.index_copy(0, target, states[0])[:count].view(texts, length, -1)
 
 
 def visible_within(mask: Tensor, causal: bool = False, reach: int | None = None) -> Tensor:

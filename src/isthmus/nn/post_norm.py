@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.fused import bias_gelu, drop_add_norm
 from isthmus.nn.layer_shape import LayerShape
-from isthmus.nn.packing import Full, Packing
+from isthmus.nn.packing import Asking, Full, Packing
 
 Visible = (
     Tensor | Packing | Full
@@ -80,6 +80,7 @@ class PostNorm(NamedTuple):
         rates: Rates,
         content: Tensor | None = None,
         dtype: torch.dtype | None = None,
+        asking: Asking | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The states [batch, queries, width] after the layer, twice: `drop_add_norm` says why.
 
@@ -91,9 +92,10 @@ class PostNorm(NamedTuple):
             rates: Of dropout; none outside of training.
             content: What answers [batch, keys, width]; the states themselves by default.
             dtype: Of the result.
+            asking: Where some tokens of a packed batch ask, whose states these are.
 
         """
-        answer = attend(self._asked(states, content, heads), visible, rates.weights)
+        answer = attend(self._asked(states, content, heads), visible, rates.weights, asking)
         answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
         states, kept = drop_add_norm(
             answer, self.output.bias, kept, self.attention_norm, rates.attended
@@ -103,6 +105,24 @@ class PostNorm(NamedTuple):
         return drop_add_norm(
             fed, self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
         )
+
+    def run_for_some(
+        self,
+        states: Tensor,
+        packing: Packing,
+        asking: Asking,
+        heads: int,
+        rates: Rates,
+        dtype: torch.dtype | None,
+    ) -> Tensor:
+        """The states of some tokens [1, places, width] after the layer.
+
+        Keys and values are of all tokens of the batch, [1, tokens, width] or without padding; what
+        asks, is added and goes on is of these alone.
+        """
+        content = states.flatten(0, 1)[None]
+        chosen = content.index_select(1, packing.stream(asking.places.clamp(min=0)))
+        return self.run(chosen, chosen, packing, heads, rates, content, dtype, asking)[0]
 
     def _asked(self, states: Tensor, content: Tensor | None, heads: int) -> Triple:
         if content is None:
@@ -135,20 +155,39 @@ class PostNormStack(NamedTuple):
         return cls(layers, shape.heads, rates)
 
     def run(
-        self, embedded: Tensor, visible: Visible, training: bool, layer: int | None = None
+        self,
+        embedded: Tensor,
+        visible: Visible,
+        training: bool,
+        layer: int | None = None,
+        some: tuple[Packing, Asking] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The states after all layers, and those after `layer` of them where that is asked."""
+        """The states after all layers, and those after `layer` of them where that is asked.
+
+        Where only some tokens of a batch are read, the last states are theirs, [1, places, width].
+        """
         rates = self.rates if training else Rates()
-        # Under autocast torch norms in float32, and whoever reads the last states expects that.
-        wide = torch.is_autocast_enabled(embedded.device.type)
         states = kept = embedded
         seen = embedded if layer == 0 else None
-        for number, each in enumerate(self.layers, 1):
-            dtype = torch.float32 if wide and number == len(self.layers) else None
-            states, kept = each.run(states, kept, visible, self.heads, rates, dtype=dtype)
+        *others, last = self.layers
+        for number, each in enumerate(others, 1):
+            states, kept = each.run(states, kept, visible, self.heads, rates)
             if number == layer:
                 seen = states
-        return states, seen
+        dtype = last_type(embedded)
+        if some is None:
+            states, _ = last.run(states, kept, visible, self.heads, rates, dtype=dtype)
+        else:
+            states = last.run_for_some(states, *some, self.heads, rates, dtype)
+        return states, states if layer == len(self.layers) else seen
+
+
+def last_type(states: Tensor) -> torch.dtype | None:
+    """That of the states after the last layer, where it is not that of the states before it.
+
+    Under autocast torch norms in float32, and whoever reads them expects that.
+    """
+    return torch.float32 if torch.is_autocast_enabled(states.device.type) else None
 
 
 def post_norm_layers(encoder: nn.Module, kind: str) -> list[PostNorm]:
@@ -158,10 +197,10 @@ def post_norm_layers(encoder: nn.Module, kind: str) -> list[PostNorm]:
     return [PostNorm(*(layer.get_submodule(name) for name in names)) for layer in layers]
 
 
-def attend(asked: Triple, visible: Visible, rate: float) -> Tensor:
+def attend(asked: Triple, visible: Visible, rate: float, asking: Asking | None = None) -> Tensor:
     """What the rows that ask are answered, [batch, heads, queries, width]."""
     if isinstance(visible, Packing):
-        return packed_attention(asked, visible, rate)
+        return packed_attention(asked, visible, rate, asking=asking)
     if isinstance(visible, Full):
         return scaled_dot_product_attention(*asked, dropout_p=rate, is_causal=visible.causal)
     return scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)

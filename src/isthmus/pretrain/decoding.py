@@ -13,8 +13,10 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer, copy_layer
-from isthmus.nn.packing import Full, Packing, visible_within
+from isthmus.nn.packing import Asking, Full, Packing, visible_within
+from isthmus.nn.post_norm import Visible
 from isthmus.nn.prediction import Prediction
+from isthmus.pretrain.masking import asking
 from isthmus.training.task import Batch
 
 
@@ -38,11 +40,25 @@ class Stack(nn.Module):
             assert isinstance(layer, Layer)
             copy_layer(backbone, number, layer)
 
-    def forward(self, states: Tensor, visible: Tensor | Packing | Full) -> Tensor:
-        """The states after the last layer."""
-        for layer in self.layers:
+    def forward(
+        self, states: Tensor, visible: Visible, some: tuple[Packing, Asking] | None = None
+    ) -> Tensor:
+        """The states after the last layer; where some are read, theirs alone [1, places, width]."""
+        *others, last = self.layers
+        for layer in others:
             states = layer(states, visible)
-        return states
+        assert isinstance(last, Layer)
+        return last(states, visible) if some is None else last.of_some(states, *some)
+
+
+def labelled_within_texts(stack: Stack, states: Tensor, step: Batch, backbone: Backbone) -> Tensor:
+    """The same of a stack, where only the states of the decoder's labels have a meaning."""
+    packing = backbone.packing(step["attention_mask"], step.get("tokens"))
+    if packing is None or not backbone.asks_for_some:
+        return within_texts(stack, states, step, backbone)
+    asked = asking(step, "decoder_labels")
+    visible, given = (Full(), states) if packing.full else (packing, packing.pack(states))
+    return asked.put_back(stack(given, visible, (packing, asked)), packing.texts, packing.length)
 
 
 def within_texts(

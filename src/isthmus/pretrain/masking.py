@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.config import Settings
+from isthmus.nn.packing import Asking
 from isthmus.nn.prediction import IGNORED as IGNORED
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -96,6 +97,17 @@ def places_of(chosen: Tensor, most: int | None = None) -> Tensor:
     # Labels beyond the number would be lost without a word: the device itself refuses them.
     torch._assert_async(flat.sum() <= most, "more labels than the part that made them allows")
     return flat.nonzero_static(size=most, fill_value=-1)[:, 0]
+
+
+def asking(step: Batch, name: str | None) -> Asking:
+    """The tokens with a label in a field, if any is named, and the first of every text."""
+    ids = step["input_ids"]
+    wanted = torch.zeros_like(ids, dtype=torch.bool) if name is None else step[name] != IGNORED
+    wanted[:, 0] = True
+    places = None if name is None else step.get(PLACES[name])
+    if name is not None and places is None:
+        return Asking.of(wanted)
+    return Asking.of(wanted, len(ids) + (0 if places is None else len(places)))
 
 
 def at_labels(step: Batch, name: str, *values: Tensor) -> tuple[Tensor, ...]:

@@ -43,6 +43,8 @@ OBJECTIVES = Registry("isthmus.pretrain.objectives", "objective")
 
 BACKBONE_PROVIDES = frozenset({"hidden_states", "middle_states"})
 Side = Literal["encoder", "decoder"]
+# Of which tokens: every one, those with a label, the first of each text.
+Reads = Literal["all", "labels", "first"]
 _ACTION_STREAM = 4
 _MORE = 1  # numbers of a row that are drawn ahead, beside one for every token
 
@@ -60,6 +62,7 @@ class Part:
     requires: frozenset[str] = frozenset()
     provides: frozenset[str] = frozenset()
     makes: frozenset[str] = frozenset()  # required fields that the part itself sees to
+    reads: Reads = "all"  # of the hidden states, where it requires them
     uses_head = False
 
     def __init__(self, settings: Any) -> None:

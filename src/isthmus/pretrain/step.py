@@ -12,8 +12,9 @@ from torch import Tensor
 
 from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.packing import Asking
 from isthmus.pretrain.continuing import alike, overwrite, stored, take_over
-from isthmus.pretrain.masking import label_places
+from isthmus.pretrain.masking import asking, label_places
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.recipe import Parts
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -84,16 +85,24 @@ class PretrainTask(Task):
         ids = batch.get("encoder_ids", batch["input_ids"])
         mask = batch["attention_mask"]
         step = dict(batch)
+        asked = self._asking(batch)
         layer = None if self.decoder is None else self.decoder.middle_layer(self.backbone.depth)
         if layer is None:
-            step["hidden_states"] = self.backbone(ids, mask, batch.get("tokens"))
+            step["hidden_states"] = self.backbone(ids, mask, batch.get("tokens"), asked)
         else:
             step["hidden_states"], step["middle_states"] = self.backbone.forward_with_layer(
-                ids, mask, layer, batch.get("tokens")
+                ids, mask, layer, batch.get("tokens"), asked
             )
         if self.bottleneck is not None:
             step["bottleneck"] = self.bottleneck(step, self.backbone, self.vocabulary)
         return step
+
+    def _asking(self, batch: Batch) -> Asking | None:
+        """The tokens whose last states some part reads; None: all, or nothing would be spared."""
+        reads = {part.reads for part in self.parts if "hidden_states" in part.requires}
+        if "all" in reads or not self.backbone.asks_for_some:
+            return None
+        return asking(batch, "labels" if "labels" in reads else None)
 
     def decode(self, step: Batch) -> Batch:
         """The step with the decoder's logits and targets, where there is a decoder."""

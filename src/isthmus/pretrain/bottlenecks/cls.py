@@ -13,6 +13,8 @@ from isthmus.training.task import Batch
 class Cls(Bottleneck):
     """H_0."""
 
+    reads = "first"
+
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""
         return step["hidden_states"][:, 0]

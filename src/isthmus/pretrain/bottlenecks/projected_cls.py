@@ -14,6 +14,8 @@ from isthmus.training.task import Batch
 class ProjectedCls(Bottleneck):
     """W H_0 + c."""
 
+    reads = "first"
+
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """A square map, random as the decoder's own."""
         self.projection = nn.Linear(backbone.dimension, backbone.dimension)

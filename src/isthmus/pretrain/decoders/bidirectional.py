@@ -18,8 +18,8 @@ from isthmus.pretrain.decoding import (
     Stack,
     StackSettings,
     embed_behind,
+    labelled_within_texts,
     own_positions,
-    within_texts,
 )
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -56,7 +56,7 @@ class Bidirectional(Decoder):
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
         states = embed_behind(vectors, step["decoder_ids"], backbone, self.positions)
-        return within_texts(self.stack, states, step, backbone)
+        return labelled_within_texts(self.stack, states, step, backbone)
 
     def head(self, states: Tensor, backbone: Backbone) -> Prediction:
         """Through the encoder's head, or its own."""

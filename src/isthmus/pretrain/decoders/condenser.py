@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.decoding import Stack, StackSettings, within_texts
+from isthmus.pretrain.decoding import Stack, StackSettings, labelled_within_texts
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -65,4 +65,4 @@ class Condenser(Decoder):
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The head's states."""
         states = torch.cat([step["bottleneck"][:, None], step["middle_states"][:, 1:]], 1)
-        return within_texts(self.stack, states, step, backbone)
+        return labelled_within_texts(self.stack, states, step, backbone)

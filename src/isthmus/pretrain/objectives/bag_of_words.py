@@ -45,6 +45,7 @@ class BagOfWords(Objective):
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Refuses the literal equation where hidden states and embeddings differ in width."""
         self.uses_head = self.settings.projection == "head"
+        self.reads = "first" if self.settings.vector == "cls" else "all"
         if not self.uses_head and backbone.embedding_width != backbone.dimension:
             raise SettingsError(
                 f"hidden states are {backbone.dimension} wide, word embeddings "

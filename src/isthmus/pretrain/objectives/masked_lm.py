@@ -15,6 +15,7 @@ class MaskedLm(Objective):
     """Cross-entropy of head(H_i) against the original token, at the masked positions i."""
 
     requires = frozenset({"hidden_states", "labels"})
+    reads = "labels"
     uses_head = True
 
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:

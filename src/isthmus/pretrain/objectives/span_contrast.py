@@ -33,6 +33,7 @@ class SpanContrast(Objective):
     Settings = SpanContrastSettings
     settings: SpanContrastSettings
     requires = frozenset({"hidden_states", "partner", "pairs"})
+    reads = "first"
 
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The texts."""

@@ -21,6 +21,7 @@ class TermFrequency(Objective):
     """
 
     requires = frozenset({"hidden_states", "input_ids"})
+    reads = "first"
     uses_head = True
 
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
