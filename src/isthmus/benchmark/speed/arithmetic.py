@@ -1,8 +1,9 @@
 """The arithmetic that training a recipe cannot do without, in multiply-adds of one forward pass.
 
 Counted: every layer for the real tokens, attention for the pairs that may see each other, a head
-for the rows that somebody reads. Not counted: padding, logits nobody asked for, and all that is no
-matrix product (LayerNorm, dropout, softmax, embeddings, the optimiser: a few per cent).
+for the rows that somebody reads; of the last layer, keys and values of all tokens and the rest of
+those. Not counted: padding, states and logits nobody asked for, and all that is no matrix product
+(LayerNorm, dropout, softmax, embeddings, the optimiser: a few per cent).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Shape:
     head: int  # of the head, but for the vocabulary
     vocabulary: int  # terms times their width
     layer: int  # of the linear maps of one layer of a decoder
+    last: int  # of those of the encoder's last layer
 
 
 def pairs(lengths: Sequence[int], reach: int | None = None) -> int:
@@ -55,10 +57,23 @@ def attention(width: int, seen: int) -> int:
     return 2 * width * seen
 
 
-def encoder(shape: Shape, lengths: Sequence[int]) -> int:
-    """Every layer of the backbone."""
+def encoder(shape: Shape, lengths: Sequence[int], read: Sequence[int] | None = None) -> int:
+    """Every layer of the backbone; of the last, so many states of each text, or all.
+
+    Of a last layer with a window, all: which pairs are spared would depend on their places.
+    """
     seen = sum(pairs(lengths, reach) for reach in shape.reaches)
-    return sum(lengths) * shape.linear + attention(shape.width, seen)
+    total = sum(lengths) * shape.linear + attention(shape.width, seen)
+    return total if shape.reaches[-1] else total - spared(shape.width, shape.last, lengths, read)
+
+
+def spared(width: int, layer: int, lengths: Sequence[int], read: Sequence[int] | None) -> int:
+    """What a layer need not do where only so many of each text's states are read."""
+    if read is None:
+        return 0
+    unread = [length - some for length, some in zip(lengths, read, strict=True)]
+    seen = sum(length * some for length, some in zip(lengths, unread, strict=True))
+    return sum(unread) * (layer - 2 * width**2) + attention(width, seen)
 
 
 def prediction(shape: Shape, rows: int) -> int:
@@ -66,6 +81,9 @@ def prediction(shape: Shape, rows: int) -> int:
     return rows * (shape.head + shape.vocabulary)
 
 
-def decoder(shape: Shape, lengths: Sequence[int], layers: int, seen: int) -> int:
-    """So many layers of a decoder, with so many pairs in each."""
-    return layers * (sum(lengths) * shape.layer + attention(shape.width, seen))
+def decoder(
+    shape: Shape, lengths: Sequence[int], layers: int, seen: int, read: Sequence[int] | None = None
+) -> int:
+    """So many layers of a decoder, with so many pairs in each; of the last, the states read."""
+    total = layers * (sum(lengths) * shape.layer + attention(shape.width, seen))
+    return total - spared(shape.width, shape.layer, lengths, read)

@@ -52,8 +52,8 @@ class Texts:
 
     lengths: tuple[int, ...]  # of every row, without padding
     inside: int  # tokens that are not special
-    labelled: int = 0
-    decoder_labelled: int = 0
+    labelled: tuple[int, ...] = ()  # of every row
+    decoder_labelled: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, batch: Batch, vocabulary: Vocabulary) -> Texts:
@@ -66,8 +66,8 @@ class Texts:
         )
 
 
-def _labelled(labels: Tensor | None) -> int:
-    return 0 if labels is None else int((labels != IGNORED).sum())
+def _labelled(labels: Tensor | None) -> tuple[int, ...]:
+    return () if labels is None else tuple((labels != IGNORED).sum(1).tolist())
 
 
 def shape_of(backbone: Backbone) -> Shape:
@@ -82,6 +82,7 @@ def shape_of(backbone: Backbone) -> Shape:
         head=sum(_linear(module, vocabulary) for module in backbone.head_modules or ()),
         vocabulary=backbone.word_embeddings.numel(),
         layer=4 * layer.width**2 + 2 * layer.width * layer.intermediate,
+        last=_linear(backbone.layers[-1]),
     )
 
 
@@ -100,18 +101,28 @@ def _reaches(config: Any) -> tuple[int | None, ...]:
 
 def masked_lm_operations(shape: Shape, texts: Texts) -> int:
     """What masked LM alone asks for, whoever computes it."""
-    return TRAINED * (encoder(shape, texts.lengths) + prediction(shape, texts.labelled))
+    states = encoder(shape, texts.lengths, texts.labelled)
+    return TRAINED * (states + prediction(shape, sum(texts.labelled)))
 
 
 def operations(parts: Parts, shape: Shape, texts: Texts) -> int | None:
     """Useful floating-point operations of training on one batch; None where a part is unknown."""
-    total = TRAINED * encoder(shape, texts.lengths)
+    total = TRAINED * encoder(shape, texts.lengths, read(parts, texts))
     for part in parts:
         count = _COUNTS.get(type(part))
         if count is None:
             return None
         total += count(part, shape, texts)
     return total
+
+
+def read(parts: Parts, texts: Texts) -> list[int] | None:
+    """How many of each text's last states some part reads; None: all."""
+    reads = {part.reads for part in parts if "hidden_states" in part.requires}
+    if "all" in reads:
+        return None
+    labelled = texts.labelled if "labels" in reads else (0,) * len(texts.lengths)
+    return [count + ("first" in reads) for count in labelled]
 
 
 def _nothing(part: Any, shape: Shape, texts: Texts) -> int:
@@ -130,7 +141,8 @@ def _lexicon(part: Any, shape: Shape, texts: Texts) -> int:
 
 
 def _stack(part: Any, shape: Shape, texts: Texts) -> int:
-    return _decoder(shape, texts, part.settings.layers, pairs(texts.lengths))
+    seen = pairs(texts.lengths)
+    return _decoder(shape, texts, part.settings.layers, seen, texts.decoder_labelled)
 
 
 def _autoregressive(part: Any, shape: Shape, texts: Texts) -> int:
@@ -142,13 +154,15 @@ def _enhanced(part: Any, shape: Shape, texts: Texts) -> int:
     return _decoder(shape, texts, 1, pairs(texts.lengths))
 
 
-def _decoder(shape: Shape, texts: Texts, layers: int, seen: int) -> int:
-    states = decoder(shape, texts.lengths, layers, seen)
-    return TRAINED * (states + prediction(shape, texts.decoder_labelled))
+def _decoder(
+    shape: Shape, texts: Texts, layers: int, seen: int, read: Sequence[int] | None = None
+) -> int:
+    states = decoder(shape, texts.lengths, layers, seen, read)
+    return TRAINED * (states + prediction(shape, sum(texts.decoder_labelled)))
 
 
 def _labels(part: Any, shape: Shape, texts: Texts) -> int:
-    return TRAINED * prediction(shape, texts.labelled)
+    return TRAINED * prediction(shape, sum(texts.labelled))
 
 
 def _tokens(part: Any, shape: Shape, texts: Texts) -> int:

@@ -42,10 +42,13 @@ class BagOfWords(Objective):
     settings: BagOfWordsSettings
     requires = frozenset({"hidden_states", "input_ids", "attention_mask", "partner"})
 
+    def __init__(self, settings: BagOfWordsSettings) -> None:
+        super().__init__(settings)
+        self.reads = "first" if settings.vector == "cls" else "all"
+
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Refuses the literal equation where hidden states and embeddings differ in width."""
         self.uses_head = self.settings.projection == "head"
-        self.reads = "first" if self.settings.vector == "cls" else "all"
         if not self.uses_head and backbone.embedding_width != backbone.dimension:
             raise SettingsError(
                 f"hidden states are {backbone.dimension} wide, word embeddings "
