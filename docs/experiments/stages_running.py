@@ -16,7 +16,12 @@ from typing import Any
 from isthmus.config.output import write_json
 
 AGAIN = 1  # times that a failed job is tried again, in a new process
-_USUAL = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+_USUAL = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",  # jobs share the memory of a GPU
+}
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Runner:
                         write_json(job.file(self.marks, "json"), described)
                     elif tries[job.name] < AGAIN:
                         tries[job.name] += 1
-                        waiting = [each for each in self.order if each in [*waiting, job]]
+                        waiting.append(job)  # behind all others: it may have lacked memory
                         told = f"failed with {status}, once more"
                     else:
                         failed.append(job)
