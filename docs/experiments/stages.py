@@ -330,7 +330,8 @@ def measure(
 
     results = place.output / "results.jsonl"
     known = results.read_text(encoding="utf-8").splitlines() if results.is_file() else []
-    if any(asdict(row).items() <= json.loads(line).items() for line in known):
+    line = {**asdict(row), "made": model if trained is None else trained.name}
+    if any(line.items() <= json.loads(other).items() for other in known):
         return
     began = time.monotonic()
     folder = place.output / "indexes" / row.name
@@ -351,7 +352,7 @@ def measure(
     shutil.rmtree(folder)
     judged = place.collection(row.collection) / "qrels" / "test.tsv"
     means = evaluate(found, judged, {"measures": MEASURES}, report).means
-    line = asdict(row) | {measure: means[measure][row.name] for measure in means}
+    line |= {measure: means[measure][row.name] for measure in means}
     if trained is not None:
         of = read_snapshot(trained)["results"]
         line |= {f"terms/{side}": count for side, count in of.get("active_terms", {}).items()}

@@ -21,7 +21,9 @@ Key = tuple[str, str, int, str]  # model, kind, stage, way
 def print_tables(output: Path, collections: Sequence[str]) -> None:
     """Means over seeds with p-values against the stage before; then every seed."""
     lines = [json.loads(line) for line in (output / "results.jsonl").open(encoding="utf-8")]
-    lines = [line for line in lines if line["collection"] in collections]
+    # Of models that were made anew, the last is what reports/ holds.
+    latest = {(line["collection"], _key(line), line["seed"]): line for line in lines}
+    lines = [line for line in latest.values() if line["collection"] in collections]
     keys = sorted({_key(line) for line in lines}, key=_order)
     found: dict[tuple[str, Key], list[dict[str, Any]]] = defaultdict(list)
     for line in sorted(lines, key=lambda line: line["seed"]):
