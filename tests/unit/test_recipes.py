@@ -42,7 +42,7 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
 @pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_recipes_of_the_experiments_still_work(file: Path) -> None:
     flags = {"model": "m", "output": "o"}
-    if file.stem == "pretrain":
+    if Recipe(file).verb == "pretrain":
         values = resolve("pretrain", str(file), {**flags, "corpus": "c"})
         assemble(PretrainSettings.parse(values, str(file)))
     else:
