@@ -211,5 +211,6 @@ def _project(states: Tensor, parts: tuple[nn.Linear, ...], heads: int) -> tuple[
     weight = torch.cat([part.weight for part in parts])
     bias = torch.cat([part.bias for part in parts])
     projected = functional.linear(states, weight, bias)
-    split = projected.view(*states.shape[:2], len(parts), heads, -1).transpose(1, 3)
-    return split.unbind(2)
+    # Taken apart as they lie in memory: gradients are put together in one pass.
+    split = projected.view(*states.shape[:2], len(parts), heads, -1).unbind(2)
+    return tuple(part.transpose(1, 2) for part in split)
