@@ -314,10 +314,10 @@ class Backbone(nn.Module):
 
     def _fused(self) -> PostNormStack | None:
         """Layers of our own kernels, where they can be used."""
-        checkpointed = getattr(self.model, "is_gradient_checkpointing", False)
-        if checkpointed or not self.use_kernels or not has_kernels(self.word_embeddings):
+        own = self.own_layers
+        if own is None or not self.use_kernels or own.checkpointed:
             return None
-        return self.own_layers
+        return own if has_kernels(self.word_embeddings) else None
 
     @property
     def asks_for_some(self) -> bool:

@@ -139,6 +139,12 @@ class PostNormStack(NamedTuple):
     layers: list[PostNorm]
     heads: int
     rates: Rates
+    owner: list[nn.Module]  # that of the first one, in a list: a module would take it for its own
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether transformers is to compute activations again, which it does in its own layers."""
+        return bool(getattr(self.owner[0], "gradient_checkpointing", False))
 
     @classmethod
     def of(cls, model: Any) -> PostNormStack | None:
@@ -152,7 +158,8 @@ class PostNormStack(NamedTuple):
         attended = 0.0 if config.model_type in _ATTENTION_KEPT else shape.dropout
         rates = Rates(shape.attention_dropout, attended, shape.dropout)
         layers = post_norm_layers(model.base_model, config.model_type)
-        return cls(layers, shape.heads, rates)
+        place, _ = POST_NORM[config.model_type]
+        return cls(layers, shape.heads, rates, [model.base_model.get_submodule(f"{place}.0")])
 
     def run(
         self,

@@ -68,6 +68,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             train_dataset=examples,
             data_collator=examples.collate,
         )
+        task.settle()
         # compute_loss divides by the items of the whole optimiser step already.
         self.loss_is_scaled_for_ga = True
         self.order = self._order()
