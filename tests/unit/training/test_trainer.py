@@ -130,6 +130,7 @@ def interrupting(function: Any, before: Any) -> Any:
 
 
 CURVE_TOLERANCE = 1e-4  # relative, over 24 steps in float32 without dropout
+ROUNDED_TOLERANCE = 2e-2  # the same where states are rounded to bf16 in other places
 
 
 def test_the_curve_of_a_packed_run_is_that_of_a_padded_one(
@@ -198,6 +199,28 @@ def test_the_curve_of_own_layers_is_that_of_the_layers_of_transformers(
     for name in ("masked_lm", "bag_of_words", "grad_norm"):
         own, other = ([entry[name] for entry in curves[way]] for way in (True, False))
         assert own == pytest.approx(other, rel=CURVE_TOLERANCE), name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_the_curve_of_kernels_is_that_of_plain_layers(
+    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the test above says of plain torch, of the kernels themselves: states are in bf16."""
+    monkeypatch.setattr(BACKBONE.config, "attention_probs_dropout_prob", 0.0)
+    curves = {}
+    for kernels in (True, False):
+        run = trainer(
+            corpus, tmp_path / str(kernels), kernels=kernels, bf16=True, max_steps=24,
+            logging_steps=1, save_steps=100, torch_compile=False,
+        )  # fmt: skip
+        assert isinstance(run.task, PretrainTask)
+        theirs: list[int] = []
+        run.task.backbone.layers[0].register_forward_hook(lambda *_, seen=theirs: seen.append(1))
+        curves[kernels] = [entry for entry in run.fit() if "loss" in entry]
+        assert len(theirs) == (0 if kernels else 24)
+    for name in ("masked_lm", "bag_of_words"):
+        own, other = ([entry[name] for entry in curves[way]] for way in (True, False))
+        assert own == pytest.approx(other, rel=ROUNDED_TOLERANCE), name
 
 
 @pytest.mark.parametrize("tokens", [None, 32], ids=["so many texts", "so many tokens"])
