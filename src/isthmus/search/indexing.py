@@ -95,6 +95,14 @@ def index(
             remedy="leave out --cluster (BM25 takes seconds where vectors take hours), or give "
             "--model",
         )
+    backend = settings.encoding.backend
+    if backend != "torch" and model in (None, BM25):
+        raise SettingsError(
+            f"encoding.backend = {backend!r}, but a BM25 index encodes nothing",
+            where="encoding.backend",
+            allowed="an index of dense or sparse vectors",
+            remedy="give --model, or leave encoding.backend out",
+        )
     with connected(settings.cluster) as cluster:
         folder = _index(corpus, Path(output), model, settings, cluster)
     if settings.approximate is not None:

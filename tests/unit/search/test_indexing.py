@@ -28,6 +28,15 @@ def test_bm25_without_a_model(corpus: str, tmp_path: Path) -> None:
     assert IndexSettings.parse(snapshot["identity"]["settings"], "rerun") == IndexSettings()
 
 
+@pytest.mark.parametrize("model", [None, "bm25"])
+def test_bm25_has_no_backend_to_choose(corpus: str, tmp_path: Path, model: str | None) -> None:
+    settings = IndexSettings.parse({"encoding": {"backend": "onnx-int8"}}, "test")
+    with pytest.raises(SettingsError, match="encodes nothing") as caught:
+        index(corpus, tmp_path / "index", model, settings)
+    assert "--model" in caught.value.remedy
+    assert not (tmp_path / "index").exists()
+
+
 def test_dense_index_remembers_its_encoder(corpus: str, tmp_path: Path, encoder: object) -> None:
     (tmp_path / "model").mkdir()
     folder = index(corpus, tmp_path / "index", f"{tmp_path}/./model")
