@@ -136,6 +136,7 @@ def test_what_is_not_known_is_not_invented() -> None:
     report = SpeedReport((row, Row(144, 4, "other", error="no memory")), 1, "Here.")
     table = report.table()
     assert [cell.text for cell in table.rows[0]][4:] == ["–"] * 8
+    assert "| 50 (50–50) |" in table.markdown()
     assert [cell.text for cell in table.rows[1]][:3] == ["4 × 144", "other", "failed"]
     assert "other at 144 failed: no memory." in table.caption
 

@@ -197,7 +197,7 @@ def _cells(row: Row) -> tuple[Cell, ...]:
     if row.rate is None:
         texts = [row.shape, row.recipe, "failed", *[""] * (len(_COLUMNS) - 3)]
         return tuple(Cell(text) for text in texts)
-    spread = f"({_number(min(row.rates))}–{_number(max(row.rates))})"
+    spread = f"{_number(min(row.rates))}–{_number(max(row.rates))}"
     return (
         Cell(row.shape),
         Cell(row.recipe),
