@@ -140,7 +140,8 @@ def _variable_length(
     behind, ahead = (-1, -1) if reach is None else (reach, reach)
     longest = packing.length  # an upper bound is enough, and known without asking the device
     answers: Tensor = torch.ops.aten._flash_attention_forward(
-        *(part[0].transpose(0, 1) for part in stream),
+        # Not part[0], whose gradient would be copied into zeros.
+        *(part.squeeze(0).transpose(0, 1) for part in stream),
         packing.offsets if asking is None else asking,
         packing.offsets,
         longest,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as functional
@@ -70,7 +70,8 @@ class Packing(NamedTuple):
     def unpack(self, packed: Tensor) -> Tensor:
         """The padded batch [texts, length, ...] of a stream [1, tokens, ...]; 0 in the padding."""
         padded = packed.new_zeros(self.texts * self.length, *packed.shape[2:])
-        padded = padded.index_copy(0, self.tokens, packed[0])
+        # In place, and not packed[0], whose gradient would be copied into zeros.
+        padded.index_copy_(0, self.tokens, packed.squeeze(0))
         return padded.view(self.texts, self.length, *packed.shape[2:])
 
     def stream(self, places: Tensor) -> Tensor:
@@ -104,10 +105,28 @@ class Asking(NamedTuple):
 
     def put_back(self, states: Tensor, texts: int, length: int) -> Tensor:
         """[texts, length, width] of states [1, places, width]; 0 where nobody asked."""
-        count = texts * length
-        padded = states.new_zeros(count + 1, states.shape[2])
-        target = torch.where(self.places < 0, count, self.places)
-        return padded.index_copy(0, target, states[0])[:count].view(texts, length, -1)
+        padded: Tensor = _PutBack.apply(states.squeeze(0), self.places, texts * length)  # type: ignore[no-untyped-call]
+        return padded.view(texts, length, -1)
+
+
+class _PutBack(torch.autograd.Function):
+    """Rows at their places among `count`, those of -1 nowhere.
+
+    What torch would make of it copies everything twice, there and back, for the row of those of -1.
+    """
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
+        context.save_for_backward(places)
+        padded = rows.new_zeros(count + 1, rows.shape[1])
+        padded.index_copy_(0, torch.where(places < 0, count, places), rows)
+        return padded[:count]
+
+    @staticmethod
+    def backward(context: Any, *above: Tensor) -> Any:
+        (places,) = context.saved_tensors
+        found = above[0].index_select(0, places.clamp(min=0))
+        return found.masked_fill_((places < 0)[:, None], 0), None, None
 
 
 def visible_within(mask: Tensor, causal: bool = False, reach: int | None = None) -> Tensor:

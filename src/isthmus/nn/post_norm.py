@@ -215,6 +215,10 @@ def attend(asked: Triple, visible: Visible, rate: float, asking: Asking | None =
 
 def _project(states: Tensor, parts: tuple[nn.Linear, ...], heads: int) -> tuple[Tensor, ...]:
     """The states through several matrices in one product, each [batch, heads, rows, width]."""
+    if len(parts) == 1:
+        [part] = parts
+        projected = functional.linear(states, part.weight, part.bias)
+        return (projected.unflatten(2, (heads, -1)).transpose(1, 2),)
     weight = torch.cat([part.weight for part in parts])
     bias = torch.cat([part.bias for part in parts])
     projected = functional.linear(states, weight, bias)
