@@ -11,6 +11,7 @@ from torch import Tensor
 # The share of a batch below which packing and unpacking cost a CPU as much as padding does
 # (benchmarks/packing.py). A GPU has a kernel for packed texts, and needs no mask for it.
 _LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
+_KNOWING = frozenset({"cpu"})  # who knows at once how many places there are
 
 
 class Full(NamedTuple):
@@ -89,19 +90,28 @@ class Asking(NamedTuple):
     """Tokens of a batch whose states somebody reads: in the last layer, the others need not ask."""
 
     places: Tensor  # in the flattened batch, text by text; behind them, some of -1
-    offsets: Tensor  # of each text's first, and the number of all; int32 [texts + 1]
+    # Of each text's first, and the number of all; int32 [texts + 1]. Those of -1 are behind all
+    # texts as if of others, which have no tokens and are no longer.
+    offsets: Tensor
 
     @classmethod
     def of(cls, wanted: Tensor, most: int | None = None) -> Asking:
         """Where `wanted` [texts, length] is True; at most so many, where that is known."""
         flat = wanted.flatten()
-        if most is None or wanted.device.type == "cpu":
-            places = flat.nonzero()[:, 0]
-        else:
-            places = flat.nonzero_static(size=most, fill_value=-1)[:, 0]
-        offsets = functional.pad(wanted.sum(1).cumsum(0), (1, 0)).to(torch.int32)
-        offsets[-1:].fill_(len(places))  # those of -1 ask the last text, and nobody reads it
-        return cls(places, offsets)
+        offsets = functional.pad(wanted.sum(1).cumsum(0), (1, 0))
+        if most is None or wanted.device.type in _KNOWING:
+            return cls(flat.nonzero()[:, 0], offsets.to(torch.int32))
+        places = flat.nonzero_static(size=most, fill_value=-1)[:, 0]
+        # All of them with the last text would be more than attention is told a text can have.
+        length = wanted.shape[1]
+        others = torch.arange(length, most + length, length, device=wanted.device)
+        offsets = torch.cat([offsets, (offsets[-1:] + others).clamp(max=most)])
+        return cls(places, offsets.to(torch.int32))
+
+    def answering(self, packing: Packing) -> Tensor:
+        """The offsets of the tokens that answer those between two offsets of ours."""
+        more = len(self.offsets) - len(packing.offsets)
+        return torch.cat([packing.offsets, packing.offsets[-1:].expand(more)])
 
     def put_back(self, states: Tensor, texts: int, length: int) -> Tensor:
         """[texts, length, width] of states [1, places, width]; 0 where nobody asked."""
