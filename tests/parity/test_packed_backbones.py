@@ -263,18 +263,21 @@ def test_some_states_are_those_of_all(kind: str, lengths: list[int], way: str) -
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
-def test_some_of_a_number_that_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [0, 2, 40])
+def test_some_of_a_number_that_is_known_before(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
     """A device that is not asked how many there are gets a few too many, which change nothing."""
     backbone = random_backbone("bert", "sdpa")
     ids, mask = padded_batch(LENGTHS)
     read = torch.zeros_like(mask, dtype=torch.bool)
     read[:, 0] = read[3, 4] = True
     exact = Asking.of(read)
-    places = torch.cat([exact.places, torch.tensor([-1, -1])])
-    offsets = exact.offsets.clone()
-    offsets[-1] += 2
+    monkeypatch.setattr(packing, "_KNOWING", frozenset())
+    known = Asking.of(read, len(exact.places) + more)
+    assert known.places.tolist() == [*exact.places.tolist(), *[-1] * more]
+    assert known.offsets.diff().max() <= mask.shape[1], "no more than a text can have"
+    assert known.offsets[-1] == len(known.places)
     for found, expected in zip(
-        *(both(backbone, ids, mask, asked, read) for asked in (exact, Asking(places, offsets))),
+        *(both(backbone, ids, mask, asked, read) for asked in (exact, known)),
         strict=True,
     ):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

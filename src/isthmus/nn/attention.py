@@ -76,8 +76,9 @@ def packed_attention(
 def _of_some(stream: Triple, packing: Packing, dropout: float, asking: Asking) -> Tensor:
     assert not packing.causal
     if _has_kernel(stream[0]):
-        return _variable_length(stream, packing, dropout, None, None, asking.offsets)
-    sizes = [offsets.diff().tolist() for offsets in (asking.offsets, *[packing.offsets] * 2)]
+        return _variable_length(stream, packing, dropout, None, None, asking)
+    answering = asking.answering(packing)
+    sizes = [offsets.diff().tolist() for offsets in (asking.offsets, answering, answering)]
     parts = [torch.split(part, size, 2) for part, size in zip(stream, sizes, strict=True)]
     texts = zip(*parts, strict=True)
     return torch.cat([_sdpa(text, None, dropout, None) for text in texts], 2)
@@ -134,15 +135,16 @@ def _variable_length(
     dropout: float,
     scale: float | None,
     reach: int | None,
-    asking: Tensor | None = None,
+    asking: Asking | None = None,
 ) -> Tensor:
     # The operator below torch.nn.attention.varlen, whose own face has no dropout.
     behind, ahead = (-1, -1) if reach is None else (reach, reach)
     longest = packing.length  # an upper bound is enough, and known without asking the device
     answers: Tensor = torch.ops.aten._flash_attention_forward(
-        *(part[0].transpose(0, 1) for part in stream),
-        packing.offsets if asking is None else asking,
-        packing.offsets,
+        # Not part[0], whose gradient would be copied into zeros.
+        *(part.squeeze(0).transpose(0, 1) for part in stream),
+        packing.offsets if asking is None else asking.offsets,
+        packing.offsets if asking is None else asking.answering(packing),
         longest,
         longest,
         dropout,

@@ -16,7 +16,7 @@ from isthmus.nn.dropout import drop
 from isthmus.nn.kernels import has_triton
 
 _ROUNDED = (torch.bfloat16, torch.float16)
-_WIDEST = 1 << 14  # one program holds a row
+_WIDEST = 1 << 11  # a norm's program holds rows: beyond, not in the registers and memory it has
 
 
 def has_kernels(states: Tensor) -> bool:
@@ -25,7 +25,7 @@ def has_kernels(states: Tensor) -> bool:
         return False
     autocast = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda") if autocast else states.dtype
-    return dtype in _ROUNDED and states.shape[-1] <= _WIDEST
+    return dtype in _ROUNDED
 
 
 def drop_add_norm(
@@ -41,9 +41,10 @@ def drop_add_norm(
     One of them adds its gradient to the other's, which costs a pass over both unless they come back
     apart. `dtype` is that of the result; by default, the states'.
     """
-    if has_kernels(states):
+    if has_kernels(states) and states.shape[-1] <= _WIDEST:
         kind = states.dtype if dtype is None else dtype
-        arguments = states, bias, residual, norm.weight, norm.bias, norm.eps, rate, kind
+        train = torch.is_grad_enabled()
+        arguments = states, bias, residual, norm.weight, norm.bias, norm.eps, rate, kind, train
         pair: tuple[Tensor, Tensor] = _DropAddNorm.apply(*arguments)  # type: ignore[no-untyped-call]
         return pair
     normed: Tensor = norm(residual + drop(states + bias.to(states.dtype), rate))
@@ -71,12 +72,13 @@ class _DropAddNorm(torch.autograd.Function):
         epsilon: float,
         rate: float,
         dtype: torch.dtype,
+        train: bool,
     ) -> tuple[Tensor, Tensor]:
         from isthmus.nn.fused_kernels import Draw, norm_forward
 
         draw = Draw.next(rate, states.device)
         normed, summed, moments = norm_forward(
-            _rows(states), bias, _rows(residual), weight, offset, epsilon, draw, dtype
+            _rows(states), bias, _rows(residual), weight, offset, epsilon, draw, dtype, train
         )
         context.save_for_backward(summed, moments, weight)
         context.draw = draw
@@ -92,7 +94,7 @@ class _DropAddNorm(torch.autograd.Function):
         summed, moments, weight = context.saved_tensors
         given = [each for each in above if each is not None]
         if not given:
-            return (None,) * 8
+            return (None,) * 9
         first, *others = (_rows(each) for each in given)
         beside = others[0] if others else None
         residual_type, bias_type = context.types
@@ -106,6 +108,7 @@ class _DropAddNorm(torch.autograd.Function):
             for_residual.view(shape),
             for_weight.to(weight.dtype),
             for_offset.to(weight.dtype),
+            None,
             None,
             None,
             None,

@@ -24,7 +24,10 @@ _STEPS = 1 << 31
 class Tuning(NamedTuple):
     """How the kernels share the work."""
 
-    programs: int = 2  # of a backward kernel, per multiprocessor
+    # Of a multiprocessor, in the backward kernels: what its registers hold (215 and 72 a thread).
+    # Programs beyond would begin when the first ones are through, with as long a way to go.
+    norm_warps: int = 8
+    gelu_programs: int = 6
     stages: int = 2  # groups of rows that a backward kernel has on their way, its own included
     columns: int = 256  # of GELU's tiles
     rows: int = 8  # likewise
@@ -63,15 +66,17 @@ def norm_forward(
     epsilon: float,
     draw: Draw,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
+    back: bool = True,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """norm(residual + dropped(states + bias)) of rows [rows, width], in `dtype`.
 
-    Then what was normed, in the type of the states, and of every row its mean and 1 / deviation.
+    Then, for the way back if there is one, what was normed, in the type of the states, and of every
+    row its mean and 1 / deviation.
     """
     rows, width = states.shape
-    summed = torch.empty_like(states)
     normed = torch.empty_like(states, dtype=dtype)
-    moments = torch.empty(rows, 2, dtype=torch.float32, device=states.device)
+    summed = torch.empty_like(states) if back else None
+    moments = torch.empty(rows, 2, dtype=torch.float32, device=states.device) if back else None
     tile = triton.next_power_of_2(width)
     with _on(states):
         _norm_forward[(triton.cdiv(rows, _ROWS.value),)](
@@ -103,7 +108,8 @@ def norm_backward(
     same = not draw.dropped and dtype == summed.dtype
     for_states = for_residual if same else torch.empty_like(summed)
     tile = triton.next_power_of_2(width)
-    programs = min(triton.cdiv(rows, _ROWS.value), _programs(summed.device))
+    programs = max(TUNING.norm_warps // _warps(tile), 1) * _multiprocessors(summed.device)
+    programs = min(triton.cdiv(rows, _ROWS.value), programs)
     sums = torch.empty(programs, 3, width, dtype=torch.float32, device=summed.device)
     with _on(summed):
         _norm_backward[(programs,)](
@@ -136,8 +142,7 @@ def gelu_backward(above: Tensor, states: Tensor, bias: Tensor) -> tuple[Tensor, 
     rows, width = states.shape
     gradient = torch.empty_like(states)
     parts = triton.cdiv(width, TUNING.columns)
-    # Smaller programs than the norm's, hence more of them.
-    programs = triton.cdiv(4 * _programs(states.device), parts)
+    programs = max(TUNING.gelu_programs * _multiprocessors(states.device) // parts, 1)
     programs = min(triton.cdiv(rows, TUNING.rows), programs)
     sums = torch.empty(programs, width, dtype=torch.float32, device=states.device)
     with _on(states):
@@ -158,10 +163,10 @@ def _warps(tile: int) -> int:
 
 
 @lru_cache
-def _programs(device: torch.device) -> int:
+def _multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
-        return 3
-    return TUNING.programs * torch.cuda.get_device_properties(device).multi_processor_count
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -225,16 +230,18 @@ def _norm_forward(
         kept = _kept(seed, place, group, column, scale, dropped)
         value = tl.where(kept, value * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
     # What is kept for the way back is what is normed.
-    rounded = (value + beside).to(summed.dtype.element_ty)
-    tl.store(summed + at, rounded, mask=known)
+    rounded = (value + beside).to(states.dtype.element_ty)
+    if summed is not None:
+        tl.store(summed + at, rounded, mask=known)
     value = rounded.to(tl.float32)
     mean = tl.sum(value, 1) / width
     centred = tl.where(within[None, :], value - mean[:, None], 0.0)
     inverse = tl.rsqrt(tl.sum(centred * centred, 1) / width + epsilon)
     result = centred * inverse[:, None] * scale[None, :] + shift[None, :]
     tl.store(normed + at, result.to(normed.dtype.element_ty), mask=known)
-    tl.store(moments + row * 2, mean, mask=row < rows)
-    tl.store(moments + row * 2 + 1, inverse, mask=row < rows)
+    if moments is not None:
+        tl.store(moments + row * 2, mean, mask=row < rows)
+        tl.store(moments + row * 2 + 1, inverse, mask=row < rows)
 
 
 @triton.jit(do_not_specialize=["rows", "seed", "place", "dropped"])  # type: ignore[untyped-decorator]

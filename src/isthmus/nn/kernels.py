@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 import torch
 
+from isthmus.progress import notice
+
 # Whether a GPU that can takes kernels of our own; plain torch computes the same.
 KERNELS = True
 
@@ -21,4 +23,22 @@ def _able(device: int, shared: int) -> bool:
     if find_spec("triton") is None or torch.version.hip:
         return False
     chip = torch.cuda.get_device_properties(device)
-    return chip.major >= 8 and int(getattr(chip, "shared_memory_per_block_optin", 0)) >= shared
+    room = int(getattr(chip, "shared_memory_per_block_optin", 0))
+    return chip.major >= 8 and room >= shared and _compiles(device)
+
+
+@lru_cache
+def _compiles(device: int) -> bool:
+    """Whether Triton makes kernels here; it calls a C compiler, which some machines lack."""
+    try:
+        from isthmus.nn.trial_kernel import run
+
+        run(device)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        notice(
+            f"Triton compiles no kernels here ({reason[:200]}); plain torch computes the same, "
+            "more slowly. It needs a C compiler and Python's headers, such as gcc and python3-dev."
+        )
+        return False
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as functional
@@ -11,6 +11,7 @@ from torch import Tensor
 # The share of a batch below which packing and unpacking cost a CPU as much as padding does
 # (benchmarks/packing.py). A GPU has a kernel for packed texts, and needs no mask for it.
 _LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
+_KNOWING = frozenset({"cpu"})  # who knows at once how many places there are
 
 
 class Full(NamedTuple):
@@ -70,7 +71,8 @@ class Packing(NamedTuple):
     def unpack(self, packed: Tensor) -> Tensor:
         """The padded batch [texts, length, ...] of a stream [1, tokens, ...]; 0 in the padding."""
         padded = packed.new_zeros(self.texts * self.length, *packed.shape[2:])
-        padded = padded.index_copy(0, self.tokens, packed[0])
+        # In place, and not packed[0], whose gradient would be copied into zeros.
+        padded.index_copy_(0, self.tokens, packed.squeeze(0))
         return padded.view(self.texts, self.length, *packed.shape[2:])
 
     def stream(self, places: Tensor) -> Tensor:
@@ -88,26 +90,53 @@ class Asking(NamedTuple):
     """Tokens of a batch whose states somebody reads: in the last layer, the others need not ask."""
 
     places: Tensor  # in the flattened batch, text by text; behind them, some of -1
-    offsets: Tensor  # of each text's first, and the number of all; int32 [texts + 1]
+    # Of each text's first, and the number of all; int32 [texts + 1]. Those of -1 are behind all
+    # texts as if of others, which have no tokens and are no longer.
+    offsets: Tensor
 
     @classmethod
     def of(cls, wanted: Tensor, most: int | None = None) -> Asking:
         """Where `wanted` [texts, length] is True; at most so many, where that is known."""
         flat = wanted.flatten()
-        if most is None or wanted.device.type == "cpu":
-            places = flat.nonzero()[:, 0]
-        else:
-            places = flat.nonzero_static(size=most, fill_value=-1)[:, 0]
-        offsets = functional.pad(wanted.sum(1).cumsum(0), (1, 0)).to(torch.int32)
-        offsets[-1:].fill_(len(places))  # those of -1 ask the last text, and nobody reads it
-        return cls(places, offsets)
+        offsets = functional.pad(wanted.sum(1).cumsum(0), (1, 0))
+        if most is None or wanted.device.type in _KNOWING:
+            return cls(flat.nonzero()[:, 0], offsets.to(torch.int32))
+        places = flat.nonzero_static(size=most, fill_value=-1)[:, 0]
+        # All of them with the last text would be more than attention is told a text can have.
+        length = wanted.shape[1]
+        others = torch.arange(length, most + length, length, device=wanted.device)
+        offsets = torch.cat([offsets, (offsets[-1:] + others).clamp(max=most)])
+        return cls(places, offsets.to(torch.int32))
+
+    def answering(self, packing: Packing) -> Tensor:
+        """The offsets of the tokens that answer those between two offsets of ours."""
+        more = len(self.offsets) - len(packing.offsets)
+        return torch.cat([packing.offsets, packing.offsets[-1:].expand(more)])
 
     def put_back(self, states: Tensor, texts: int, length: int) -> Tensor:
         """[texts, length, width] of states [1, places, width]; 0 where nobody asked."""
-        count = texts * length
-        padded = states.new_zeros(count + 1, states.shape[2])
-        target = torch.where(self.places < 0, count, self.places)
-        return padded.index_copy(0, target, states[0])[:count].view(texts, length, -1)
+        padded: Tensor = _PutBack.apply(states.squeeze(0), self.places, texts * length)  # type: ignore[no-untyped-call]
+        return padded.view(texts, length, -1)
+
+
+class _PutBack(torch.autograd.Function):
+    """Rows at their places among `count`, those of -1 nowhere.
+
+    What torch would make of it copies everything twice, there and back, for the row of those of -1.
+    """
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
+        context.save_for_backward(places)
+        padded = rows.new_zeros(count + 1, rows.shape[1])
+        padded.index_copy_(0, torch.where(places < 0, count, places), rows)
+        return padded[:count]
+
+    @staticmethod
+    def backward(context: Any, *above: Tensor) -> Any:
+        (places,) = context.saved_tensors
+        found = above[0].index_select(0, places.clamp(min=0))
+        return found.masked_fill_((places < 0)[:, None], 0), None, None
 
 
 def visible_within(mask: Tensor, causal: bool = False, reach: int | None = None) -> Tensor:

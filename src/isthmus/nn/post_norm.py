@@ -95,6 +95,8 @@ class PostNorm(NamedTuple):
             asking: Where some tokens of a packed batch ask, whose states these are.
 
         """
+        if kept is states:
+            states = kept = _rounded(states)
         answer = attend(self._asked(states, content, heads), visible, rates.weights, asking)
         answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
         states, kept = drop_add_norm(
@@ -120,7 +122,7 @@ class PostNorm(NamedTuple):
         Keys and values are of all tokens of the batch, [1, tokens, width] or without padding; what
         asks, is added and goes on is of these alone.
         """
-        content = states.flatten(0, 1)[None]
+        content = _rounded(states).flatten(0, 1)[None]
         chosen = content.index_select(1, packing.stream(asking.places.clamp(min=0)))
         return self.run(chosen, chosen, packing, heads, rates, content, dtype, asking)[0]
 
@@ -197,6 +199,14 @@ def last_type(states: Tensor) -> torch.dtype | None:
     return torch.float32 if torch.is_autocast_enabled(states.device.type) else None
 
 
+def _rounded(states: Tensor) -> Tensor:
+    """As products take them: once for those and for the residual, which is of no other type."""
+    device = states.device.type
+    if not torch.is_autocast_enabled(device):
+        return states
+    return states.to(torch.get_autocast_dtype(device))
+
+
 def post_norm_layers(encoder: nn.Module, kind: str) -> list[PostNorm]:
     """The layers of an encoder of a known kind."""
     place, names = POST_NORM[kind]
@@ -215,6 +225,10 @@ def attend(asked: Triple, visible: Visible, rate: float, asking: Asking | None =
 
 def _project(states: Tensor, parts: tuple[nn.Linear, ...], heads: int) -> tuple[Tensor, ...]:
     """The states through several matrices in one product, each [batch, heads, rows, width]."""
+    if len(parts) == 1:
+        [part] = parts
+        projected = functional.linear(states, part.weight, part.bias)
+        return (projected.view(*states.shape[:2], heads, -1).transpose(1, 2),)
     weight = torch.cat([part.weight for part in parts])
     bias = torch.cat([part.bias for part in parts])
     projected = functional.linear(states, weight, bias)

@@ -39,7 +39,7 @@ class Task(nn.Module, ABC):
 
     def train(self, mode: bool = True) -> Self:
         """As torch has it, where anything changes."""
-        if self._mode is not mode:
+        if self._mode is not mode or any(part.training is not mode for part in self.children()):
             super().train(mode)
             self._mode = mode
         return self

@@ -92,6 +92,51 @@ def test_one_user(way: str) -> None:
     torch.testing.assert_close(found[0], found[1])
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_a_way_back(way: str, mode: Any) -> None:
+    states, residual = (numbers(ROWS, WIDTH, seed=seed, dtype=torch.bfloat16) for seed in (1, 2))
+    bias, norm = numbers(WIDTH, seed=3), a_norm()
+    wanted = drop_add_norm(states, bias, residual, norm, 0.0)
+    active = bias_gelu(states, bias)
+    with mode():
+        found = drop_add_norm(states, bias, residual, norm, 0.0)
+        assert torch.equal(bias_gelu(states, bias), active)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(ours, theirs)
+        assert not ours.requires_grad
+
+
+def test_nothing_is_kept_without_a_way_back(kernels: Any) -> None:
+    states, norm = numbers(ROWS, WIDTH, seed=1).detach(), a_norm()
+    draw = kernels.Draw(0, 0, 0)
+    given = states, states[0], states, norm.weight, norm.bias, norm.eps, draw, torch.float32
+    assert kernels.norm_forward(*given, back=False)[1:] == (None, None)
+
+
+def test_rows_too_wide_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "has_kernels", lambda states: True)
+    monkeypatch.setattr(fused, "_WIDEST", WIDTH - 1)
+    states, norm = numbers(ROWS, WIDTH, seed=1), a_norm()
+    found, _ = drop_add_norm(states, states[0] * 0, states, norm, 0.0)
+    torch.testing.assert_close(found, norm(2 * states))
+
+
+@pytest.mark.parametrize("seed", [1, 2**31 + 5, 2**63 - 1, 2**63 + 7, 2**64 - 1])
+def test_any_seed_and_place(kernels: Any, seed: int) -> None:
+    """The same numbers are dropped on the way back, wherever the stream stands."""
+    states, norm = numbers(ROWS, WIDTH, seed=1).detach(), nn.LayerNorm(WIDTH).to(DEVICE)
+    for place in (0, 2**31 - 4, 2**31, 2**32 + 4):
+        draw = kernels.Draw(seed, place, 2**30)
+        given = states, states[0] * 0, states * 0, norm.weight, norm.bias, 1e-5, draw
+        _, summed, moments = kernels.norm_forward(*given, torch.float32)
+        slopes = numbers(ROWS, WIDTH, seed=2).detach()
+        back = slopes, None, summed, moments, norm.weight, draw, torch.float32
+        for_states, for_residual, _ = kernels.norm_backward(*back)
+        assert torch.equal(for_states != 0, summed != 0)
+        assert 0.3 < (summed != 0).double().mean() < 0.7
+        assert (for_residual != 0).all()
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_drops(way: str, rate: float) -> None:
     """The states alone, as often as asked, scaled up, and the same ones on the way back."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isthmus.nn import attention
 from isthmus.nn.attention import Triple, packed_attention
-from isthmus.nn.packing import Packing, visible_within
+from isthmus.nn.packing import Asking, Packing, visible_within
 
 MASKS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 KERNEL = torch.ops.aten._flash_attention_forward
@@ -197,3 +197,47 @@ def test_a_gpu_is_not_asked_how_many_tokens_there_are() -> None:
         packing.unpack(packed_attention(stream, packing, dropout=0.1).transpose(1, 2))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_those_who_ask_are_put_back() -> None:
+    wanted = torch.tensor([[True, False, True], [True, False, False]])
+    asked = Asking(torch.tensor([0, 2, 3, -1, -1]), torch.tensor([0, 2, 3, 5], dtype=torch.int32))
+    states = torch.randn(1, 5, 4, dtype=torch.float64, requires_grad=True)
+    padded = asked.put_back(states, 2, 3)
+    assert torch.equal(padded[wanted], states[0, :3])
+    assert not padded[~wanted].any()
+    torch.autograd.gradcheck(lambda states: asked.put_back(states, 2, 3), states)
+    [gradient] = torch.autograd.grad(padded.sum(), states)
+    assert gradient.sum(2).tolist() == [[4, 4, 4, 0, 0]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_a_gpu_answers_those_who_ask_and_is_not_asked_how_many() -> None:
+    lengths = [3, 1, 70, 130]
+    mask = mask_of(lengths)
+    wanted = mask.bool() & (torch.arange(130) % 3 == 0)
+    count = int(wanted.sum())
+    found = []
+    for device, dtype in (("cpu", torch.float32), ("cuda", torch.bfloat16)):
+
+        def moved(states: Tensor, device: str = device, dtype: torch.dtype = dtype) -> Tensor:
+            return states.to(device, torch.bfloat16).to(dtype).requires_grad_()
+
+        stream = tokens_of(lengths, moved)
+        packing = Packing.of(mask.to(device))
+        there = wanted.to(device)
+        torch.cuda.set_sync_debug_mode("error" if device == "cuda" else "default")
+        try:
+            asked = Asking.of(there, count + 900)  # far more than a text can have
+            chosen = packing.stream(asked.places.clamp(min=0))
+            queries = stream[0].index_select(2, chosen)
+            answers = packed_attention((queries, *stream[1:]), packing, asking=asked)
+            back = asked.put_back(answers.transpose(1, 2).flatten(2), *mask.shape)
+            back.float().square().sum().backward()  # type: ignore[no-untyped-call]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert answers.shape[2] == (count if device == "cpu" else count + 900)
+        assert not answers[:, :, count:].any()
+        grads = [states.grad for states in stream]
+        found.append([each.float().cpu() for each in (back.detach(), *grads) if each is not None])
+    torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=5e-2)

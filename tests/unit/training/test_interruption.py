@@ -126,3 +126,15 @@ def test_killed_after_the_last_checkpoint_no_step_is_added(tmp_path: Path) -> No
     assert losses(trainer(again, tmp_path).fit()) == log
     assert again.calls == 0
     assert again.weight.item() != 1.0  # what was trained, not what it started from
+
+
+def test_parts_that_were_set_aside_train_again() -> None:
+    """Whoever looked at a part in between need not set it back."""
+    task = Line()
+    task.part = part = nn.Dropout()
+    for _ in range(2):
+        task.train()
+        assert part.training
+        part.eval()
+    task.eval()
+    assert not part.training
