@@ -14,6 +14,7 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.encoders.encoder import Encoder, EncoderSettings, write_modules
+from isthmus.nn.packing import Asking
 from isthmus.records import Document
 
 
@@ -67,7 +68,9 @@ class DenseEncoder(Encoder):
 
     def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
         """The pooled states."""
-        return pool(self.backbone(ids, mask, tokens), mask, self.settings)
+        first = self.settings.pooling == "cls" and self.backbone.asks_for_some
+        asking = Asking.first(ids) if first else None
+        return pool(self.backbone(ids, mask, tokens, asking), mask, self.settings)
 
     def represent_documents(
         self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None

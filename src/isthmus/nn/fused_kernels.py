@@ -54,7 +54,8 @@ class Draw(NamedTuple):
         generator = torch.cuda.default_generators[device.index]
         place = generator.get_offset()
         generator.set_offset(place + 4)  # it counts in fours
-        return cls(generator.initial_seed(), place, dropped)
+        # In 31 bits: a longer number would be another kernel, compiled in the middle of a run.
+        return cls(generator.initial_seed(), place // 4 % _STEPS, dropped)
 
 
 def norm_forward(

@@ -108,6 +108,13 @@ class Asking(NamedTuple):
         offsets = torch.cat([offsets, (offsets[-1:] + others).clamp(max=most)])
         return cls(places, offsets.to(torch.int32))
 
+    @classmethod
+    def first(cls, ids: Tensor) -> Asking:
+        """The first token of every text [texts, length]."""
+        texts, length = ids.shape
+        offsets = torch.arange(texts + 1, dtype=torch.int32, device=ids.device)
+        return cls(offsets[:-1].long() * length, offsets)
+
     def answering(self, packing: Packing) -> Tensor:
         """The offsets of the tokens that answer those between two offsets of ours."""
         more = len(self.offsets) - len(packing.offsets)

@@ -87,6 +87,28 @@ def test_rounding_for_speed_does_not_change_the_fingerprint() -> None:
     assert fast.encode_queries(TEXTS).dtype == np.float32
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_only_states_that_become_a_vector_leave_the_last_layer(
+    pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, in plain torch: the vectors are the same."""
+    made = encoder(pooling=pooling)
+    made.backbone.eval()
+    ids = torch.tensor([[2, 20, 21, 22, 3], [2, 23, 3, 0, 0], [2, 24, 3, 0, 0]])
+    mask = (ids != 0).long()
+    with torch.no_grad():
+        expected = made.represent_documents(ids, mask)
+        monkeypatch.setattr("isthmus.nn.backbone.has_kernels", lambda states: True)
+        asked: list[Any] = []
+        forward = made.backbone.forward
+        monkeypatch.setattr(
+            made.backbone, "forward", lambda *given: asked.append(given[3]) or forward(*given)
+        )
+        found = made.represent_documents(ids, mask)
+    assert (asked[0] is not None) is (pooling == "cls")
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_titles_follow_the_switch() -> None:
     document = [Document("1", "lazy dog", title="the fox")]
     together = encoder().encode_documents([Document("1", "the fox\nlazy dog")])
