@@ -269,7 +269,7 @@ class Backbone(nn.Module):
             told["token_type_ids"] = segments
         packing = self.packing(attention_mask, tokens) if self.packs else None
         fused = self._fused()
-        if packing is not None and packing.full and not self._windows:
+        if packing is not None and packing.whole and not self._windows:
             if fused is not None:
                 return self._run_fused(fused, told, packing, layer, asking)
             # Without any mask, torch chooses among its kernels.
@@ -337,13 +337,13 @@ class Backbone(nn.Module):
         if layer == self.depth:
             asking = None  # states after the last layer, of all
         some = None if asking is None else (packing, asking)
-        visible = Full() if packing.full else packing
+        visible = Full() if packing.whole else packing
         states, middle = stack.run(embedded, visible, self.training, layer, some)
-        if middle is not None and not packing.full:
+        if middle is not None and not packing.whole:
             middle = packing.unpack(middle)
         if asking is not None:
             return Encoded(asking.put_back(states, packing.texts, packing.length), middle)
-        return Encoded(states if packing.full else packing.unpack(states), middle)
+        return Encoded(states if packing.whole else packing.unpack(states), middle)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """What the first layer receives [batch, length, width]: words, positions, types, normed."""

@@ -14,6 +14,9 @@ _LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
 _KNOWING = frozenset({"cpu"})  # who knows at once how many places there are
 
 
+_LONG = 256  # tokens from which kernels for one shape pay on a GPU
+
+
 class Full(NamedTuple):
     """Texts of one length, without padding: each sees itself, or only what lies before it."""
 
@@ -56,6 +59,15 @@ class Packing(NamedTuple):
     def full(self) -> bool:
         """Whether there is no padding."""
         return len(self.tokens) == self.texts * self.length
+
+    @property
+    def whole(self) -> bool:
+        """Whether attention takes the batch as it is, without padding.
+
+        There torch has the fastest kernels of a GPU, which it first plans, for every new shape, in
+        some hundredths of a second. Long texts are cut to one length; short ones have many.
+        """
+        return self.full and (self.tokens.device.type == "cpu" or self.length >= _LONG)
 
     @property
     def saves(self) -> bool:

@@ -57,7 +57,7 @@ def labelled_within_texts(stack: Stack, states: Tensor, step: Batch, backbone: B
     if packing is None or not backbone.asks_for_some:
         return within_texts(stack, states, step, backbone)
     asked = asking(step, "decoder_labels")
-    visible, given = (Full(), states) if packing.full else (packing, packing.pack(states))
+    visible, given = (Full(), states) if packing.whole else (packing, packing.pack(states))
     return asked.put_back(stack(given, visible, (packing, asked)), packing.texts, packing.length)
 
 
@@ -70,7 +70,7 @@ def within_texts(
     what lies before it.
     """
     packing = backbone.packing(step["attention_mask"], step.get("tokens"))
-    if packing is not None and packing.full:
+    if packing is not None and packing.whole:
         whole: Tensor = layers(states, Full(causal))  # torch chooses among its kernels
         return whole
     if packing is not None:
