@@ -18,9 +18,8 @@ from isthmus.nn.fused import bias_gelu, drop_add_norm
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.packing import Asking, Full, Packing
 
-Visible = (
-    Tensor | Packing | Full
-)  # what a row sees: True at [.., row, column], its own text, or all
+# What a row sees: the columns where it says True, those of its own text, or all.
+Visible = Tensor | Packing | Full
 
 # Where an architecture keeps its layers, and in each layer the modules of a `PostNorm`, in order.
 # Not here: MPNet adds a bias by relative position, ModernBERT norms first, gates and rotates.
