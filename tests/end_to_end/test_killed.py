@@ -85,7 +85,8 @@ def test_tokenising_and_pretraining(
     def progress() -> object:
         return names(cache), checkpoints(output)
 
-    hits = killed([*shared, "--output", output], progress, kills=9, longest=0.3, stage=stage)
+    least = {"training": 3}
+    hits = killed([*shared, "--output", output], progress, 9, 0.3, stage, least)
     assert hits["tokenising"] >= 2
     assert hits["training"] >= 3
 
@@ -117,7 +118,8 @@ def test_finetuning(
         made = [names(commands.folder / "cache" / kind) for kind in ("indexes", "candidates")]
         return made, checkpoints(output)
 
-    hits = killed([*shared, "--output", output], progress, kills=7, longest=0.3, stage=stage)
+    least = {"training": 3}
+    hits = killed([*shared, "--output", output], progress, 7, 0.3, stage, least)
     assert hits["training"] >= 3
 
     assert_same_training(reference, output, steps)
