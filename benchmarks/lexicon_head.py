@@ -10,14 +10,13 @@ with one. docs/decisions/lexicon-kernels.md says what was expected of it.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as functional
+from in_turns import DEVICE, ON_GPU, Works, in_turns, print_errors, print_ways
 from torch import Tensor
 
 from isthmus.nn import kernels as switch
@@ -25,10 +24,7 @@ from isthmus.nn import lexicon
 from isthmus.nn.precision import native_bf16
 from isthmus.nn.prediction import Prediction, aligned, rows_at_once
 
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
 Way = Callable[[Prediction, Tensor], Tensor]
-Works = dict[tuple[str, str], Callable[[], object]]  # by who does it and what
 # Of all terms, those with a weight: as LexMAE's softmax has them, and as a trained SPLADE does.
 _SHARES = (1.0, 0.01)
 
@@ -157,46 +153,20 @@ def _print_errors(ways: dict[str, Way]) -> None:
     slopes = torch.autograd.grad(expected, exact[:3], exact.slopes)
     for name, way in ways.items():
         found = (_encode(way, case), *_train(way, case))
-        errors = [
-            float((one.double() - other).norm() / other.norm())
-            for one, other in zip(found, (expected.detach(), *slopes), strict=True)
-        ]
-        kinds = ("weights", "features", "matrix", "bias")
-        parts = (f"{kind} {error:.1e}" for kind, error in zip(kinds, errors, strict=True))
-        print(f"{name:>9}: error of {', '.join(parts)}")
+        print_errors(
+            name, ("weights", "features", "matrix", "bias"), found, (expected.detach(), *slopes)
+        )
 
 
 def _print_ways(ways: dict[str, Way], case: Case, rounds: int, share: float) -> None:
     terms = len(case.matrix)
     print(f"{terms:,} terms, {share:.0%} of them with a weight")
-    print(f"{'':>9}  {'encode':>19}  {'train':>19}  {'peak of training':>19}")
     works: Works = {
         (name, kind): partial(work, way, case)
         for name, way in ways.items()
         for kind, work in (("encode", _encode), ("train", _train))
     }
-    peaks = {name: _peak(works[name, "train"]) for name in ways}
-    # What does not fit takes no part.
-    for name, peak in peaks.items():
-        if peak is None:
-            del works[name, "encode"], works[name, "train"]
-    milliseconds = _in_turns(works, rounds)
-    for name, peak in peaks.items():
-        if peak is None:
-            print(f"{name:>9}  out of memory")
-            continue
-        cells = [
-            f"{milliseconds[name, kind]:8.2f} ms{_ratio(milliseconds, name, kind):>8}"
-            for kind in ("encode", "train")
-        ]
-        least = peaks["plain"]
-        less = f"{least / peak:6.1f} x" if peak and least else ""
-        print(f"{name:>9}  {cells[0]}  {cells[1]}  {peak / 2**20:8,.0f} MiB{less:>8}", flush=True)
-
-
-def _ratio(milliseconds: dict[tuple[str, str], float], name: str, kind: str) -> str:
-    plain = milliseconds.get(("plain", kind))
-    return "" if plain is None else f"{plain / milliseconds[name, kind]:.2f} x"
+    print_ways(works, rounds)
 
 
 def _print_kernels(case: Case, rounds: int) -> None:
@@ -238,49 +208,12 @@ def _print_kernels(case: Case, rounds: int) -> None:
         works["matrix", name] = partial(matrix_gradient, places, slopes, flat, gathering=gathering)
     operations = 2 * int(case.inside.sum()) * matrix.numel()
     gathered = 2 * slopes.numel() * matrix.shape[1]
-    for (kind, name), found in _in_turns(works, rounds).items():
+    for (kind, name), found in in_turns(works, rounds).items():
         rate = {
             "find": f"{operations / found / 1e9:6.0f} TFLOP/s",
             "order": "",
         }.get(kind, f"{gathered / found / 1e9:6.2f} TB/s gathered")
         print(f"{kind:>9}  {name:<24}{found:8.3f} ms  {rate}", flush=True)
-
-
-def _peak(work: Callable[[], object]) -> int | None:
-    """Bytes above what is there before; 0 where nobody counts, None where they do not fit."""
-    if not ON_GPU:
-        return 0
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    try:
-        work()  # what is made once and kept is not counted
-        torch.cuda.reset_peak_memory_stats()
-        work()
-    except torch.OutOfMemoryError:
-        return None
-    return torch.cuda.max_memory_allocated() - before
-
-
-def _in_turns(works: Works, rounds: int) -> dict[tuple[str, str], float]:
-    """Milliseconds, the median over rounds in which each has its turn; the first warms up."""
-    found: dict[tuple[str, str], list[float]] = {name: [] for name in works}
-    for _ in range(rounds + 1):
-        for name, work in works.items():
-            found[name].append(_milliseconds(work))
-    return {name: statistics.median(times[1:]) for name, times in found.items()}
-
-
-def _milliseconds(work: Callable[[], object]) -> float:
-    if not ON_GPU:
-        start = time.process_time()
-        work()
-        return 1000 * (time.process_time() - start)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    begin.record()
-    work()
-    end.record()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end))
 
 
 if __name__ == "__main__":
