@@ -19,6 +19,7 @@ _ROWS = tl.constexpr(4)  # that share a draw, a word each, and are worked on at 
 _TAG = tl.constexpr(0x69737468)  # keeps these draws apart from torch's own
 _ROUNDS = tl.constexpr(7)  # of Philox; fewer are told from chance (Salmon et al., SC 2011)
 _STEPS = 1 << 31
+_SEEDS = (1 << 63) - 1
 
 
 class Tuning(NamedTuple):
@@ -37,25 +38,22 @@ TUNING = Tuning()
 
 
 class Draw(NamedTuple):
-    """Which numbers are dropped: a seed, a place in its stream, and how many of 2³¹."""
+    """Which numbers are dropped: a seed, and how many of 2³¹.
 
-    seed: int
-    place: int
+    The seed stays on its device: the host need not wait for it, and a captured step that is
+    replayed draws another one.
+    """
+
+    seed: Tensor | None  # int64 [1]
     dropped: int
 
     @classmethod
     def next(cls, rate: float, device: torch.device) -> Draw:
-        """The next of torch's generator, which is not asked for a number but moved on."""
+        """The next of torch's generator."""
         dropped = min(round(rate * _STEPS), _STEPS - 1)
         if not dropped:
-            return cls(0, 0, 0)
-        if device.type != "cuda":
-            return cls(int(torch.randint(2**62, ())), 0, dropped)
-        generator = torch.cuda.default_generators[device.index]
-        place = generator.get_offset()
-        generator.set_offset(place + 4)  # it counts in fours
-        # In 31 bits: a longer number would be another kernel, compiled in the middle of a run.
-        return cls(generator.initial_seed(), place // 4 % _STEPS, dropped)
+            return cls(None, 0)
+        return cls(torch.randint(_SEEDS, (1,), device=device), dropped)
 
 
 def norm_forward(
@@ -82,7 +80,7 @@ def norm_forward(
     with _on(states):
         _norm_forward[(triton.cdiv(rows, _ROWS.value),)](
             states, bias, residual, weight, offset, summed, normed, moments,
-            rows, width, epsilon, draw.seed, draw.place, draw.dropped,
+            rows, width, epsilon, draw.seed, draw.dropped,
             drops=draw.dropped > 0,
             tile=tile,
             num_warps=_warps(tile),
@@ -115,7 +113,7 @@ def norm_backward(
     with _on(summed):
         _norm_backward[(programs,)](
             above, beside, summed, moments, weight, for_states, for_residual, sums,
-            rows, width, draw.seed, draw.place, draw.dropped,
+            rows, width, draw.seed, draw.dropped,
             drops=draw.dropped > 0,
             same=same,
             tile=tile,
@@ -173,7 +171,6 @@ def _multiprocessors(device: torch.device) -> int:
 @triton.jit  # type: ignore[untyped-decorator]
 def _kept(
     seed: tl.tensor,
-    place: tl.tensor,
     group: tl.tensor,
     column: tl.tensor,
     loaded: tl.tensor,
@@ -187,7 +184,7 @@ def _kept(
     lane = tl.where(loaded == float("inf"), column + 1, column)
     nothing = lane * 0
     one, two, three, four = tl.philox(
-        seed, lane, nothing + group, nothing + place.to(tl.int32), nothing + _TAG, _ROUNDS
+        tl.load(seed), lane, nothing + group, nothing, nothing + _TAG, _ROUNDS
     )
     # A thread has all rows of a column, so that this is chosen when the kernel is compiled.
     number = tl.arange(0, _ROWS)[:, None]
@@ -196,7 +193,7 @@ def _kept(
     return (tl.where(number < 2, first, last) >> 1).to(tl.int32) >= dropped
 
 
-@triton.jit(do_not_specialize=["rows", "seed", "place", "dropped"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "dropped"])  # type: ignore[untyped-decorator]
 def _norm_forward(
     states: tl.tensor,
     bias: tl.tensor,
@@ -210,7 +207,6 @@ def _norm_forward(
     width: tl.tensor,
     epsilon: tl.tensor,
     seed: tl.tensor,
-    place: tl.tensor,
     dropped: tl.tensor,
     drops: tl.constexpr,
     tile: tl.constexpr,
@@ -228,7 +224,7 @@ def _norm_forward(
     beside = tl.load(residual + at, mask=known, other=0.0).to(tl.float32)
     value += added[None, :]
     if drops:
-        kept = _kept(seed, place, group, column, scale, dropped)
+        kept = _kept(seed, group, column, scale, dropped)
         value = tl.where(kept, value * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
     # What is kept for the way back is what is normed.
     rounded = (value + beside).to(states.dtype.element_ty)
@@ -245,7 +241,7 @@ def _norm_forward(
         tl.store(moments + row * 2 + 1, inverse, mask=row < rows)
 
 
-@triton.jit(do_not_specialize=["rows", "seed", "place", "dropped"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "dropped"])  # type: ignore[untyped-decorator]
 def _norm_backward(
     above: tl.tensor,
     beside: tl.tensor,
@@ -258,7 +254,6 @@ def _norm_backward(
     rows: tl.tensor,
     width: tl.tensor,
     seed: tl.tensor,
-    place: tl.tensor,
     dropped: tl.tensor,
     drops: tl.constexpr,
     same: tl.constexpr,
@@ -292,7 +287,7 @@ def _norm_backward(
         gradient = (slope - unit * along[:, None] - level[:, None]) * inverse[:, None]
         tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
         if drops:
-            kept = _kept(seed, place, group, column, scale, dropped)
+            kept = _kept(seed, group, column, scale, dropped)
             scaled = gradient * (2147483648.0 / (2147483648.0 - dropped))
             gradient = tl.where(kept, scaled, 0.0)
         for_bias += tl.sum(gradient, 0)

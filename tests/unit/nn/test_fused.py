@@ -108,7 +108,7 @@ def test_without_a_way_back(way: str, mode: Any) -> None:
 
 def test_nothing_is_kept_without_a_way_back(kernels: Any) -> None:
     states, norm = numbers(ROWS, WIDTH, seed=1).detach(), a_norm()
-    draw = kernels.Draw(0, 0, 0)
+    draw = kernels.Draw(None, 0)
     given = states, states[0], states, norm.weight, norm.bias, norm.eps, draw, torch.float32
     assert kernels.norm_forward(*given, back=False)[1:] == (None, None)
 
@@ -121,20 +121,19 @@ def test_rows_too_wide_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found, norm(2 * states))
 
 
-@pytest.mark.parametrize("seed", [1, 2**31 + 5, 2**63 - 1, 2**63 + 7, 2**64 - 1])
-def test_any_seed_and_place(kernels: Any, seed: int) -> None:
-    """The same numbers are dropped on the way back, wherever the stream stands."""
+@pytest.mark.parametrize("seed", [0, 1, 2**31 + 5, 2**32, 2**63 - 1])
+def test_any_seed(kernels: Any, seed: int) -> None:
+    """The same numbers are dropped on the way back."""
     states, norm = numbers(ROWS, WIDTH, seed=1).detach(), nn.LayerNorm(WIDTH).to(DEVICE)
-    for place in (0, 2**31 - 4, 2**31, 2**32 + 4):
-        draw = kernels.Draw(seed, place, 2**30)
-        given = states, states[0] * 0, states * 0, norm.weight, norm.bias, 1e-5, draw
-        _, summed, moments = kernels.norm_forward(*given, torch.float32)
-        slopes = numbers(ROWS, WIDTH, seed=2).detach()
-        back = slopes, None, summed, moments, norm.weight, draw, torch.float32
-        for_states, for_residual, _ = kernels.norm_backward(*back)
-        assert torch.equal(for_states != 0, summed != 0)
-        assert 0.3 < (summed != 0).double().mean() < 0.7
-        assert (for_residual != 0).all()
+    draw = kernels.Draw(torch.tensor([seed], device=DEVICE), 2**30)
+    given = states, states[0] * 0, states * 0, norm.weight, norm.bias, 1e-5, draw
+    _, summed, moments = kernels.norm_forward(*given, torch.float32)
+    slopes = numbers(ROWS, WIDTH, seed=2).detach()
+    back = slopes, None, summed, moments, norm.weight, draw, torch.float32
+    for_states, for_residual, _ = kernels.norm_backward(*back)
+    assert torch.equal(for_states != 0, summed != 0)
+    assert 0.3 < (summed != 0).double().mean() < 0.7
+    assert (for_residual != 0).all()
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
