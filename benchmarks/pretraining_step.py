@@ -1,7 +1,8 @@
 """One step of pre-training: whose layers are the quickest, and where its time goes.
 
-own: kernels of our own (docs/decisions/own-layers.md). compiled: the layers of transformers through
-torch.compile. plain: the same as they are. Then, of a profiled turn of each, the time of the
+own: kernels of our own (docs/decisions/own-layers.md), the step captured into a CUDA graph. launched:
+the same, launched one by one. compiled: the layers of transformers through torch.compile. plain: the
+same as they are. Then, of a profiled turn of each, the time of the
 device's kernels by kind, and the longest of them.
 
     python benchmarks/pretraining_step.py [--recipe mlm] [--length 512] [--batch 64]
@@ -28,9 +29,10 @@ from isthmus.text.tokenizer import Tokenizer
 
 ON_GPU = torch.cuda.is_available()
 WAYS: dict[str, dict[str, Any]] = {
-    "own": {"kernels": True, "torch_compile": False},
-    "compiled": {"kernels": False, "torch_compile": True},
-    "plain": {"kernels": False, "torch_compile": False},
+    "own": {"kernels": True, "torch_compile": False, "graphs": True},
+    "launched": {"kernels": True, "torch_compile": False, "graphs": False},
+    "compiled": {"kernels": False, "torch_compile": True, "graphs": False},
+    "plain": {"kernels": False, "torch_compile": False, "graphs": False},
 }
 # What a kernel does, by its name; the first that fits.
 KINDS = {

@@ -77,10 +77,10 @@ def _of_some(stream: Triple, packing: Packing, dropout: float, asking: Asking) -
     assert not packing.causal
     if _has_kernel(stream[0]):
         return _variable_length(stream, packing, dropout, None, None, asking)
-    answering = asking.answering(packing)
-    sizes = [offsets.diff().tolist() for offsets in (asking.offsets, answering, answering)]
+    ours, theirs = asking.texts(packing)
+    sizes = [offsets.diff().tolist() for offsets in (ours, theirs, theirs)]
     parts = [torch.split(part, size, 2) for part, size in zip(stream, sizes, strict=True)]
-    texts = zip(*parts, strict=True)
+    texts = [text for text in zip(*parts, strict=True) if text[0].shape[2]]
     return torch.cat([_sdpa(text, None, dropout, None) for text in texts], 2)
 
 
@@ -140,11 +140,12 @@ def _variable_length(
     # The operator below torch.nn.attention.varlen, whose own face has no dropout.
     behind, ahead = (-1, -1) if reach is None else (reach, reach)
     longest = packing.length  # an upper bound is enough, and known without asking the device
+    ours, theirs = (packing.offsets,) * 2 if asking is None else asking.texts(packing)
     answers: Tensor = torch.ops.aten._flash_attention_forward(
         # Not part[0], whose gradient would be copied into zeros.
         *(part.squeeze(0).transpose(0, 1) for part in stream),
-        packing.offsets if asking is None else asking.offsets,
-        packing.offsets if asking is None else asking.answering(packing),
+        ours,
+        theirs,
         longest,
         longest,
         dropout,

@@ -15,6 +15,24 @@ _KNOWING = frozenset({"cpu"})  # who knows at once how many places there are
 
 
 _LONG = 256  # tokens from which kernels for one shape pay on a GPU
+_GRANULES = 128  # of the places of a batch, for `steady_number`
+
+
+def steady_number(tokens: int, places: int) -> int:
+    """So many tokens or a few more, of as many places, that batches differ in few numbers.
+
+    What is more is padding that counts as tokens, of which at least one place stays: without any
+    padding at all, a batch is computed in another way.
+    """
+    if tokens == places:
+        return tokens
+    granule = _granule(places)
+    return min(-(-tokens // granule) * granule, places - 1)
+
+
+def _granule(places: int) -> int:
+    """A power of two, about a hundredth of the tokens."""
+    return 1 << max(3, (places // _GRANULES).bit_length() - 1)
 
 
 class Full(NamedTuple):
@@ -26,24 +44,34 @@ class Full(NamedTuple):
 class Packing(NamedTuple):
     """Which places of a padded batch hold tokens, and where in the stream each text begins."""
 
-    tokens: Tensor  # their places in the flattened batch, ascending [tokens]
+    tokens: Tensor  # their places in the flattened batch, ascending [tokens]; then those of fillers
     present: Tensor  # True where a token is [texts, 1, 1, length]
-    offsets: Tensor  # of each text's first token, and the number of tokens; int32 [texts + 1]
+    # Of each text's first token, and the number of tokens; int32 [texts + 1]. Fillers are behind
+    # all texts as if of others, which are no longer.
+    offsets: Tensor
     causal: bool = False  # whether a token sees only itself and what lies before it
 
     @classmethod
     def of(cls, mask: Tensor, tokens: Tensor | None = None) -> Packing:
         """The packing of a mask [texts, length] that is not zero where a token is.
 
-        `tokens`, known where the batch was made, spare asking the device how many there are.
+        `tokens`, known where the batch was made, spare asking the device how many there are. Behind
+        them may be places of padding, so that there are as many as `steady_number` says.
         """
+        known = tokens is None
         if tokens is None:
             tokens = mask.flatten().nonzero()[:, 0]
         present = mask.bool()
-        if mask.device.type == "cpu":  # elsewhere it would stop the device
-            assert len(tokens) == int(present.sum()), "places of another batch"
-        offsets = functional.pad(present.sum(1).cumsum(0), (1, 0)).to(torch.int32)
-        return cls(tokens, present[:, None, None, :], offsets)
+        offsets = functional.pad(present.sum(1).cumsum(0), (1, 0))
+        places, length = mask.numel(), mask.shape[1]
+        fillers = 0 if known or len(tokens) == places else _granule(places) - 1
+        if mask.device.type in _KNOWING:  # elsewhere it would stop the device
+            fillers = len(tokens) - int(offsets[-1])
+            assert 0 <= fillers < max(_granule(places), 1), "places of another batch"
+        if fillers:
+            ends = torch.arange(length, fillers + length, length, device=mask.device)
+            offsets = torch.cat([offsets, (offsets[-1:] + ends).clamp(max=len(tokens))])
+        return cls(tokens, present[:, None, None, :], offsets.to(torch.int32))
 
     @property
     def texts(self) -> int:
@@ -127,10 +155,17 @@ class Asking(NamedTuple):
         offsets = torch.arange(texts + 1, dtype=torch.int32, device=ids.device)
         return cls(offsets[:-1].long() * length, offsets)
 
-    def answering(self, packing: Packing) -> Tensor:
-        """The offsets of the tokens that answer those between two offsets of ours."""
-        more = len(self.offsets) - len(packing.offsets)
-        return torch.cat([packing.offsets, packing.offsets[-1:].expand(more)])
+    def texts(self, packing: Packing) -> tuple[Tensor, Tensor]:
+        """The offsets of texts of those who ask, and of the same texts of those who answer.
+
+        Behind the batch's own texts, places of -1 and fillers have each other, or nobody.
+        """
+        count = max(len(self.offsets), len(packing.offsets))
+        ours, theirs = (
+            torch.cat([offsets, offsets[-1:].expand(count - len(offsets))])
+            for offsets in (self.offsets, packing.offsets)
+        )
+        return ours, theirs
 
     def put_back(self, states: Tensor, texts: int, length: int) -> Tensor:
         """[texts, length, width] of states [1, places, width]; 0 where nobody asked."""

@@ -11,11 +11,15 @@ import numpy.typing as npt
 import torch
 
 from isthmus.errors import InputError
+from isthmus.nn.packing import steady_number
 from isthmus.pretrain.parts import Column, Text, View
 from isthmus.pretrain.randomness import key, second
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Examples
+
+Integers = npt.NDArray[np.int64]
+_SIZES = 8  # `word_sizes` of steady batches: a multiple
 
 
 def check_texts(corpus: TokenisedCorpus, name: str) -> None:
@@ -93,6 +97,7 @@ class PretrainExamples(Examples):
         `tokens`, the places of what is not padding, and `regular`, of what is not special either,
         are found here: where the training device has to be asked how many there are, it stands
         still. So are `word_sizes`, the different sizes of words in the text that has most of them.
+        Steady, all three are filled up to one of a few lengths: with places of padding, -1 and 0.
         """
         sides = range(self.view.rows)
         texts = [example.texts[side] for side in sides for example in examples]
@@ -119,9 +124,9 @@ class PretrainExamples(Examples):
             "words": torch.from_numpy(words),
             "keys": torch.tensor(keys, dtype=torch.int64),
             "partner": torch.from_numpy(partner),
-            "tokens": torch.from_numpy(np.flatnonzero(mask)),
-            "regular": torch.from_numpy(np.flatnonzero(regular)),
-            "word_sizes": torch.from_numpy(most_sizes(np.where(regular, words, -1))),
+            "tokens": torch.from_numpy(self._tokens(mask)),
+            "regular": torch.from_numpy(self._filled(np.flatnonzero(regular), mask.size, -1)),
+            "word_sizes": torch.from_numpy(self._sizes(np.where(regular, words, -1))),
         }
         if self.view.rows > 1:
             repeated = [len({text.start for text in example.texts}) == 1 for example in examples]
@@ -130,6 +135,22 @@ class PretrainExamples(Examples):
             parts = [example.columns[side][name] for side in sides for example in examples]
             batch[name] = torch.from_numpy(_padded(parts, start, width))
         return batch
+
+    def _tokens(self, mask: Integers) -> Integers:
+        tokens = np.flatnonzero(mask)
+        if not self.steady:
+            return tokens
+        more = steady_number(len(tokens), mask.size) - len(tokens)
+        return np.concatenate([tokens, np.flatnonzero(mask == 0)[:more]])
+
+    def _filled(self, places: Integers, size: int, value: int) -> Integers:
+        more = steady_number(len(places), size) - len(places) if self.steady else 0
+        return np.concatenate([places, np.full(more, value)])
+
+    def _sizes(self, words: Integers) -> Integers:
+        sizes = most_sizes(words)
+        more = -len(sizes) % _SIZES if self.steady else 0
+        return np.concatenate([sizes, np.zeros(more, dtype=np.int64)])
 
 
 def _numbered(words: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:

@@ -28,6 +28,8 @@ PARTS_FILE = "pretraining.safetensors"
 class PretrainTask(Task):
     """A backbone with the parts of a recipe."""
 
+    capturable = True
+
     def __init__(
         self, backbone: Backbone, tokenizer: Tokenizer, parts: Parts, seed: int = 0
     ) -> None:

@@ -1,4 +1,4 @@
-"""The order in which examples are seen: shuffled, and of like length side by side."""
+"""The order in which examples are seen: shuffled, and of like length side by side or mixed."""
 
 from __future__ import annotations
 
@@ -33,6 +33,24 @@ def bucketed_order(
         chosen = chosen[np.argsort(sizes[start : start + pool], kind="stable")]
         batches.extend(chosen.reshape(-1, batch))
     return np.concatenate([batches[i] for i in generator.permutation(len(batches))])
+
+
+def mixed_order(
+    lengths: Sequence[int] | npt.NDArray[np.integer], batch: int, seed: int, epoch: int
+) -> npt.NDArray[np.int64]:
+    """A permutation of the examples of one epoch, whose whole batches have almost the same lengths.
+
+    Shuffled by (seed, epoch) and sorted by length, the examples fall into as many strata as a batch
+    has places; every batch draws one of each. What is left over sits out as above.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    order = generator.permutation(len(lengths))
+    if len(order) <= batch:
+        return order
+    order = order[: len(order) // batch * batch]
+    order = order[np.argsort(np.asarray(lengths)[order], kind="stable")]
+    batches = generator.permuted(order.reshape(batch, -1), axis=1).T
+    return generator.permuted(batches, axis=1).reshape(-1)
 
 
 def token_batches(

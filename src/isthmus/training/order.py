@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from torch.utils.data import Sampler
 
 from isthmus.errors import SettingsError
-from isthmus.text.batches import bucketed_order, token_batches
+from isthmus.text.batches import bucketed_order, mixed_order, token_batches
 from isthmus.training.task import Examples
 
 
 class EpochOrder(Sampler[tuple[int, int]]):
-    """The (epoch, row) pairs of one epoch: the epoch travels with the row."""
+    """The (epoch, row) pairs of one epoch: the epoch travels with the row.
+
+    Batches hold like lengths, for the sake of padding; where examples are to be steady, all.
+    """
 
     def __init__(self, examples: Examples, batch: int, seed: int) -> None:
         self.examples = examples
@@ -21,7 +24,8 @@ class EpochOrder(Sampler[tuple[int, int]]):
         self.epoch = 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        order = bucketed_order(self.examples.lengths, self.batch, self.seed, self.epoch)
+        arrange = mixed_order if self.examples.steady else bucketed_order
+        order = arrange(self.examples.lengths, self.batch, self.seed, self.epoch)
         return ((self.epoch, int(row)) for row in order)
 
     def __len__(self) -> int:

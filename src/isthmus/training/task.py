@@ -22,6 +22,8 @@ class Task(nn.Module, ABC):
     a batch is split changes nothing.
     """
 
+    # Whether a pass depends on its batch's shapes and numbers alone, and never asks the device.
+    capturable = False
     _settled: list[nn.Parameter] | None = None
     _mode: bool | None = None
 
@@ -78,6 +80,9 @@ class Task(nn.Module, ABC):
 
 class Examples(ABC):
     """What a task is trained on; the example of an epoch and row is always the same."""
+
+    # Whether batches are to have few different shapes, of each of which a step can be captured.
+    steady = False
 
     @property
     @abstractmethod

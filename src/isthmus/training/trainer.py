@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from isthmus.nn.layers import Layer
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
+from isthmus.training.graphs import Graphs
 from isthmus.training.order import EpochOrder, TokenBatches
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
@@ -33,6 +34,7 @@ _COMPLETE = "complete.json"
 _WORTH_COMPILING = 2000
 _BESIDE_A_GPU = 2  # processes that prepare batches
 STOPPED_EARLY = "stopped_early"  # the line of the log that says so
+_WEIGHT = "weight/"  # before the name of a loss, in a batch
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
@@ -52,6 +54,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.description = description
         self._sums: dict[str, Tensor] = {}
         self._steps_summed = 0
+        self._sent: dict[str, tuple[Any, Tensor]] = {}
         for module in task.modules():
             if isinstance(module, Backbone):
                 module.use_packing = settings.packing
@@ -69,6 +72,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             data_collator=examples.collate,
         )
         task.settle()
+        self.graphs = Graphs(self._pass, list(task.parameters())) if self._captures() else None
+        examples.steady = self.graphs is not None
         # compute_loss divides by the items of the whole optimiser step already.
         self.loss_is_scaled_for_ga = True
         self.order = self._order()
@@ -142,19 +147,38 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         steps = self.settings.max_steps or len(self.examples) / per_step * epochs
         return torch.cuda.is_available() and steps >= _WORTH_COMPILING
 
+    def _captures(self) -> bool:
+        """Whether passes are captured: each must be a whole step, and their shapes few."""
+        processors = max(self.args.world_size, self.args.n_gpu)
+        alone = processors == 1 and self.args.gradient_accumulation_steps == 1
+        alike = self.settings.per_device_train_tokens is None and self.settings.packing
+        able = self.task.capturable and not self.settings.gradient_checkpointing
+        return self.settings.graphs and torch.cuda.is_available() and alone and alike and able
+
     # What the whole optimiser step holds must be known before its first pass: each pass is divided
     # by it. So randomness is drawn here, for all passes at once, and the items are counted.
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[Batch], dict[str, Tensor]]:
-        """The prepared passes of one optimiser step, and the items of each loss in all of them."""
+        """The prepared passes of one optimiser step, and the items of each loss in all of them.
+
+        A pass that may be captured is prepared and counted in there.
+        """
         batches: list[Batch] = []
         for _ in range(num_batches):
             batch = next(epoch_iterator, None)
             if batch is None:
                 break
-            with torch.no_grad():
-                batches.append(self.task.prepare(self._prepare_inputs(batch)))
+            batches.append(self._prepare_inputs(batch))
+        if self.graphs is not None:
+            return batches, {}
+        return self._prepared(batches, device)
+
+    def _prepared(
+        self, batches: list[Batch], device: torch.device
+    ) -> tuple[list[Batch], dict[str, Tensor]]:
+        with torch.no_grad():
+            batches = [self.task.prepare(batch) for batch in batches]
         totals: dict[str, Tensor] = {}
         for batch in batches:
             for name, count in self.task.counts(batch).items():
@@ -176,19 +200,67 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """The weighted sum of all losses of one pass, each as its share of the step's mean."""
         assert num_items_in_batch is not None
         assert not return_outputs, "evaluation does not go through the trainer"
-        sums = model(inputs)
-        progress = self.state.global_step / max(self.state.max_steps - 1, 1)
-        weights = self.task.weights(progress)
-        total: Tensor = torch.zeros((), device=self.args.device)
-        for name, value in sums.items():
-            items = num_items_in_batch[name.partition("/")[0]].clamp(min=1).to(value.dtype)
-            share = value / items
-            if name in weights:
-                total = total + weights[name] * share
-            self._sums[name] = self._sums.get(name, 0) + share.detach()
-        self._sums["loss"] = self._sums.get("loss", 0) + total.detach()
+        total, shares = self._losses(model(inputs), num_items_in_batch, self._weights())
+        self._add(shares)
         # Gradients are averaged over processes, while the shares of all processes add up.
         return total * float(self.args.world_size)
+
+    def _weights(self) -> Mapping[str, float | Tensor]:
+        return self.task.weights(self.state.global_step / max(self.state.max_steps - 1, 1))
+
+    def _losses(
+        self, sums: dict[str, Tensor], items: dict[str, Tensor], weights: Mapping[str, Any]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted sum, and what is logged: it and every loss, as shares of the step's mean."""
+        total: Tensor = torch.zeros((), device=self.args.device)
+        shares = {}
+        for name, value in sums.items():
+            share = value / items[name.partition("/")[0]].clamp(min=1).to(value.dtype)
+            if name in weights:
+                total = total + weights[name] * share
+            shares[name] = share.detach()
+        return total, {**shares, "loss": total.detach()}
+
+    def _add(self, shares: dict[str, Tensor]) -> None:
+        for name, share in shares.items():
+            self._sums[name] = self._sums.get(name, 0) + share
+
+    def training_step(
+        self,
+        model: torch.nn.Module,
+        inputs: Batch,
+        num_items_in_batch: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """One pass, forward and back; as one graph, where it can be."""
+        if self.graphs is None:
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+            return loss
+        model.train()
+        shares = self.graphs({**inputs, **self._given_weights()})
+        self._add(shares)
+        return shares["loss"].clone()
+
+    def _given_weights(self) -> Batch:
+        """The weights of the losses as a part of the batch, sent where they have changed."""
+        weights = {_WEIGHT + name: weight for name, weight in self._weights().items()}
+        for name, weight in weights.items():
+            if self._sent.get(name, (None,))[0] != weight:
+                value = torch.tensor(weight, pin_memory=True)
+                self._sent[name] = weight, value.to(self.args.device, non_blocking=True)
+        return {name: self._sent[name][1] for name in weights}
+
+    def _pass(self, batch: Batch) -> dict[str, Tensor]:
+        """A whole step's one pass from what was collated to gradients; the shares of its losses."""
+        weights = {
+            name.removeprefix(_WEIGHT): value
+            for name, value in batch.items()
+            if name.startswith(_WEIGHT)
+        }
+        given = {name: value for name, value in batch.items() if not name.startswith(_WEIGHT)}
+        [prepared], items = self._prepared([given], self.args.device)
+        total, shares = self._losses(self.model_wrapped(prepared), items, weights)
+        self.accelerator.backward(total)
+        return shares
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds every named loss to what transformers logs.

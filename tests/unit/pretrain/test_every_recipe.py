@@ -24,6 +24,7 @@ from isthmus.pretrain.step import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.training.graphs import Graphs
 from isthmus.training.task import Batch
 
 NAMES = [recipe.name for recipe in shipped_recipes("pretrain")]
@@ -266,6 +267,32 @@ def test_room_for_more_labels_than_there_are_changes_nothing(
         torch.testing.assert_close(seen[0], other, rtol=1e-9, atol=1e-9)
 
 
+@every_recipe
+@pytest.mark.parametrize("own", [False, True], ids=["transformers", "own layers"])
+def test_fillers_change_nothing(
+    name: str, own: bool, make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places of padding that are computed with the tokens, so that batches have few shapes."""
+    for module in ("backbone", "layers"):
+        monkeypatch.setattr(f"isthmus.nn.{module}.has_kernels", lambda states: own)
+    monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
+    monkeypatch.setattr("isthmus.nn.packing._LEAST_PADDING", {"cpu": 0.0})
+    task, examples = made = make(name)
+    seen, fields = [], []
+    for steady in (False, True):
+        monkeypatch.setattr(examples, "steady", steady)
+        batch = prepared(made, list(range(len(TEXTS))))
+        fields.append({field: len(batch[field]) for field in ("tokens", "regular", "word_sizes")})
+        task.zero_grad()
+        sums = task(batch)
+        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+        slopes = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
+        found = {loss: value.detach() for loss, value in sums.items()}
+        seen.append((found, counts(made, batch), slopes))
+    assert all(fields[0][field] < fields[1][field] for field in fields[0])
+    torch.testing.assert_close(seen[0], seen[1], rtol=1e-6, atol=1e-6)
+
+
 def one_step(task: PretrainTask, batch: Batch) -> None:
     """All that a training step asks of a task."""
     task.zero_grad()
@@ -305,6 +332,41 @@ def test_no_step_waits_for_a_gpu(name: str, make: Callable[[str], Made]) -> None
             one_step(task, there)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@every_recipe
+def test_a_captured_pass_gives_what_it_gave_before(name: str, make: Callable[[str], Made]) -> None:
+    task, examples = make(name)
+    task = copy.deepcopy(task).float().cuda()
+    examples = copy.copy(examples)
+    examples.steady = True
+    batches = []
+    for epoch in range(4):
+        batch = examples.collate([examples[epoch, row] for row in range(len(TEXTS))])
+        batches.append({field: value.cuda() for field, value in batch.items()})
+
+    def run(batch: Batch) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            batch = task.prepare(batch)
+        with torch.autocast("cuda", torch.bfloat16):
+            sums = task(batch)
+        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+        return {loss: value.detach() for loss, value in sums.items()}
+
+    def called(function: Callable[[Batch], Any]) -> list[Any]:
+        found = []
+        for batch in batches * 3:
+            task.zero_grad()
+            results = {loss: value.clone() for loss, value in function(batch).items()}
+            slopes = {n: p.grad.clone() for n, p in task.named_parameters() if p.grad is not None}
+            found.append((results, slopes))
+        return found
+
+    graphs = Graphs(run, list(task.parameters()))
+    expected, found = called(run), called(graphs)
+    assert graphs.captured
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", PAIRED)

@@ -46,7 +46,7 @@ def trainer(corpus: TokenisedCorpus, output: Path, **training: Any) -> Trainer:
         "training": {
             "per_device_train_batch_size": 4, "max_steps": 4, "save_steps": 1, "bf16": False,
             "logging_steps": 2, "report_to": [], "learning_rate": 1e-3, "warmup_ratio": 0.0,
-            **training,
+            "graphs": False, **training,
         },
     }  # fmt: skip
     settings = PretrainSettings.parse(values, where="test")
@@ -221,6 +221,56 @@ def test_the_curve_of_kernels_is_that_of_plain_layers(
     for name in ("masked_lm", "bag_of_words"):
         own, other = ([entry[name] for entry in curves[way]] for way in (True, False))
         assert own == pytest.approx(other, rel=ROUNDED_TOLERANCE), name
+
+
+def test_the_curve_of_steady_batches_is_that_of_the_same_batches_as_they_are(
+    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What graphs are captured of: places of padding beside the tokens, and texts of all lengths."""
+    monkeypatch.setattr("isthmus.nn.packing._LEAST_PADDING", {"cpu": 0.0})
+    monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
+    curves, fillers = {}, []
+    for fill in (True, False):
+        run = trainer(corpus, tmp_path / str(fill), max_steps=24, logging_steps=1, save_steps=100)
+        run.examples.steady = True  # the same order for both
+        if not fill:
+            monkeypatch.setattr("isthmus.pretrain.examples.steady_number", lambda tokens, _: tokens)
+        forward = run.task.forward
+
+        def counted(batch: Any, forward: Any = forward) -> Any:
+            fillers.append(len(batch["tokens"]) - int(batch["attention_mask"].sum()))
+            return forward(batch)
+
+        monkeypatch.setattr(run.task, "forward", counted)
+        curves[fill] = [entry for entry in run.fit() if "loss" in entry]
+    assert max(fillers[:24]) > 0 == max(fillers[24:])
+    for name in ("masked_lm", "bag_of_words", "grad_norm"):
+        filled, other = ([entry[name] for entry in curves[way]] for way in (True, False))
+        assert filled == pytest.approx(other, rel=CURVE_TOLERANCE), name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("dropout", [None, 0.1])
+def test_the_curve_of_graphs_is_that_of_kernels_one_by_one(
+    corpus: TokenisedCorpus, tmp_path: Path, dropout: float | None
+) -> None:
+    curves = {}
+    for graphs in (True, False):
+        run = trainer(
+            corpus, tmp_path / str(graphs), graphs=graphs, bf16=True, max_steps=24,
+            logging_steps=1, save_steps=100, torch_compile=False,
+        )  # fmt: skip
+        run.examples.steady = True  # the same order for both
+        assert isinstance(run.task, PretrainTask)
+        if dropout is not None:
+            own = run.task.backbone.own_layers
+            run.task.backbone.own_layers = own and own._replace(rates=Rates(0.0, dropout, dropout))
+        curves[graphs] = [entry for entry in run.fit() if "loss" in entry]
+        assert (run.graphs is not None) is graphs
+        assert run.graphs is None or 0 < len(run.graphs.captured) < 6
+    for name in ("masked_lm", "bag_of_words", "grad_norm"):
+        replayed, other = ([entry[name] for entry in curves[way]] for way in (True, False))
+        assert replayed == pytest.approx(other, rel=CURVE_TOLERANCE), name
 
 
 @pytest.mark.parametrize("tokens", [None, 32], ids=["so many texts", "so many tokens"])

@@ -120,14 +120,16 @@ class Ours:
         self.watch.start(0, self.trainer.seen)
         self.trainer.train()
         self.own = _allocated() - self._before
+        self._make_room()
 
     def turn(self) -> Turn:
         """Trains on all texts once."""
         self.trainer.args.max_steps = SETTLING + self.steps
         self.watch.start(SETTLING, self.trainer.seen)
         self.trainer.train()
-        texts = [Texts.of(batch, self.task.vocabulary) for batch in self.trainer.seen]
+        texts = [self._counted(batch) for batch in self.trainer.seen]
         self.trainer.seen.clear()
+        self._make_room()
         counts = [operations(self.parts, self.shape, each) for each in texts]
         known = [count for count in counts if count is not None]
         return _turn(
@@ -137,6 +139,17 @@ class Ours:
             self.watch.peak,
             self.own,
         )
+
+    def _counted(self, batch: Batch) -> Texts:
+        """What is in a batch, which was prepared in a graph if it was captured."""
+        with torch.no_grad():
+            prepared = batch if "labels" in batch else self.task.prepare(batch)
+        return Texts.of(prepared, self.task.vocabulary)
+
+    def _make_room(self) -> None:
+        """Graphs keep the memory of a step, which others need."""
+        if self.trainer.graphs is not None:
+            self.trainer.graphs.release()
 
     def masked(self) -> list[Batch]:
         """The same texts for a loop that knows nothing of length: in random order, masked."""
@@ -280,6 +293,7 @@ class _Watch(transformers.TrainerCallback):  # type: ignore[misc]
         """Before a training begins."""
         self.skipped = skipped
         self.seen = seen
+        _reset_peak()  # here: what is captured needs its memory then
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The last step is logged, so that the trainer refuses a loss that is not finite."""
@@ -289,7 +303,6 @@ class _Watch(transformers.TrainerCallback):  # type: ignore[misc]
             control.should_log = True
         elif state.global_step == self.skipped:
             self.seen.clear()
-            _reset_peak()
             self.began = _now()
         control.should_save = False
 
