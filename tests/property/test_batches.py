@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.text.batches import bucketed_order, length_sorted_batches, token_batches
+from isthmus.text.batches import (
+    bucketed_order,
+    length_sorted_batches,
+    mixed_order,
+    token_batches,
+)
 
 LENGTHS = st.lists(st.integers(0, 512), max_size=300)
 
 
 @settings(deadline=None)
-@given(LENGTHS, st.integers(1, 40), st.integers(0, 5), st.integers(0, 5))
+@given(
+    st.sampled_from([bucketed_order, mixed_order]),
+    LENGTHS,
+    st.integers(1, 40),
+    st.integers(0, 5),
+    st.integers(0, 5),
+)
 def test_an_epoch_is_a_permutation_of_whole_batches(
-    lengths: list[int], batch: int, seed: int, epoch: int
+    arrange: Any, lengths: list[int], batch: int, seed: int, epoch: int
 ) -> None:
-    order = bucketed_order(lengths, batch, seed, epoch)
+    order = arrange(lengths, batch, seed, epoch)
     assert len(set(order.tolist())) == len(order)
     assert set(order.tolist()) <= set(range(len(lengths)))
     kept = len(lengths) if len(lengths) <= batch else len(lengths) // batch * batch
     assert len(order) == kept
-    np.testing.assert_array_equal(order, bucketed_order(np.array(lengths), batch, seed, epoch))
+    np.testing.assert_array_equal(order, arrange(np.array(lengths), batch, seed, epoch))
 
 
 @settings(deadline=None)
@@ -34,6 +47,26 @@ def test_batches_hold_like_lengths(batches: int, batch: int, seed: int) -> None:
     assert sorted(map(tuple, cut)) == [
         tuple(range(start, start + batch)) for start in range(0, len(lengths), batch)
     ]
+
+
+@settings(deadline=None)
+@given(st.integers(2, 40), st.integers(2, 8), st.integers(0, 9))
+def test_mixed_batches_draw_one_of_each_stratum(batches: int, batch: int, seed: int) -> None:
+    lengths = np.random.default_rng(seed).permutation(batches * batch)
+    cut = lengths[mixed_order(lengths, batch, seed, epoch=0)].reshape(-1, batch)
+    strata = np.sort(cut, axis=1) // batches
+    np.testing.assert_array_equal(strata, np.tile(np.arange(batch), (batches, 1)))
+
+
+def test_mixed_batches_have_almost_as_many_tokens_and_other_company_in_the_next_epoch() -> None:
+    lengths = np.clip(np.random.default_rng(0).lognormal(4.2, 0.6, 20_000), 13, 144).astype(int)
+    found = [mixed_order(lengths, 256, 1, epoch).reshape(-1, 256) for epoch in (0, 1)]
+    tokens = lengths[found[0]].sum(1)
+    assert np.ptp(tokens) < 0.01 * tokens.mean()
+    company = [set(next(row for row in rows.tolist() if 7 in row)) for rows in found]
+    assert len(company[0] & company[1]) < 20
+    # Nor are the texts of a batch in order of length.
+    assert abs(np.corrcoef(lengths[found[0][0]], np.arange(256))[0, 1]) < 0.3
 
 
 def test_epochs_and_seeds_differ_and_batches_are_not_sorted() -> None:

@@ -40,7 +40,9 @@ class Prediction(NamedTuple):
 
     def logits(self) -> Tensor:
         """Multiplied out, [..., terms]."""
-        matrix, bias = aligned(self.matrix, self.bias)
+        dtype = self.dtype  # first: what is aligned is copied
+        bias = None if self.bias is None else self.bias.to(dtype)
+        matrix, bias = aligned(self.matrix.to(dtype), bias)
         return functional.linear(self.features, matrix, bias)[..., : len(self.matrix)]
 
     def most_likely(self) -> Tensor:

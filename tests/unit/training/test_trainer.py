@@ -226,7 +226,7 @@ def test_the_curve_of_kernels_is_that_of_plain_layers(
 def test_the_curve_of_steady_batches_is_that_of_the_same_batches_as_they_are(
     corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What graphs are captured of: places of padding beside the tokens, and texts of all lengths."""
+    """What graphs are captured of: places of padding beside the tokens, texts of all lengths."""
     monkeypatch.setattr("isthmus.nn.packing._LEAST_PADDING", {"cpu": 0.0})
     monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
     curves, fillers = {}, []
