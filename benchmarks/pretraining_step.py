@@ -2,8 +2,8 @@
 
 own: kernels of our own (docs/decisions/own-layers.md), the step captured into a CUDA graph.
 launched: the same, one by one. compiled: the layers of transformers through torch.compile. plain:
-the same as they are. Then, of a profiled turn of each, the time of the device's kernels by kind, and
-the longest of them.
+the same as they are. Then, of a profiled turn of each, the time of the device's kernels by kind,
+and the longest of them.
 
     python benchmarks/pretraining_step.py [--recipe mlm] [--length 512] [--batch 64]
 """
