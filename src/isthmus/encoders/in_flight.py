@@ -24,21 +24,28 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 def taken(results: Iterable[Tensor], take: Callable[[Tensor], Taken]) -> Iterator[Taken]:
     """What `take` makes of each result, in order; a GPU is at work on later ones meanwhile.
 
-    `take` must bring everything home: a result's memory is used again once it is through.
+    `take` must bring everything home: a result's memory is used again once it is through. A result
+    on the host waits for its turn too: a block without texts has one between those of a GPU.
     """
-    under_way: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+    under_way: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
     for result in results:
-        if not result.is_cuda:
-            yield take(result)
-            continue
-        under_way.append((result, torch.cuda.current_stream(result.device).record_event()))
-        if len(under_way) > _UNDER_WAY:
+        under_way.append((result, _event(result)))
+        while under_way and (len(under_way) > _UNDER_WAY or under_way[0][1] is None):
             yield _when_ready(*under_way.popleft(), take)
     while under_way:
         yield _when_ready(*under_way.popleft(), take)
 
 
-def _when_ready(result: Tensor, ready: torch.cuda.Event, take: Callable[[Tensor], Taken]) -> Taken:
+def _event(result: Tensor) -> torch.cuda.Event | None:
+    """What happens when a GPU has computed the result; nothing where it is there already."""
+    return torch.cuda.current_stream(result.device).record_event() if result.is_cuda else None
+
+
+def _when_ready(
+    result: Tensor, ready: torch.cuda.Event | None, take: Callable[[Tensor], Taken]
+) -> Taken:
+    if ready is None:
+        return take(result)
     # On the stream of the results, it would wait for all that were started since.
     with torch.cuda.stream(_way_home(result.device)):
         ready.wait()

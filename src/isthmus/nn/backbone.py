@@ -322,7 +322,7 @@ class Backbone(nn.Module):
     @property
     def asks_for_some(self) -> bool:
         """Whether the last layer is spared the states that nobody reads."""
-        return self.packs and self.use_packing and self._fused() is not None
+        return self.leaves_padding_out and self._fused() is not None
 
     def _run_fused(
         self,

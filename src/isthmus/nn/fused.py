@@ -47,7 +47,7 @@ def drop_add_norm(
         arguments = states, bias, residual, norm.weight, norm.bias, norm.eps, rate, kind, train
         pair: tuple[Tensor, Tensor] = _DropAddNorm.apply(*arguments)  # type: ignore[no-untyped-call]
         return pair
-    normed: Tensor = norm(residual + drop(states + bias.to(states.dtype), rate))
+    normed = _normed(residual + drop(states + bias.to(states.dtype), rate), norm)
     normed = normed if dtype is None else normed.to(dtype)
     return normed, normed
 
@@ -58,6 +58,16 @@ def bias_gelu(states: Tensor, bias: Tensor) -> Tensor:
         active: Tensor = _BiasGelu.apply(states, bias)  # type: ignore[no-untyped-call]
         return active
     return functional.gelu(states + bias.to(states.dtype))
+
+
+def _normed(summed: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """As the norm says; of two types, in float32 and back, since only torch's CPU kernel mixes."""
+    if torch.is_autocast_enabled(summed.device.type) or summed.dtype == norm.weight.dtype:
+        normed: Tensor = norm(summed)
+        return normed
+    weight, bias = norm.weight.float(), norm.bias.float()
+    exact = functional.layer_norm(summed.float(), norm.normalized_shape, weight, bias, norm.eps)
+    return exact.to(summed.dtype)
 
 
 class _DropAddNorm(torch.autograd.Function):

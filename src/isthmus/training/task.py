@@ -30,7 +30,7 @@ class Task(nn.Module, ABC):
     def settle(self) -> None:
         """From now on no module or parameter comes or goes.
 
-        A trainer asks for all of them three times a step: a hundredth of a second with 200 modules.
+        A trainer asks for all of them three times a step: some milliseconds with 200 modules.
         """
         self._settled = list(super().parameters())
 

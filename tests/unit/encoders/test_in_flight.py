@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -38,10 +38,12 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return happened
 
 
-def results(count: int, happened: list[str], on_gpu: bool) -> Iterator[Any]:
+def results(
+    count: int, happened: list[str], on_gpu: bool, but: Collection[int] = ()
+) -> Iterator[Any]:
     for number in range(1, count + 1):
         happened.append(f"start {number}")
-        yield SimpleNamespace(is_cuda=on_gpu, device="cuda", number=number)
+        yield SimpleNamespace(is_cuda=on_gpu ^ (number in but), device="cuda", number=number)
 
 
 def number_of(result: Any) -> int:
@@ -67,6 +69,19 @@ def test_on_a_cpu_each_is_taken_at_once(events: list[str]) -> None:
     assert next(found) == 1
     assert events == ["start 1"]
     assert list(found) == [2, 3]
+
+
+@pytest.mark.parametrize("on_host", [{1}, {2}, {3}, {5}, {1, 2}, {2, 3, 4}, {1, 3, 5}])
+def test_a_result_on_the_host_waits_for_its_turn(events: list[str], on_host: set[int]) -> None:
+    found = taken(results(5, events, on_gpu=True, but=on_host), number_of)
+    assert list(found) == [1, 2, 3, 4, 5]
+
+
+def test_what_is_behind_a_result_on_the_host_need_not_wait(events: list[str]) -> None:
+    # The first is taken once two more are started, as ever; the second is there, and no GPU's.
+    found = taken(results(5, events, on_gpu=True, but={2}), number_of)
+    assert [next(found), next(found)] == [1, 2]
+    assert events == ["start 1", "start 2", "start 3", "home waits for 1"]
 
 
 def test_no_results() -> None:

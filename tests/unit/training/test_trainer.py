@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,98 +129,119 @@ def interrupting(function: Any, before: Any) -> Any:
     return wrapped
 
 
-CURVE_TOLERANCE = 1e-4  # relative, over 24 steps in float32 without dropout
+CURVE_TOLERANCE = 1e-4  # relative, over so many steps in float32 without dropout
 ROUNDED_TOLERANCE = 2e-2  # the same where states are rounded to bf16 in other places
+CURVE_STEPS = 24
+Curve = list[dict[str, float]]
 
 
-def test_the_curve_of_a_packed_run_is_that_of_a_padded_one(
-    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def curve(run: Trainer) -> Curve:
+    """What training logs at each step."""
+    return [entry for entry in run.fit() if "loss" in entry]
+
+
+def check_same_curves(
+    made: Callable[..., Trainer],
+    setting: str,
+    trained: Callable[[Trainer, bool], Curve],
+    names: Sequence[str] = ("masked_lm", "bag_of_words", "grad_norm"),
+    tolerance: float = CURVE_TOLERANCE,
 ) -> None:
+    """With and without a setting, `trained` sees the same losses, and something is learnt."""
+    length = {"max_steps": CURVE_STEPS, "logging_steps": 1, "save_steps": 100}
+    curves = [trained(made(str(way), **length, **{setting: way}), way) for way in (True, False)]
+    assert len(curves[0]) == CURVE_STEPS
+    for name in names:
+        ours, theirs = ([entry[name] for entry in each] for each in curves)
+        assert ours == pytest.approx(theirs, rel=tolerance), name
+    assert curves[0][-1]["loss"] < 0.7 * curves[0][0]["loss"], "something was learnt"
+
+
+@pytest.fixture
+def made(corpus: TokenisedCorpus, tmp_path: Path) -> Callable[..., Trainer]:
+    """A trainer by the name of its folder."""
+    return lambda name, **training: trainer(corpus, tmp_path / name, **training)
+
+
+@pytest.fixture
+def no_dropout_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not a module's, it is that of the configuration."""
     monkeypatch.setattr(BACKBONE.config, "attention_probs_dropout_prob", 0.0)
-    curves, shapes = {}, {}
-    for packing in (True, False):
-        run = trainer(
-            corpus, tmp_path / str(packing), packing=packing, max_steps=24, logging_steps=1,
-            save_steps=100,
-        )  # fmt: skip
-        assert isinstance(run.task, PretrainTask)
-        backbone = run.task.backbone
+
+
+def backbone_of(run: Trainer) -> Backbone:
+    assert isinstance(run.task, PretrainTask)
+    return run.task.backbone
+
+
+def calls_of_their_layers(run: Trainer) -> list[int]:
+    """Grows with every call of the first layer of transformers."""
+    calls: list[int] = []
+    backbone_of(run).layers[0].register_forward_hook(lambda *_: calls.append(1))
+    return calls
+
+
+@pytest.mark.usefixtures("no_dropout_of_attention")
+def test_the_curve_of_a_packed_run_is_that_of_a_padded_one(made: Callable[..., Trainer]) -> None:
+    def trained(run: Trainer, packing: bool) -> Curve:
+        backbone = backbone_of(run)
         assert backbone.use_packing is packing
         rows: list[int] = []
         backbone.encoder.embeddings.register_forward_hook(
-            lambda _, given, got, rows=rows: rows.append(len(got))
+            lambda _, given, got: rows.append(len(got))
         )
-        curves[packing] = [entry for entry in run.fit() if "loss" in entry]
-        shapes[packing] = set(rows)
-    assert 1 in shapes[True], "some batches have enough padding to be packed"
-    assert shapes[False] == {4}
-    for name in ("masked_lm", "bag_of_words", "grad_norm"):
-        packed, padded = ([entry[name] for entry in curves[way]] for way in (True, False))
-        assert packed == pytest.approx(padded, rel=CURVE_TOLERANCE), name
-    assert curves[True][-1]["loss"] < 0.7 * curves[True][0]["loss"], "something was learnt"
+        found = curve(run)
+        # Some batches have enough padding to be packed.
+        assert 1 in rows if packing else set(rows) == {4}
+        return found
+
+    check_same_curves(made, "packing", trained)
 
 
 def test_the_curve_of_a_compiled_run_is_that_of_an_uncompiled_one(
-    corpus: TokenisedCorpus, tmp_path: Path
+    made: Callable[..., Trainer],
 ) -> None:
-    curves = {}
-    for compiled in (True, False):
-        run = trainer(
-            corpus, tmp_path / str(compiled), torch_compile=compiled, max_steps=24,
-            logging_steps=1, save_steps=100, packing=False,
-        )  # fmt: skip
+    def trained(run: Trainer, compiled: bool) -> Curve:
         assert run.compiled is compiled
         before = counters["stats"]["unique_graphs"]
-        curves[compiled] = [entry for entry in run.fit() if "loss" in entry]
+        found = curve(run)
         assert (counters["stats"]["unique_graphs"] > before) is compiled
-    for name in ("masked_lm", "bag_of_words", "grad_norm"):
-        fused, plain = ([entry[name] for entry in curves[way]] for way in (True, False))
-        assert fused == pytest.approx(plain, rel=CURVE_TOLERANCE), name
+        return found
+
+    check_same_curves(partial(made, packing=False), "torch_compile", trained)
 
 
+@pytest.mark.usefixtures("no_dropout_of_attention")
 def test_the_curve_of_own_layers_is_that_of_the_layers_of_transformers(
-    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU they are kernels; here, what says the same in plain torch."""
-    monkeypatch.setattr(BACKBONE.config, "attention_probs_dropout_prob", 0.0)
     monkeypatch.setattr("isthmus.nn.backbone.has_kernels", lambda states: True)
-    curves = {}
-    for kernels in (True, False):
-        run = trainer(
-            corpus, tmp_path / str(kernels), kernels=kernels, max_steps=24, logging_steps=1,
-            save_steps=100,
-        )  # fmt: skip
-        assert isinstance(run.task, PretrainTask)
-        theirs: list[int] = []
-        run.task.backbone.layers[0].register_forward_hook(lambda *_, seen=theirs: seen.append(1))
-        curves[kernels] = [entry for entry in run.fit() if "loss" in entry]
+
+    def trained(run: Trainer, kernels: bool) -> Curve:
+        theirs = calls_of_their_layers(run)
+        found = curve(run)
         # A CPU leaves batches with little padding to them.
-        assert len(theirs) < 24 if kernels else len(theirs) == 24
-    for name in ("masked_lm", "bag_of_words", "grad_norm"):
-        own, other = ([entry[name] for entry in curves[way]] for way in (True, False))
-        assert own == pytest.approx(other, rel=CURVE_TOLERANCE), name
+        assert len(theirs) < CURVE_STEPS if kernels else len(theirs) == CURVE_STEPS
+        return found
+
+    check_same_curves(made, "kernels", trained)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_the_curve_of_kernels_is_that_of_plain_layers(
-    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_dropout_of_attention")
+def test_the_curve_of_kernels_is_that_of_plain_layers(made: Callable[..., Trainer]) -> None:
     """What the test above says of plain torch, of the kernels themselves: states are in bf16."""
-    monkeypatch.setattr(BACKBONE.config, "attention_probs_dropout_prob", 0.0)
-    curves = {}
-    for kernels in (True, False):
-        run = trainer(
-            corpus, tmp_path / str(kernels), kernels=kernels, bf16=True, max_steps=24,
-            logging_steps=1, save_steps=100, torch_compile=False,
-        )  # fmt: skip
-        assert isinstance(run.task, PretrainTask)
-        theirs: list[int] = []
-        run.task.backbone.layers[0].register_forward_hook(lambda *_, seen=theirs: seen.append(1))
-        curves[kernels] = [entry for entry in run.fit() if "loss" in entry]
-        assert len(theirs) == (0 if kernels else 24)
-    for name in ("masked_lm", "bag_of_words"):
-        own, other = ([entry[name] for entry in curves[way]] for way in (True, False))
-        assert own == pytest.approx(other, rel=ROUNDED_TOLERANCE), name
+
+    def trained(run: Trainer, kernels: bool) -> Curve:
+        theirs = calls_of_their_layers(run)
+        found = curve(run)
+        assert len(theirs) == (0 if kernels else CURVE_STEPS)
+        return found
+
+    rounded = partial(made, bf16=True, torch_compile=False)
+    names = ("masked_lm", "bag_of_words")
+    check_same_curves(rounded, "kernels", trained, names, ROUNDED_TOLERANCE)
 
 
 def test_the_curve_of_steady_batches_is_that_of_the_same_batches_as_they_are(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.kernels import has_triton
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer
 from isthmus.pretrain.decoding import embed_behind, own_positions, position_rows
@@ -70,18 +71,21 @@ class Enhanced(Decoder):
 
 def visibility(keys: Tensor, words: Tensor, attended: Tensor, rate: float) -> Tensor:
     """True at [text, row, column] where the row sees the column, drawn from the texts' keys."""
+    hidden = min(round(rate * 2**16), 2**16 - 1)
+    if words.device.type == "cuda" and has_triton(words.device.index):
+        from isthmus.pretrain.visibility_kernel import draw_visibility
+
+        return draw_visibility(keys, words, attended, _VISIBILITY_STREAM, hidden)
     texts, length = words.shape
     lanes = -(-length // _LANES)
     # For every word, 16 random bits for every row that might see it: four numbers from one draw.
     # A key for each word first: what a row sees must not depend on how far its batch is padded.
-    word_keys = draw_bits(keys, _VISIBILITY_STREAM, length).flatten()
+    word_keys = draw_bits(keys, _VISIBILITY_STREAM, length).gather(1, words.clamp(min=0)).flatten()
     drawn = draw_bits(word_keys, _VISIBILITY_STREAM, lanes).view(torch.int16)
-    threshold = min(round(rate * 2**16), 2**16 - 1) - 2**15
-    visible = drawn.view(texts, length, lanes * _LANES)[:, :, :length] >= threshold
-    visible = visible[torch.arange(texts, device=keys.device)[:, None], words.clamp(min=0)]
-    visible |= (words < 0)[:, :, None]
-    visible &= attended[:, :, None]
-    visible = visible.transpose(1, 2)
+    visible = drawn.view(texts, length, lanes * _LANES)[:, :, :length] >= hidden - 2**15
+    visible = visible.transpose(1, 2).contiguous()  # as attention's kernels want it
+    visible |= (words < 0)[:, None]
+    visible &= attended[:, None]
     visible.diagonal(dim1=1, dim2=2).fill_(False)
     visible[:, :, 0].fill_(True)
     return visible

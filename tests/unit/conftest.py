@@ -15,7 +15,7 @@ if not ON_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def triton() -> Iterator[Any]:
     """Triton, ready for kernels of ours."""
     triton = pytest.importorskip(
