@@ -7,6 +7,7 @@ drawn a second time on the way back, four decisions from one draw. docs/decision
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class Tuning(NamedTuple):
     # Programs beyond would begin when the first ones are through, with as long a way to go.
     norm_warps: int = 8
     gelu_programs: int = 6
+    join_programs: int = 6
     stages: int = 2  # groups of rows that a backward kernel has on their way, its own included
     columns: int = 256  # of GELU's tiles
     rows: int = 8  # likewise
@@ -152,6 +154,35 @@ def gelu_backward(above: Tensor, states: Tensor, bias: Tensor) -> tuple[Tensor, 
             row_tile=TUNING.rows, column_tile=TUNING.columns, stages=TUNING.stages, num_warps=4,
         )  # fmt: skip
     return gradient, sums.sum(0)
+
+
+def join(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Two or three of [batch, heads, rows, width] side by side, and the sums of their columns.
+
+    [batch * rows, parts * heads * width], and in float32 [parts * heads * width].
+    """
+    if any(part.stride() != parts[0].stride() or part.stride(3) != 1 for part in parts):
+        parts = [part.contiguous() for part in parts]
+    first, second = parts[:2]
+    third = parts[2] if len(parts) == 3 else None
+    batch, heads, length, size = first.shape
+    rows, width, count = batch * length, heads * size, len(parts)
+    joined = first.new_empty(rows, count * width)
+    tiles = triton.cdiv(width, TUNING.columns)
+    programs = max(TUNING.join_programs * _multiprocessors(first.device) // tiles, 1)
+    programs = max(min(triton.cdiv(rows, TUNING.rows), programs), 1)
+    sums = torch.empty(programs, count * width, dtype=torch.float32, device=first.device)
+    with _on(first):
+        _join[programs, tiles](
+            first, second, third, joined, sums, rows, length, width, *first.stride()[:3],
+            size=size,
+            count=count,
+            row_tile=TUNING.rows,
+            column_tile=TUNING.columns,
+            stages=TUNING.stages,
+            num_warps=4,
+        )  # fmt: skip
+    return joined, sums.sum(0)
 
 
 def _on(states: Tensor) -> torch.cuda.device:
@@ -372,3 +403,53 @@ def _gelu_backward(
         total += slope
     target = sums + tl.program_id(0) * width + column
     tl.store(target, tl.sum(total, 0), mask=column < width)
+
+
+@triton.jit(do_not_specialize=["rows", "length"])  # type: ignore[untyped-decorator]
+def _join(
+    first: tl.tensor,
+    second: tl.tensor,
+    third: tl.tensor,
+    joined: tl.tensor,
+    sums: tl.tensor,
+    rows: tl.tensor,
+    length: tl.tensor,
+    width: tl.tensor,
+    per_text: tl.tensor,
+    per_head: tl.tensor,
+    per_row: tl.tensor,
+    size: tl.constexpr,
+    count: tl.constexpr,
+    row_tile: tl.constexpr,
+    column_tile: tl.constexpr,
+    stages: tl.constexpr,
+) -> None:
+    column = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
+    within = column < width
+    beside = (column // size).to(tl.int64) * per_head + column % size
+    one = tl.zeros([row_tile, column_tile], tl.float32)
+    two = tl.zeros([row_tile, column_tile], tl.float32)
+    three = tl.zeros([row_tile, column_tile], tl.float32)
+    begin, step = tl.program_id(0) * row_tile, tl.num_programs(0) * row_tile
+    for start in tl.range(begin, rows, step, num_stages=stages):
+        row = start + tl.arange(0, row_tile)
+        known = (row < rows)[:, None] & within[None, :]
+        text = row // length
+        down = text.to(tl.int64) * per_text + (row - text * length).to(tl.int64) * per_row
+        at = down[:, None] + beside[None, :]
+        to = joined + (row.to(tl.int64) * count)[:, None] * width + column[None, :]
+        found = tl.load(first + at, mask=known, other=0.0)
+        tl.store(to, found, mask=known)
+        one += found.to(tl.float32)
+        found = tl.load(second + at, mask=known, other=0.0)
+        tl.store(to + width, found, mask=known)
+        two += found.to(tl.float32)
+        if third is not None:
+            found = tl.load(third + at, mask=known, other=0.0)
+            tl.store(to + 2 * width, found, mask=known)
+            three += found.to(tl.float32)
+    target = sums + tl.program_id(0) * count * width + column
+    tl.store(target, tl.sum(one, 0), mask=within)
+    tl.store(target + width, tl.sum(two, 0), mask=within)
+    if third is not None:
+        tl.store(target + 2 * width, tl.sum(three, 0), mask=within)
