@@ -62,8 +62,8 @@ class Draw(NamedTuple):
 
 def norm_forward(
     states: Tensor,
-    bias: Tensor,
-    residual: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     weight: Tensor,
     offset: Tensor,
     epsilon: float,
@@ -73,12 +73,13 @@ def norm_forward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """norm(residual + dropped(states + bias)) of rows [rows, width], in `dtype`.
 
-    Then, for the way back if there is one, what was normed, in the type of the states, and of every
-    row its mean and 1 / deviation.
+    Then, for the way back if there is one, what was normed, in the type of the states (themselves,
+    where nothing is added), and of every row its mean and 1 / deviation.
     """
     rows, width = states.shape
     normed = torch.empty_like(states, dtype=dtype)
-    summed = torch.empty_like(states) if back else None
+    changed = bias is not None or residual is not None or draw.dropped > 0
+    summed = torch.empty_like(states) if back and changed else None
     moments = torch.empty(rows, 2, dtype=torch.float32, device=states.device) if back else None
     tile = triton.next_power_of_2(width)
     with _on(states):
@@ -89,7 +90,7 @@ def norm_forward(
             tile=tile,
             num_warps=_warps(tile),
         )  # fmt: skip
-    return normed, summed, moments
+    return normed, summed if changed or not back else states, moments
 
 
 def norm_backward(
@@ -100,10 +101,12 @@ def norm_backward(
     weight: Tensor,
     draw: Draw,
     dtype: torch.dtype,
+    around: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the states, of the residual in `dtype`, and of weight, offset and bias.
 
-    `above` and `beside`: what comes back for the result, from two who used it.
+    `above` and `beside`: what comes back for the result, from two who used it; or, where it goes
+    `around` the norm, `beside` is for what was normed.
     """
     rows, width = summed.shape
     for_residual = torch.empty_like(summed, dtype=dtype)
@@ -120,6 +123,7 @@ def norm_backward(
             rows, width, draw.seed, draw.place, draw.dropped,
             drops=draw.dropped > 0,
             same=same,
+            around=around,
             tile=tile,
             stages=TUNING.stages,
             num_warps=_warps(tile),
@@ -249,20 +253,23 @@ def _norm_forward(
     group = tl.program_id(0)
     column = tl.arange(0, tile)
     within = column < width
-    added = tl.load(bias + column, mask=within, other=0.0).to(tl.float32)
     scale = tl.load(weight + column, mask=within, other=0.0).to(tl.float32)
     shift = tl.load(offset + column, mask=within, other=0.0).to(tl.float32)
     row = group * _ROWS + tl.arange(0, _ROWS)
     known = (row < rows)[:, None] & within[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
     value = tl.load(states + at, mask=known, other=0.0).to(tl.float32)
-    beside = tl.load(residual + at, mask=known, other=0.0).to(tl.float32)
-    value += added[None, :]
+    if residual is not None:
+        beside = tl.load(residual + at, mask=known, other=0.0).to(tl.float32)
+    if bias is not None:
+        value += tl.load(bias + column, mask=within, other=0.0).to(tl.float32)[None, :]
     if drops:
         kept = _kept(seed, place, group, column, scale, dropped)
         value = tl.where(kept, value * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
+    if residual is not None:
+        value += beside
     # What is kept for the way back is what is normed.
-    rounded = (value + beside).to(states.dtype.element_ty)
+    rounded = value.to(states.dtype.element_ty)
     if summed is not None:
         tl.store(summed + at, rounded, mask=known)
     value = rounded.to(tl.float32)
@@ -293,6 +300,7 @@ def _norm_backward(
     dropped: tl.tensor,
     drops: tl.constexpr,
     same: tl.constexpr,
+    around: tl.constexpr,
     tile: tl.constexpr,
     stages: tl.constexpr,
 ) -> None:
@@ -309,7 +317,7 @@ def _norm_backward(
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         value = tl.load(summed + at, mask=known, other=0.0).to(tl.float32)
         slope = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
-        if beside is not None:
+        if beside is not None and not around:
             slope += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         mean = tl.load(moments + row * 2, mask=row < rows, other=0.0)
         inverse = tl.load(moments + row * 2 + 1, mask=row < rows, other=0.0)
@@ -321,6 +329,8 @@ def _norm_backward(
         along = tl.sum(slope * unit, 1) / width
         level = tl.sum(slope, 1) / width
         gradient = (slope - unit * along[:, None] - level[:, None]) * inverse[:, None]
+        if beside is not None and around:
+            gradient += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
         if drops:
             kept = _kept(seed, place, group, column, scale, dropped)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.fused import drop_add_norm, has_kernels
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer, copy_layer
 from isthmus.nn.packing import Asking, Full, Packing, visible_within
@@ -114,7 +116,12 @@ class Head(nn.Module):
 
     def forward(self, states: Tensor, backbone: Backbone) -> Prediction:
         """What it says of the vocabulary."""
-        return Prediction(self.norm(self.dense(states)), backbone.word_embeddings, self.bias)
+        if backbone.use_kernels and has_kernels(states):
+            projected = functional.linear(states, self.dense.weight)
+            features, _ = drop_add_norm(projected, self.dense.bias, None, self.norm, 0.0)
+        else:
+            features = self.norm(self.dense(states))
+        return Prediction(features, backbone.word_embeddings, self.bias)
 
 
 def own_positions(backbone: Backbone) -> nn.Embedding | None:

@@ -14,7 +14,7 @@ from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn import packing
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Full, Packing
-from isthmus.pretrain.decoding import Stack, StackSettings, own_positions, within_texts
+from isthmus.pretrain.decoding import Head, Stack, StackSettings, own_positions, within_texts
 from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
 from isthmus.pretrain.step import PARTS_FILE, PretrainTask
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -37,6 +37,24 @@ def backbone() -> Backbone:
         initializer_range=0.4,
     )
     return Backbone(BertForMaskedLM(config)).eval()
+
+
+def test_the_form_of_a_head_that_kernels_compute(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = Head(backbone).double()
+    for parameter in head.parameters():
+        parameter.data += torch.randn_like(parameter)
+    states = torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
+    given = [states, *head.dense.parameters(), *head.norm.parameters()]
+    found = []
+    for kernels in (True, False):
+        monkeypatch.setattr(
+            "isthmus.pretrain.decoding.has_kernels", lambda states, use=kernels: use
+        )
+        features = head(states, backbone).features
+        found.append([features, *torch.autograd.grad(features.sin().sum(), given)])
+    torch.testing.assert_close(found[0], found[1])
 
 
 def task(
