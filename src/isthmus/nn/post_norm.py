@@ -103,11 +103,22 @@ class PostNorm(NamedTuple):
         states, kept = drop_add_norm(
             answer, self.output.bias, kept, self.attention_norm, rates.attended
         )
-        active = bias_gelu(functional.linear(states, self.expand.weight), self.expand.bias)
-        fed = functional.linear(active, self.contract.weight)
         return drop_add_norm(
-            fed, self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
+            self._fed(states), self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
         )
+
+    def run_pre(
+        self, states: Tensor, visible: Visible, heads: int, rates: Rates, norm: nn.LayerNorm
+    ) -> Tensor:
+        """The normed states after a layer that norms first and adds to what was not normed."""
+        first, second = self.attention_norm, self.feed_forward_norm
+        states, kept = drop_add_norm(rounded(states), None, None, first, 0.0, around=True)
+        answer = attend(self._asked(states, None, heads), visible, rates.weights)
+        answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
+        states, kept = drop_add_norm(
+            answer, self.output.bias, kept, second, rates.attended, around=True
+        )
+        return drop_add_norm(self._fed(states), self.contract.bias, kept, norm, rates.fed)[0]
 
     def run_for_some(
         self,
@@ -126,6 +137,10 @@ class PostNorm(NamedTuple):
         content = rounded(states).flatten(0, 1)[None]
         chosen = content.index_select(1, packing.stream(asking.places.clamp(min=0)))
         return self.run(chosen, chosen, packing, heads, rates, content, dtype, asking)[0]
+
+    def _fed(self, states: Tensor) -> Tensor:
+        active = bias_gelu(functional.linear(states, self.expand.weight), self.expand.bias)
+        return functional.linear(active, self.contract.weight)
 
     def _asked(self, states: Tensor, content: Tensor | None, heads: int) -> Triple:
         if content is None:

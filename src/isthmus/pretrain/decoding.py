@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -64,7 +65,11 @@ def labelled_within_texts(stack: Stack, states: Tensor, step: Batch, backbone: B
 
 
 def within_texts(
-    layers: nn.Module, states: Tensor, step: Batch, backbone: Backbone, causal: bool = False
+    layers: Callable[[Tensor, Visible], Tensor],
+    states: Tensor,
+    step: Batch,
+    backbone: Backbone,
+    causal: bool = False,
 ) -> Tensor:
     """The states [rows, length, width] after layers in which each text sees itself.
 
@@ -73,13 +78,11 @@ def within_texts(
     """
     packing = backbone.packing(step["attention_mask"], step.get("tokens"))
     if packing is not None and packing.whole:
-        whole: Tensor = layers(states, Full(causal))  # torch chooses among its kernels
-        return whole
+        return layers(states, Full(causal))  # torch chooses among its kernels
     if packing is not None:
         packed = layers(packing.pack(states), packing._replace(causal=causal))
         return packing.unpack(packed)
-    decoded: Tensor = layers(states, visible_within(step["attention_mask"], causal))
-    return decoded
+    return layers(states, visible_within(step["attention_mask"], causal))
 
 
 def _copied(backbone: Backbone, settings: StackSettings) -> list[int]:
