@@ -19,6 +19,7 @@ from isthmus.nn.layers import Layer, copy_layer
 from isthmus.nn.packing import Asking, Full, Packing, visible_within
 from isthmus.nn.post_norm import Visible
 from isthmus.nn.prediction import Prediction
+from isthmus.nn.projection import rounded
 from isthmus.pretrain.masking import asking
 from isthmus.training.task import Batch
 
@@ -157,4 +158,9 @@ def embed_behind(
     embedded = backbone.embed(ids)
     if own is not None:
         embedded = embedded + position_rows(ids, backbone, own)
+    if backbone.use_kernels and has_kernels(embedded):
+        own_copy = rounded(embedded)  # as our layers would
+        if own_copy is not embedded:
+            own_copy[:, 0] = vectors  # the others stay where they are
+            return own_copy
     return torch.cat([vectors[:, None].to(embedded.dtype), embedded[:, 1:]], 1)
