@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import _HEADS, Backbone
+from isthmus.nn.post_norm import POST_NORM
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,
@@ -72,6 +73,34 @@ def test_states_and_head_are_the_models_own_logits(kind: str) -> None:
         some = backbone.head(states[rows])
         torch.testing.assert_close(some, expected[rows], rtol=1e-5, atol=1e-5)
         assert backbone.head(states[rows][:0]).shape == (0, 67), "no row is no trouble"
+
+
+@pytest.mark.parametrize("kind", sorted(POST_NORM))
+def test_the_form_of_the_head_that_kernels_compute(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its modules being called: the same features and gradients."""
+    backbone = Backbone(random_model(kind)).double()
+    states = torch.randn(5, 16, dtype=torch.float64, requires_grad=True)
+    parameters = [
+        each
+        for name, each in backbone.model.named_parameters()
+        if not name.startswith(f"{backbone.model.base_model_prefix}.")
+    ]
+    found = []
+    for kernels in (True, False):
+        called: list[nn.Module] = []
+        monkeypatch.setattr("isthmus.nn.backbone.has_kernels", lambda states, use=kernels: use)
+        assert backbone.head_modules is not None
+        handle = backbone.head_modules[0].register_forward_hook(
+            lambda module, *_, seen=called: seen.append(module)
+        )
+        logits = backbone.head(states)
+        handle.remove()
+        assert bool(called) is not kernels
+        slopes = torch.autograd.grad(logits.sin().sum(), [states, *parameters])
+        found.append([logits.detach(), *slopes])
+    torch.testing.assert_close(found[0], found[1])
 
 
 @architecture

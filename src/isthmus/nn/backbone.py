@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.dropout import use_quick_dropout
-from isthmus.nn.fused import has_kernels
+from isthmus.nn.fused import bias_gelu, drop_add_norm, has_kernels
 from isthmus.nn.packing import Asking, Full, Packing
 from isthmus.nn.post_norm import PostNormStack
 from isthmus.nn.prediction import Prediction
@@ -40,6 +41,16 @@ _HEADS: dict[str, tuple[str, ...]] = {
     "mpnet": ("lm_head",),
     "electra": ("generator_predictions", "generator_lm_head"),
     "modernbert": ("head", "decoder"),
+}
+# In some of them: where a matrix and, behind GELU, a norm are, before the vocabulary.
+_LM_HEAD = "lm_head.dense", "lm_head.layer_norm"
+_TRANSFORMS: dict[str, tuple[str, str]] = {
+    "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+    "camembert": _LM_HEAD,
+    "distilbert": ("vocab_transform", "vocab_layer_norm"),
+    "electra": ("generator_predictions.dense", "generator_predictions.LayerNorm"),
+    "roberta": _LM_HEAD,
+    "xlm-roberta": _LM_HEAD,
 }
 
 
@@ -380,6 +391,8 @@ class Backbone(nn.Module):
         """What the head says of any hidden states [..., width], not multiplied out yet."""
         assert self.head_modules is not None, "loaded without a head"
         vocabulary = self.model.get_output_embeddings()
+        if self._fused() is not None:
+            return Prediction(self._transformed(states), vocabulary.weight, vocabulary.bias)
         _VocabularyLayer.aside.now = True
         try:
             for module in self.head_modules:
@@ -387,6 +400,12 @@ class Backbone(nn.Module):
         finally:
             _VocabularyLayer.aside.now = False
         return Prediction(states, vocabulary.weight, vocabulary.bias)
+
+    def _transformed(self, states: Tensor) -> Tensor:
+        """The states before the vocabulary, by kernels of our own and rounded as it takes them."""
+        dense, norm = map(self.model.get_submodule, _TRANSFORMS[self.config.model_type])
+        active = bias_gelu(functional.linear(states, dense.weight), dense.bias)
+        return drop_add_norm(active, None, None, norm, 0.0)[0]
 
     @property
     def vocabulary_bias(self) -> Tensor | None:

@@ -30,26 +30,31 @@ def has_kernels(states: Tensor) -> bool:
 
 def drop_add_norm(
     states: Tensor,
-    bias: Tensor,
-    residual: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     norm: nn.LayerNorm,
     rate: float,
     dtype: torch.dtype | None = None,
+    around: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """norm(residual + dropped(states + bias)), twice, for two who use it.
 
     One of them adds its gradient to the other's, which costs a pass over both unless they come back
-    apart. `dtype` is that of the result; by default, the states'.
+    apart. `dtype` is that of the result; by default, the states'. Where the second goes `around`
+    the norm, it is what was normed, in the type of the states.
     """
     if has_kernels(states) and states.shape[-1] <= _WIDEST:
         kind = states.dtype if dtype is None else dtype
         train = torch.is_grad_enabled()
-        arguments = states, bias, residual, norm.weight, norm.bias, norm.eps, rate, kind, train
-        pair: tuple[Tensor, Tensor] = _DropAddNorm.apply(*arguments)  # type: ignore[no-untyped-call]
+        scale, shift = norm.weight, norm.bias
+        given = states, bias, residual, scale, shift, norm.eps, rate, kind, train, around
+        pair: tuple[Tensor, Tensor] = _DropAddNorm.apply(*given)  # type: ignore[no-untyped-call]
         return pair
-    normed = _normed(residual + drop(states + bias.to(states.dtype), rate), norm)
+    summed = drop(states if bias is None else states + bias.to(states.dtype), rate)
+    summed = summed if residual is None else residual + summed
+    normed = _normed(summed, norm)
     normed = normed if dtype is None else normed.to(dtype)
-    return normed, normed
+    return normed, summed if around else normed
 
 
 def bias_gelu(states: Tensor, bias: Tensor) -> Tensor:
@@ -75,27 +80,33 @@ class _DropAddNorm(torch.autograd.Function):
     def forward(
         context: Any,
         states: Tensor,
-        bias: Tensor,
-        residual: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
         weight: Tensor,
         offset: Tensor,
         epsilon: float,
         rate: float,
         dtype: torch.dtype,
         train: bool,
+        around: bool,
     ) -> tuple[Tensor, Tensor]:
         from isthmus.nn.fused_kernels import Draw, norm_forward
 
         draw = Draw.next(rate, states.device)
+        beside = None if residual is None else _rows(residual)
         normed, summed, moments = norm_forward(
-            _rows(states), bias, _rows(residual), weight, offset, epsilon, draw, dtype, train
+            _rows(states), bias, beside, weight, offset, epsilon, draw, dtype, train or around
         )
         context.save_for_backward(summed, moments, weight)
-        context.draw = draw
-        context.types = residual.dtype, bias.dtype
-        context.set_materialize_grads(False)
+        context.draw, context.around = draw, around
+        context.types = [None if each is None else each.dtype for each in (residual, bias)]
+        # Where one is missing, the other takes its place, unless they are not the same.
+        context.set_materialize_grads(around)
         normed = normed.view(states.shape)
-        return normed, normed.detach()
+        if not around:
+            return normed, normed.detach()
+        assert summed is not None
+        return normed, summed.view(states.shape).detach()
 
     @staticmethod
     def backward(context: Any, *above: Tensor | None) -> Any:
@@ -104,20 +115,22 @@ class _DropAddNorm(torch.autograd.Function):
         summed, moments, weight = context.saved_tensors
         given = [each for each in above if each is not None]
         if not given:
-            return (None,) * 9
+            return (None,) * 10
         first, *others = (_rows(each) for each in given)
         beside = others[0] if others else None
         residual_type, bias_type = context.types
+        kept = summed, moments, weight, context.draw
         for_states, for_residual, (for_weight, for_offset, for_bias) = norm_backward(
-            first, beside, summed, moments, weight, context.draw, residual_type
+            first, beside, *kept, residual_type or summed.dtype, context.around
         )
         shape = given[0].shape
         return (
             for_states.view(shape),
-            for_bias.to(bias_type),
-            for_residual.view(shape),
+            None if bias_type is None else for_bias.to(bias_type),
+            None if residual_type is None else for_residual.view(shape),
             for_weight.to(weight.dtype),
             for_offset.to(weight.dtype),
+            None,
             None,
             None,
             None,

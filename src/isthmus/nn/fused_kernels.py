@@ -7,6 +7,7 @@ drawn a second time on the way back, four decisions from one draw. docs/decision
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ class Tuning(NamedTuple):
     # Programs beyond would begin when the first ones are through, with as long a way to go.
     norm_warps: int = 8
     gelu_programs: int = 6
+    join_programs: int = 6
     stages: int = 2  # groups of rows that a backward kernel has on their way, its own included
     columns: int = 256  # of GELU's tiles
     rows: int = 8  # likewise
@@ -58,8 +60,8 @@ class Draw(NamedTuple):
 
 def norm_forward(
     states: Tensor,
-    bias: Tensor,
-    residual: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     weight: Tensor,
     offset: Tensor,
     epsilon: float,
@@ -69,12 +71,13 @@ def norm_forward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """norm(residual + dropped(states + bias)) of rows [rows, width], in `dtype`.
 
-    Then, for the way back if there is one, what was normed, in the type of the states, and of every
-    row its mean and 1 / deviation.
+    Then, for the way back if there is one, what was normed, in the type of the states (themselves,
+    where nothing is added), and of every row its mean and 1 / deviation.
     """
     rows, width = states.shape
     normed = torch.empty_like(states, dtype=dtype)
-    summed = torch.empty_like(states) if back else None
+    changed = bias is not None or residual is not None or draw.dropped > 0
+    summed = torch.empty_like(states) if back and changed else None
     moments = torch.empty(rows, 2, dtype=torch.float32, device=states.device) if back else None
     tile = triton.next_power_of_2(width)
     with _on(states):
@@ -85,7 +88,7 @@ def norm_forward(
             tile=tile,
             num_warps=_warps(tile),
         )  # fmt: skip
-    return normed, summed, moments
+    return normed, summed if changed or not back else states, moments
 
 
 def norm_backward(
@@ -96,10 +99,12 @@ def norm_backward(
     weight: Tensor,
     draw: Draw,
     dtype: torch.dtype,
+    around: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the states, of the residual in `dtype`, and of weight, offset and bias.
 
-    `above` and `beside`: what comes back for the result, from two who used it.
+    `above` and `beside`: what comes back for the result, from two who used it; or, where it goes
+    `around` the norm, `beside` is for what was normed.
     """
     rows, width = summed.shape
     for_residual = torch.empty_like(summed, dtype=dtype)
@@ -116,6 +121,7 @@ def norm_backward(
             rows, width, draw.seed, draw.dropped,
             drops=draw.dropped > 0,
             same=same,
+            around=around,
             tile=tile,
             stages=TUNING.stages,
             num_warps=_warps(tile),
@@ -150,6 +156,35 @@ def gelu_backward(above: Tensor, states: Tensor, bias: Tensor) -> tuple[Tensor, 
             row_tile=TUNING.rows, column_tile=TUNING.columns, stages=TUNING.stages, num_warps=4,
         )  # fmt: skip
     return gradient, sums.sum(0)
+
+
+def join(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Two or three of [batch, heads, rows, width] side by side, and the sums of their columns.
+
+    [batch * rows, parts * heads * width], and in float32 [parts * heads * width].
+    """
+    if any(part.stride() != parts[0].stride() or part.stride(3) != 1 for part in parts):
+        parts = [part.contiguous() for part in parts]
+    first, second = parts[:2]
+    third = parts[2] if len(parts) == 3 else None
+    batch, heads, length, size = first.shape
+    rows, width, count = batch * length, heads * size, len(parts)
+    joined = first.new_empty(rows, count * width)
+    tiles = triton.cdiv(width, TUNING.columns)
+    programs = max(TUNING.join_programs * _multiprocessors(first.device) // tiles, 1)
+    programs = max(min(triton.cdiv(rows, TUNING.rows), programs), 1)
+    sums = torch.empty(programs, count * width, dtype=torch.float32, device=first.device)
+    with _on(first):
+        _join[programs, tiles](
+            first, second, third, joined, sums, rows, length, width, *first.stride()[:3],
+            size=size,
+            count=count,
+            row_tile=TUNING.rows,
+            column_tile=TUNING.columns,
+            stages=TUNING.stages,
+            num_warps=4,
+        )  # fmt: skip
+    return joined, sums.sum(0)
 
 
 def _on(states: Tensor) -> torch.cuda.device:
@@ -216,20 +251,23 @@ def _norm_forward(
         number = tl.load(seed)  # first: it takes as long to come as all else
     column = tl.arange(0, tile)
     within = column < width
-    added = tl.load(bias + column, mask=within, other=0.0).to(tl.float32)
     scale = tl.load(weight + column, mask=within, other=0.0).to(tl.float32)
     shift = tl.load(offset + column, mask=within, other=0.0).to(tl.float32)
     row = group * _ROWS + tl.arange(0, _ROWS)
     known = (row < rows)[:, None] & within[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
     value = tl.load(states + at, mask=known, other=0.0).to(tl.float32)
-    beside = tl.load(residual + at, mask=known, other=0.0).to(tl.float32)
-    value += added[None, :]
+    if residual is not None:
+        beside = tl.load(residual + at, mask=known, other=0.0).to(tl.float32)
+    if bias is not None:
+        value += tl.load(bias + column, mask=within, other=0.0).to(tl.float32)[None, :]
     if drops:
         kept = _kept(number, group, column, scale, dropped)
         value = tl.where(kept, value * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
+    if residual is not None:
+        value += beside
     # What is kept for the way back is what is normed.
-    rounded = (value + beside).to(states.dtype.element_ty)
+    rounded = value.to(states.dtype.element_ty)
     if summed is not None:
         tl.store(summed + at, rounded, mask=known)
     value = rounded.to(tl.float32)
@@ -259,6 +297,7 @@ def _norm_backward(
     dropped: tl.tensor,
     drops: tl.constexpr,
     same: tl.constexpr,
+    around: tl.constexpr,
     tile: tl.constexpr,
     stages: tl.constexpr,
 ) -> None:
@@ -277,7 +316,7 @@ def _norm_backward(
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         value = tl.load(summed + at, mask=known, other=0.0).to(tl.float32)
         slope = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
-        if beside is not None:
+        if beside is not None and not around:
             slope += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         mean = tl.load(moments + row * 2, mask=row < rows, other=0.0)
         inverse = tl.load(moments + row * 2 + 1, mask=row < rows, other=0.0)
@@ -289,6 +328,8 @@ def _norm_backward(
         along = tl.sum(slope * unit, 1) / width
         level = tl.sum(slope, 1) / width
         gradient = (slope - unit * along[:, None] - level[:, None]) * inverse[:, None]
+        if beside is not None and around:
+            gradient += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
         if drops:
             kept = _kept(number, group, column, scale, dropped)
@@ -371,3 +412,53 @@ def _gelu_backward(
         total += slope
     target = sums + tl.program_id(0) * width + column
     tl.store(target, tl.sum(total, 0), mask=column < width)
+
+
+@triton.jit(do_not_specialize=["rows", "length"])  # type: ignore[untyped-decorator]
+def _join(
+    first: tl.tensor,
+    second: tl.tensor,
+    third: tl.tensor,
+    joined: tl.tensor,
+    sums: tl.tensor,
+    rows: tl.tensor,
+    length: tl.tensor,
+    width: tl.tensor,
+    per_text: tl.tensor,
+    per_head: tl.tensor,
+    per_row: tl.tensor,
+    size: tl.constexpr,
+    count: tl.constexpr,
+    row_tile: tl.constexpr,
+    column_tile: tl.constexpr,
+    stages: tl.constexpr,
+) -> None:
+    column = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
+    within = column < width
+    beside = (column // size).to(tl.int64) * per_head + column % size
+    one = tl.zeros([row_tile, column_tile], tl.float32)
+    two = tl.zeros([row_tile, column_tile], tl.float32)
+    three = tl.zeros([row_tile, column_tile], tl.float32)
+    begin, step = tl.program_id(0) * row_tile, tl.num_programs(0) * row_tile
+    for start in tl.range(begin, rows, step, num_stages=stages):
+        row = start + tl.arange(0, row_tile)
+        known = (row < rows)[:, None] & within[None, :]
+        text = row // length
+        down = text.to(tl.int64) * per_text + (row - text * length).to(tl.int64) * per_row
+        at = down[:, None] + beside[None, :]
+        to = joined + (row.to(tl.int64) * count)[:, None] * width + column[None, :]
+        found = tl.load(first + at, mask=known, other=0.0)
+        tl.store(to, found, mask=known)
+        one += found.to(tl.float32)
+        found = tl.load(second + at, mask=known, other=0.0)
+        tl.store(to + width, found, mask=known)
+        two += found.to(tl.float32)
+        if third is not None:
+            found = tl.load(third + at, mask=known, other=0.0)
+            tl.store(to + 2 * width, found, mask=known)
+            three += found.to(tl.float32)
+    target = sums + tl.program_id(0) * count * width + column
+    tl.store(target, tl.sum(one, 0), mask=within)
+    tl.store(target + width, tl.sum(two, 0), mask=within)
+    if third is not None:
+        tl.store(target + 2 * width, tl.sum(three, 0), mask=within)

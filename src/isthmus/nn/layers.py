@@ -18,7 +18,6 @@ from isthmus.nn.post_norm import (
     Rates,
     Visible,
     attend,
-    last_type,
     post_norm_layers,
 )
 
@@ -61,9 +60,17 @@ class Layer(nn.Module):
             content: What answers [batch, keys, width]; the states themselves by default.
 
         """
-        if self._fuses and has_kernels(states):
+        if self._fuses and self.norm == "post" and has_kernels(states):
             return self._fused(states, visible, content)
         return self.plain(states, visible, content)
+
+    def normed(self, states: Tensor, visible: Visible, norm: nn.LayerNorm) -> Tensor:
+        """norm(the states after this layer): of one that norms first, our kernels do both."""
+        if self._fuses and self.norm == "pre" and has_kernels(states):
+            modules, rates = self._weights()
+            return modules.run_pre(states, visible, self.shape.heads, rates, norm)
+        result: Tensor = norm(self(states, visible))
+        return result
 
     def plain(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
         """The same without kernels of our own."""
@@ -78,19 +85,18 @@ class Layer(nn.Module):
 
     @property
     def _fuses(self) -> bool:
-        return self.use_kernels and self.norm == "post" and self.shape.activation == "gelu"
+        return self.use_kernels and self.shape.activation == "gelu"
 
     def of_some(self, states: Tensor, packing: Packing, asking: Asking) -> Tensor:
         """The states of some tokens of a batch [1, places, width], by kernels of our own."""
         assert self._fuses
+        assert self.norm == "post"
         modules, rates = self._weights()
-        heads, dtype = self.shape.heads, last_type(states)
-        return modules.run_for_some(states, packing, asking, heads, rates, dtype)
+        return modules.run_for_some(states, packing, asking, self.shape.heads, rates, None)
 
     def _fused(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
         modules, rates = self._weights()
-        heads, dtype = self.shape.heads, last_type(states)
-        return modules.run(states, states, visible, heads, rates, content, dtype)[0]
+        return modules.run(states, states, visible, self.shape.heads, rates, content)[0]
 
     def _weights(self) -> tuple[PostNorm, Rates]:
         shape = self.shape

@@ -17,6 +17,7 @@ from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.fused import bias_gelu, drop_add_norm
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.packing import Asking, Full, Packing
+from isthmus.nn.projection import project, rounded
 
 # What a row sees: the columns where it says True, those of its own text, or all.
 Visible = Tensor | Packing | Full
@@ -95,17 +96,29 @@ class PostNorm(NamedTuple):
 
         """
         if kept is states:
-            states = kept = _rounded(states)
+            # Once for the product and for the residual, which is of no other type.
+            states = kept = rounded(states)
         answer = attend(self._asked(states, content, heads), visible, rates.weights, asking)
         answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
         states, kept = drop_add_norm(
             answer, self.output.bias, kept, self.attention_norm, rates.attended
         )
-        active = bias_gelu(functional.linear(states, self.expand.weight), self.expand.bias)
-        fed = functional.linear(active, self.contract.weight)
         return drop_add_norm(
-            fed, self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
+            self._fed(states), self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
         )
+
+    def run_pre(
+        self, states: Tensor, visible: Visible, heads: int, rates: Rates, norm: nn.LayerNorm
+    ) -> Tensor:
+        """The normed states after a layer that norms first and adds to what was not normed."""
+        first, second = self.attention_norm, self.feed_forward_norm
+        states, kept = drop_add_norm(rounded(states), None, None, first, 0.0, around=True)
+        answer = attend(self._asked(states, None, heads), visible, rates.weights)
+        answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
+        states, kept = drop_add_norm(
+            answer, self.output.bias, kept, second, rates.attended, around=True
+        )
+        return drop_add_norm(self._fed(states), self.contract.bias, kept, norm, rates.fed)[0]
 
     def run_for_some(
         self,
@@ -121,16 +134,20 @@ class PostNorm(NamedTuple):
         Keys and values are of all tokens of the batch, [1, tokens, width] or without padding; what
         asks, is added and goes on is of these alone.
         """
-        content = _rounded(states).flatten(0, 1)[None]
+        content = rounded(states).flatten(0, 1)[None]
         chosen = content.index_select(1, packing.stream(asking.places.clamp(min=0)))
         return self.run(chosen, chosen, packing, heads, rates, content, dtype, asking)[0]
 
+    def _fed(self, states: Tensor) -> Tensor:
+        active = bias_gelu(functional.linear(states, self.expand.weight), self.expand.bias)
+        return functional.linear(active, self.contract.weight)
+
     def _asked(self, states: Tensor, content: Tensor | None, heads: int) -> Triple:
         if content is None:
-            queries, keys, values = _project(states, (self.query, self.key, self.value), heads)
+            queries, keys, values = project(states, (self.query, self.key, self.value), heads)
         else:
-            [queries] = _project(states, (self.query,), heads)
-            keys, values = _project(content, (self.key, self.value), heads)
+            [queries] = project(states, (self.query,), heads)
+            keys, values = project(content, (self.key, self.value), heads)
         return queries, keys, values
 
 
@@ -198,14 +215,6 @@ def last_type(states: Tensor) -> torch.dtype | None:
     return torch.float32 if torch.is_autocast_enabled(states.device.type) else None
 
 
-def _rounded(states: Tensor) -> Tensor:
-    """As products take them: once for those and for the residual, which is of no other type."""
-    device = states.device.type
-    if not torch.is_autocast_enabled(device):
-        return states
-    return states.to(torch.get_autocast_dtype(device))
-
-
 def post_norm_layers(encoder: nn.Module, kind: str) -> list[PostNorm]:
     """The layers of an encoder of a known kind."""
     place, names = POST_NORM[kind]
@@ -220,17 +229,3 @@ def attend(asked: Triple, visible: Visible, rate: float, asking: Asking | None =
     if isinstance(visible, Full):
         return scaled_dot_product_attention(*asked, dropout_p=rate, is_causal=visible.causal)
     return scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)
-
-
-def _project(states: Tensor, parts: tuple[nn.Linear, ...], heads: int) -> tuple[Tensor, ...]:
-    """The states through several matrices in one product, each [batch, heads, rows, width]."""
-    if len(parts) == 1:
-        [part] = parts
-        projected = functional.linear(states, part.weight, part.bias)
-        return (projected.view(*states.shape[:2], heads, -1).transpose(1, 2),)
-    weight = torch.cat([part.weight for part in parts])
-    bias = torch.cat([part.bias for part in parts])
-    projected = functional.linear(states, weight, bias)
-    # Taken apart as they lie in memory: gradients are put together in one pass.
-    split = projected.view(*states.shape[:2], len(parts), heads, -1).unbind(2)
-    return tuple(part.transpose(1, 2) for part in split)

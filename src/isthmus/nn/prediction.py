@@ -146,10 +146,15 @@ class _CrossEntropy(torch.autograd.Function):
             None if for_bias is None else for_bias[: context.rows],
         )
         scaled = (
-            None if gradient is None else (gradient * above[0]).to(dtype)
+            None if gradient is None else _scaled(gradient, above[0], dtype)
             for gradient, dtype in zip(gradients, context.types, strict=True)
         )
         return (*scaled, None, None, None)
+
+
+def _scaled(gradient: Tensor, above: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rounded as it is written, where it is rounded."""
+    return torch.mul(gradient, above, out=gradient.new_empty(gradient.shape, dtype=dtype))
 
 
 def _find_slopes(

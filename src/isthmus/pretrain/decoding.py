@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
+import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.fused import drop_add_norm, has_kernels
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer, copy_layer
 from isthmus.nn.packing import Asking, Full, Packing, visible_within
 from isthmus.nn.post_norm import Visible
 from isthmus.nn.prediction import Prediction
+from isthmus.nn.projection import rounded
 from isthmus.pretrain.masking import asking
 from isthmus.training.task import Batch
 
@@ -62,7 +66,11 @@ def labelled_within_texts(stack: Stack, states: Tensor, step: Batch, backbone: B
 
 
 def within_texts(
-    layers: nn.Module, states: Tensor, step: Batch, backbone: Backbone, causal: bool = False
+    layers: Callable[[Tensor, Visible], Tensor],
+    states: Tensor,
+    step: Batch,
+    backbone: Backbone,
+    causal: bool = False,
 ) -> Tensor:
     """The states [rows, length, width] after layers in which each text sees itself.
 
@@ -71,13 +79,11 @@ def within_texts(
     """
     packing = backbone.packing(step["attention_mask"], step.get("tokens"))
     if packing is not None and packing.whole:
-        whole: Tensor = layers(states, Full(causal))  # torch chooses among its kernels
-        return whole
+        return layers(states, Full(causal))  # torch chooses among its kernels
     if packing is not None:
         packed = layers(packing.pack(states), packing._replace(causal=causal))
         return packing.unpack(packed)
-    decoded: Tensor = layers(states, visible_within(step["attention_mask"], causal))
-    return decoded
+    return layers(states, visible_within(step["attention_mask"], causal))
 
 
 def _copied(backbone: Backbone, settings: StackSettings) -> list[int]:
@@ -114,7 +120,12 @@ class Head(nn.Module):
 
     def forward(self, states: Tensor, backbone: Backbone) -> Prediction:
         """What it says of the vocabulary."""
-        return Prediction(self.norm(self.dense(states)), backbone.word_embeddings, self.bias)
+        if backbone.use_kernels and has_kernels(states):
+            projected = functional.linear(states, self.dense.weight)
+            features, _ = drop_add_norm(projected, self.dense.bias, None, self.norm, 0.0)
+        else:
+            features = self.norm(self.dense(states))
+        return Prediction(features, backbone.word_embeddings, self.bias)
 
 
 def own_positions(backbone: Backbone) -> nn.Embedding | None:
@@ -147,4 +158,9 @@ def embed_behind(
     embedded = backbone.embed(ids)
     if own is not None:
         embedded = embedded + position_rows(ids, backbone, own)
+    if backbone.use_kernels and has_kernels(embedded):
+        own_copy = rounded(embedded)  # as our layers would
+        if own_copy is not embedded:
+            own_copy[:, 0] = vectors  # the others stay where they are
+            return own_copy
     return torch.cat([vectors[:, None].to(embedded.dtype), embedded[:, 1:]], 1)

@@ -81,6 +81,50 @@ def test_norm(way: str, dtype: torch.dtype, rows: int, width: int) -> None:
         assert off < loose / 2, (name, off)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("added", ["nothing", "bias", "residual", "both"])
+@pytest.mark.parametrize("around", [False, True])
+def test_norm_of_less(way: str, dtype: torch.dtype, added: str, around: bool) -> None:
+    """Without a bias or a residual, and with what was normed as a second result."""
+    states, residual = (numbers(3, ROWS, WIDTH, seed=seed, dtype=dtype) for seed in (1, 2))
+    norm, bias = a_norm(), numbers(WIDTH, seed=3)
+    given = [states, norm.weight, norm.bias]
+    given += [bias] * (added in ("bias", "both")) + [residual] * (added in ("residual", "both"))
+    exact = [each.detach().double().cpu().requires_grad_() for each in given]
+    summed = sum(exact[3:], exact[0])
+    wanted = functional.layer_norm(summed, (WIDTH,), exact[1], exact[2], norm.eps)
+    one, two = (numbers(3, ROWS, WIDTH, seed=seed) for seed in (4, 5))
+    weighed = wanted * one.double().cpu() + (summed if around else wanted) * two.double().cpu()
+    normed, second = drop_add_norm(
+        states,
+        bias if added in ("bias", "both") else None,
+        residual if added in ("residual", "both") else None,
+        norm,
+        0.0,
+        around=around,
+    )
+    loose = {torch.float32: 2e-5, torch.bfloat16: 4e-2}[dtype]
+    torch.testing.assert_close(normed.double().cpu(), wanted, atol=loose, rtol=loose)
+    if around:
+        assert second.dtype == dtype
+        torch.testing.assert_close(second.double().cpu(), summed, atol=loose, rtol=loose)
+    found = gradients((normed * one + second * two).sum(), *given)
+    for ours, theirs in zip(found, torch.autograd.grad(weighed.sum(), exact), strict=True):
+        assert (ours - theirs).norm() < loose / 2 * theirs.norm()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_of_a_norm_and_what_goes_around_it(way: str, which: int) -> None:
+    states, residual = (numbers(ROWS, WIDTH, seed=seed) for seed in (1, 2))
+    bias, norm, slopes = numbers(WIDTH, seed=3), a_norm(), numbers(ROWS, WIDTH, seed=4)
+    found = drop_add_norm(states, bias, residual, norm, 0.0, around=True)[which]
+    summed = states + bias + residual
+    wanted = norm(summed) if which == 0 else summed
+    given = states, bias, residual
+    ours, theirs = (gradients((each * slopes).sum(), *given) for each in (found, wanted))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_one_user(way: str) -> None:
     """Only one of the two results is used."""
     states, residual = (numbers(ROWS, WIDTH, seed=seed) for seed in (1, 2))

@@ -14,7 +14,14 @@ from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn import packing
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Full, Packing
-from isthmus.pretrain.decoding import Stack, StackSettings, own_positions, within_texts
+from isthmus.pretrain.decoding import (
+    Head,
+    Stack,
+    StackSettings,
+    embed_behind,
+    own_positions,
+    within_texts,
+)
 from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
 from isthmus.pretrain.step import PARTS_FILE, PretrainTask
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -37,6 +44,46 @@ def backbone() -> Backbone:
         initializer_range=0.4,
     )
     return Backbone(BertForMaskedLM(config)).eval()
+
+
+def test_the_form_of_a_head_that_kernels_compute(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = Head(backbone).double()
+    for parameter in head.parameters():
+        parameter.data += torch.randn_like(parameter)
+    states = torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
+    given = [states, *head.dense.parameters(), *head.norm.parameters()]
+    found = []
+    for kernels in (True, False):
+        monkeypatch.setattr(
+            "isthmus.pretrain.decoding.has_kernels", lambda states, use=kernels: use
+        )
+        features = head(states, backbone).features
+        found.append([features, *torch.autograd.grad(features.sin().sum(), given)])
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_the_bottleneck_is_put_into_a_copy_that_is_made_anyway(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under autocast, before layers of our own: the same, rounded, and the same gradients."""
+    vectors = torch.randn(2, 8, requires_grad=True)
+    given = [vectors, backbone.word_embeddings]
+    weights = torch.randn(2, 6, 8)
+    found = []
+    for kernels in (True, False):
+        monkeypatch.setattr(
+            "isthmus.pretrain.decoding.has_kernels", lambda states, use=kernels: use
+        )
+        with torch.autocast("cpu", torch.bfloat16):
+            states = embed_behind(vectors, IDS, backbone, None)
+        assert states.dtype == (torch.bfloat16 if kernels else torch.float32)
+        gradients = torch.autograd.grad((states * weights).sum(), given)
+        found.append([states.detach().float(), *gradients])
+        assert states[:, 0].tolist() == vectors.to(states.dtype).tolist()
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).norm() < 1e-2 * theirs.norm()
 
 
 def task(

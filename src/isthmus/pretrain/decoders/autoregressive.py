@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -65,13 +67,11 @@ class Autoregressive(Decoder):
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
         states = embed_behind(vectors, step["input_ids"], backbone, self.positions)
+        layer = partial(self.layer.normed, norm=self.norm)
         if self.settings.window is None:
-            decoded = within_texts(self.layer, states, step, backbone, causal=True)
-        else:
-            visible = window(states.shape[1], self.settings.window, states.device)
-            decoded = self.layer(states, visible & step["attention_mask"].bool()[:, None, None, :])
-        normed: Tensor = self.norm(decoded)
-        return normed
+            return within_texts(layer, states, step, backbone, causal=True)
+        visible = window(states.shape[1], self.settings.window, states.device)
+        return layer(states, visible & step["attention_mask"].bool()[:, None, None, :])
 
 
 def window(length: int, size: int, device: torch.device) -> Tensor:
