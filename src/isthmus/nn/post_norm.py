@@ -16,10 +16,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.fused import bias_gelu, drop_add_norm
 from isthmus.nn.layer_shape import LayerShape
-from isthmus.nn.packing import Asking, Full, Packing
+from isthmus.nn.packing import Asking, Full, Masked, Packing
+from isthmus.nn.short_attention import attend_shortly, attends_shortly
 
-# What a row sees: the columns where it says True, those of its own text, or all.
-Visible = Tensor | Packing | Full
+# What a row sees: the columns where it says True, those of its own text, some of them, or all.
+Visible = Tensor | Packing | Masked | Full
 
 # Where an architecture keeps its layers, and in each layer the modules of a `PostNorm`, in order.
 # Not here: MPNet adds a bias by relative position, ModernBERT norms first, gates and rotates.
@@ -96,8 +97,8 @@ class PostNorm(NamedTuple):
         """
         if kept is states:
             states = kept = _rounded(states)
-        answer = attend(self._asked(states, content, heads), visible, rates.weights, asking)
-        answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
+        answer = self._attend(states, content, visible, heads, rates.weights, asking)
+        answer = functional.linear(answer, self.output.weight)
         states, kept = drop_add_norm(
             answer, self.output.bias, kept, self.attention_norm, rates.attended
         )
@@ -125,13 +126,34 @@ class PostNorm(NamedTuple):
         chosen = content.index_select(1, packing.stream(asking.places.clamp(min=0)))
         return self.run(chosen, chosen, packing, heads, rates, content, dtype, asking)[0]
 
-    def _asked(self, states: Tensor, content: Tensor | None, heads: int) -> Triple:
+    def _attend(
+        self,
+        states: Tensor,
+        content: Tensor | None,
+        visible: Visible,
+        heads: int,
+        rate: float,
+        asking: Asking | None,
+    ) -> Tensor:
+        """What the rows that ask are answered, [batch, queries, width]."""
+        given: list[tuple[Tensor, list[nn.Linear]]]
         if content is None:
-            queries, keys, values = _project(states, (self.query, self.key, self.value), heads)
+            given = [(states, [self.query, self.key, self.value])]
         else:
-            [queries] = _project(states, (self.query,), heads)
-            keys, values = _project(content, (self.key, self.value), heads)
-        return queries, keys, values
+            given = [(states, [self.query]), (content, [self.key, self.value])]
+        width = self.query.out_features // heads
+        if isinstance(visible, Packing | Masked) and attends_shortly(states, visible, width):
+            biases = tuple(_joined([part.bias for part in parts]) for _, parts in given)
+            projected = tuple(
+                _project(each, parts, heads, bias.detach()).squeeze(0)
+                for (each, parts), bias in zip(given, biases, strict=True)
+            )
+            return attend_shortly(projected, biases, visible, rate, asking).flatten(1)[None]
+        queries, keys, values = (
+            part for each, parts in given for part in _project_apart(each, parts, heads)
+        )
+        answer = attend((queries, keys, values), visible, rate, asking)
+        return answer.transpose(1, 2).flatten(2)
 
 
 class PostNormStack(NamedTuple):
@@ -217,20 +239,31 @@ def attend(asked: Triple, visible: Visible, rate: float, asking: Asking | None =
     """What the rows that ask are answered, [batch, heads, queries, width]."""
     if isinstance(visible, Packing):
         return packed_attention(asked, visible, rate, asking=asking)
+    if isinstance(visible, Masked):
+        packing, seen = visible
+        queries, keys, values = (
+            packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in asked
+        )
+        answers = attend((queries, keys, values), seen[:, None], rate)
+        return packing.pack(answers.transpose(1, 2)).transpose(1, 2)
     if isinstance(visible, Full):
         return scaled_dot_product_attention(*asked, dropout_p=rate, is_causal=visible.causal)
     return scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)
 
 
-def _project(states: Tensor, parts: tuple[nn.Linear, ...], heads: int) -> tuple[Tensor, ...]:
-    """The states through several matrices in one product, each [batch, heads, rows, width]."""
-    if len(parts) == 1:
-        [part] = parts
-        projected = functional.linear(states, part.weight, part.bias)
-        return (projected.view(*states.shape[:2], heads, -1).transpose(1, 2),)
-    weight = torch.cat([part.weight for part in parts])
-    bias = torch.cat([part.bias for part in parts])
-    projected = functional.linear(states, weight, bias)
+def _project(states: Tensor, parts: list[nn.Linear], heads: int, bias: Tensor) -> Tensor:
+    """The states through several matrices in one product, [batch, rows, parts, heads, width]."""
+    projected = functional.linear(states, _joined([part.weight for part in parts]), bias)
+    return projected.view(*states.shape[:2], len(parts), heads, -1)
+
+
+def _project_apart(states: Tensor, parts: list[nn.Linear], heads: int) -> list[Tensor]:
+    """The same, each part [batch, heads, rows, width]."""
+    projected = _project(states, parts, heads, _joined([part.bias for part in parts]))
     # Taken apart as they lie in memory: gradients are put together in one pass.
-    split = projected.view(*states.shape[:2], len(parts), heads, -1).unbind(2)
-    return tuple(part.transpose(1, 2) for part in split)
+    split = projected.unbind(2) if len(parts) > 1 else [projected.squeeze(2)]
+    return [part.transpose(1, 2) for part in split]
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
