@@ -23,6 +23,7 @@ _ROUNDS = tl.constexpr(7)  # of Philox; fewer are told from chance (Salmon et al
 _PLANES = tl.constexpr(16)  # random words that decide for 32 weights: bits of the rate
 _STEPS = 1 << _PLANES.value
 _ROWS_DRAWN = 256  # by a program
+_MOST_ROWS = 256  # of any tile
 _ANY = 1 << 30  # keys that no text has
 
 
@@ -33,6 +34,8 @@ class Tile(NamedTuple):
     keys: int
     warps: int
     stages: int
+    # Of a thread, at most, where they are enough: heads of 64 and less that see all of their text.
+    registers: int | None = None
 
 
 class Tuning(NamedTuple):
@@ -41,10 +44,10 @@ class Tuning(NamedTuple):
     Registers and shared memory of each: docs/decisions/own-layers.md.
     """
 
-    forward: Tile = Tile(64, 64, 4, 2)
+    forward: Tile = Tile(64, 64, 4, 2, 128)
     short: Tile = Tile(32, 64, 4, 2)
     middle: Tile = Tile(32, 128, 8, 2)
-    long: Tile = Tile(64, 64, 4, 2)
+    long: Tile = Tile(32, 64, 4, 2)
     long_queries: Tile = Tile(64, 64, 4, 2)
 
 
@@ -87,7 +90,7 @@ def draw_kept(seed: Tensor, rate: float, rows: int, heads: int, longest: int) ->
     if kept == _STEPS:
         return Kept()
     words = words_of(longest)
-    bits = torch.empty(heads, words, rows, dtype=torch.int32, device=seed.device)
+    bits = _room(heads, words, rows, seed.device)
     if rows:
         with _on(seed):
             _draw[triton.cdiv(rows, _ROWS_DRAWN), heads * words](
@@ -100,7 +103,7 @@ def pack_bits(visible: Tensor) -> Tensor:
     """Booleans [texts, rows, columns] of any strides, as bits [texts, words, rows]."""
     texts, rows, columns = visible.shape
     words = words_of(columns)
-    bits = torch.empty(texts, words, rows, dtype=torch.int32, device=visible.device)
+    bits = _room(texts, words, rows, visible.device)
     if bits.numel():
         bytes_ = visible.view(torch.uint8)
         with _on(visible):
@@ -147,7 +150,8 @@ def backward(
 ) -> Tensor:
     """Writes the gradients of queries, keys and values into the targets.
 
-    Returns the sum of each over all rows, [3, heads, width] in float32.
+    Returns the sum of each over all rows, [3, heads, width] in float32. That of keys is 0: what
+    is added to all of them alike moves all logits of a row alike, and no weight.
     """
     rows, heads, width = queries.shape
     short, middle = TUNING.short.keys, TUNING.middle.keys
@@ -182,6 +186,13 @@ def backward(
     return sums.sum(0)
 
 
+def _room(outer: int, words: int, rows: int, device: torch.device) -> Tensor:
+    """For bits, and behind the last row for those of a tile's rows that are not there."""
+    count = outer * words * rows
+    room = torch.empty(count + _MOST_ROWS, dtype=torch.int32, device=device)
+    return room[:count].view(outer, words, rows)
+
+
 def _on(states: Tensor) -> torch.cuda.device:
     return torch.cuda.device(states.get_device())
 
@@ -202,15 +213,18 @@ def _strides(*parts: Tensor) -> tuple[int, ...]:
     return tuple(part.stride(dimension) for part in parts for dimension in (0, 1))
 
 
-def _shape(width: int, tile: Tile, texts: Texts) -> dict[str, int | bool]:
+def _shape(width: int, tile: Tile, texts: Texts) -> dict[str, int | None]:
+    lanes = max(triton.next_power_of_2(width), 16)
+    enough = lanes <= 64 and texts.seen is None and not texts.causal
     return {
         "causal": texts.causal,
         "width": width,
-        "lanes": max(triton.next_power_of_2(width), 16),
+        "lanes": lanes,
         "row_tile": tile.queries,
         "key_tile": tile.keys,
         "stages": tile.stages,
         "num_warps": tile.warps,
+        "maxnreg": tile.registers if enough else None,
     }
 
 
@@ -325,23 +339,22 @@ def _bits(
     count: tl.tensor,
     stride: tl.tensor,
     row: tl.tensor,
-    known: tl.tensor,
     first: tl.tensor,
     columns: tl.constexpr,
     along: tl.constexpr,
 ) -> tl.tensor:
     """Whether the bit of each row and column is 1, where columns lie `along` a dimension.
 
-    They are so many from the `first`, a multiple of 32.
+    They are so many from the `first`, a multiple of 32. Behind the last row and column there is
+    something or other.
     """
     part = first // _BITS
-    at = words + part * stride.to(tl.int64) + row
     column = tl.expand_dims(tl.arange(0, columns), 1 - along)
     # Which word a thread wants is mostly known when the kernel is compiled.
-    chosen = tl.expand_dims(tl.load(at, mask=known, other=0), along) + column * 0
+    chosen = tl.expand_dims(tl.load(words + part.to(tl.int64) * stride + row), along) + column * 0
     for number in tl.static_range(1, columns // _BITS):
-        inside = known & (part + number < count)
-        word = tl.load(at + number * stride.to(tl.int64), mask=inside, other=0)
+        place = tl.minimum(part + number, count - 1).to(tl.int64)
+        word = tl.load(words + place * stride + row)
         chosen = tl.where(column >= number * _BITS, tl.expand_dims(word, along), chosen)
     return ((chosen >> (column & (_BITS - 1))) & 1) != 0
 
@@ -409,9 +422,7 @@ def _forward(
             allowed = allowed & (column[None, :] <= row[:, None])
         if seen is not None:
             own = seen + text.to(tl.int64) * seen_words * seen_rows
-            allowed = allowed & _bits(
-                own, seen_words, seen_rows, row, row_known, first, key_tile, 1
-            )
+            allowed = allowed & _bits(own, seen_words, seen_rows, row, first, key_tile, 1)
         logits = tl.where(allowed, logits, float("-inf"))
         higher = tl.maximum(top, tl.max(logits, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -421,7 +432,7 @@ def _forward(
         summed *= shrink[:, None]
         if kept is not None:
             own = kept + head.to(tl.int64) * kept_words * rows + begin
-            stays = _bits(own, kept_words, rows, row, row_known, first, key_tile, 1)
+            stays = _bits(own, kept_words, rows, row, first, key_tile, 1)
             weights *= tl.where(stays, kept_scale, 0.0)
         summed = tl.dot(weights.to(told.dtype), told, summed)
         top = higher
@@ -508,7 +519,7 @@ def _backward(
     told = _rows(own_values, column, value_stride, known, width, lanes)
     for_offered = tl.zeros([key_tile, lanes], tl.float32)
     for_told = tl.zeros([key_tile, lanes], tl.float32)
-    for_all_asked = tl.zeros([row_tile, lanes], tl.float32)
+    pulled = tl.zeros([key_tile], tl.float32)
     begin_row = 0
     if causal:
         begin_row = first // row_tile * row_tile
@@ -526,24 +537,23 @@ def _backward(
             allowed = allowed & (column[:, None] <= row[None, :])
         if seen is not None:
             own = seen + text.to(tl.int64) * seen_words * seen_rows
-            allowed = allowed & _bits(
-                own, seen_words, seen_rows, row, row_known, first, key_tile, 0
-            )
+            allowed = allowed & _bits(own, seen_words, seen_rows, row, first, key_tile, 0)
         weights = tl.exp2(tl.where(allowed, logits, float("-inf")) * scale - level[None, :])
         for_weights = tl.dot(told, tl.trans(slope))
         passed = weights
         if kept is not None:
             own = kept + head.to(tl.int64) * kept_words * rows + begin
-            stays = _bits(own, kept_words, rows, row, row_known, first, key_tile, 0)
+            stays = _bits(own, kept_words, rows, row, first, key_tile, 0)
             passed = weights * tl.where(stays, kept_scale, 0.0)
         for_told = tl.dot(passed.to(slope.dtype), slope, for_told)
-        for_logits = (passed * for_weights - weights * along[None, :]).to(asked.dtype)
+        pull = passed * for_weights - weights * along[None, :]
+        for_logits = pull.to(asked.dtype)
         for_offered = tl.dot(for_logits, asked, for_offered)
         if with_queries:
-            for_asked = tl.dot(tl.trans(for_logits), offered) * slope_scale
+            pulled += tl.sum(pull, 1)
+            for_asked = tl.trans(tl.dot(tl.trans(offered), for_logits)) * slope_scale
             target = _head(for_queries, begin, for_query_stride, head, for_query_head)
             _put(target, row, for_query_stride, row_known, for_asked, width, lanes)
-            for_all_asked += for_asked
     for_offered *= slope_scale
     target = _head(for_keys, key_begin, for_key_stride, head, for_key_head)
     _put(target, column, for_key_stride, known, for_offered, width, lanes)
@@ -552,8 +562,10 @@ def _backward(
     lane = tl.arange(0, lanes)
     own = sums + ((text * blocks + tl.program_id(1)).to(tl.int64) * 3 * heads + head) * width + lane
     if with_queries:
-        tl.store(own, tl.sum(for_all_asked, 0), mask=lane < width)
-    tl.store(own + stride, tl.sum(for_offered, 0), mask=lane < width)
+        # Their sum, by way of the keys: it takes fewer registers.
+        offered = _rows(own_keys, column, key_stride, known, width, lanes).to(tl.float32)
+        for_all_asked = tl.sum(offered * pulled[:, None], 0) * slope_scale
+        tl.store(own, for_all_asked, mask=lane < width)
     tl.store(own + 2 * stride, tl.sum(for_told, 0), mask=lane < width)
 
 
@@ -640,14 +652,12 @@ def _queries_backward(
             allowed = allowed & (column[None, :] <= row[:, None])
         if seen is not None:
             own = seen + text.to(tl.int64) * seen_words * seen_rows
-            allowed = allowed & _bits(
-                own, seen_words, seen_rows, row, row_known, first, key_tile, 1
-            )
+            allowed = allowed & _bits(own, seen_words, seen_rows, row, first, key_tile, 1)
         weights = tl.exp2(tl.where(allowed, logits, float("-inf")) * scale - level[:, None])
         for_weights = tl.dot(slope, tl.trans(told))
         if kept is not None:
             own = kept + head.to(tl.int64) * kept_words * rows + begin
-            stays = _bits(own, kept_words, rows, row, row_known, first, key_tile, 1)
+            stays = _bits(own, kept_words, rows, row, first, key_tile, 1)
             for_weights *= tl.where(stays, kept_scale, 0.0)
         for_logits = (weights * (for_weights - along[:, None])).to(asked.dtype)
         for_asked = tl.dot(for_logits, offered, for_asked)

@@ -85,7 +85,7 @@ class Packing(NamedTuple):
     def unpack(self, packed: Tensor) -> Tensor:
         """The padded batch [texts, length, ...] of a stream [1, tokens, ...]; 0 in the padding."""
         if self.full:
-            return packed.view(self.texts, self.length, *packed.shape[2:])
+            return packed.reshape(self.texts, self.length, *packed.shape[2:])
         padded = packed.new_zeros(self.texts * self.length, *packed.shape[2:])
         # In place, and not packed[0], whose gradient would be copied into zeros.
         padded.index_copy_(0, self.tokens, packed.squeeze(0))
