@@ -157,8 +157,18 @@ def _print_tiles(case: Case, rounds: int) -> None:
 
     def tuned(tuning: kernels.Tuning, work: Callable[[Way, Case], object]) -> None:
         kernels.TUNING = tuning
-        work(_kernels, case)
-        kernels.TUNING = chosen
+        try:
+            work(_kernels, case)
+        finally:
+            kernels.TUNING = chosen
+
+    def runs(tuning: kernels.Tuning) -> bool:
+        try:
+            tuned(tuning, _train)
+        except Exception as error:  # more than a multiprocessor has
+            print(f"  {type(error).__name__}: {' '.join(str(error).split())[:80]}")
+            return False
+        return True
 
     forward = [
         Tile(64, 64, 4, 2), Tile(64, 64, 4, 1), Tile(64, 64, 4, 3, 128), Tile(64, 32, 4, 2),
@@ -184,6 +194,7 @@ def _print_tiles(case: Case, rounds: int) -> None:
         ("long_queries", queries),
     ):
         tried += [(f"{name} {tuple(tile)}", chosen._replace(**{name: tile})) for tile in tiles]
+    tried = [(name, tuning) for name, tuning in tried if runs(tuning)]
     works: Works = {
         (name, kind): partial(tuned, tuning, work)
         for name, tuning in tried

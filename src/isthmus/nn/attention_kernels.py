@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WIDEST = 128  # of a head: beyond, tiles do not fit the registers
 _BITS = tl.constexpr(32)  # of a word
 _TAG = tl.constexpr(0x61747465)  # keeps these draws apart from others of the same seed
 _ROUNDS = tl.constexpr(7)  # of Philox; fewer are told from chance (Salmon et al., SC 2011)

@@ -12,19 +12,24 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.fused import has_kernels
+from isthmus.nn.kernels import has_triton
 from isthmus.nn.packing import Asking, Masked, Packing
 
 # Tokens up to which tiles of ours waste less than torch's kernel for texts of many lengths does,
 # which is made for long ones. No kernel of torch's takes packed texts and what each row sees.
 _SHORT = 256
-_WIDEST = 128  # of a head, as in nn/attention_kernels.py, which only a GPU's machine can import
+_WIDEST = 128  # of a head, for which the registers of a program suffice
+_COMMON = 64  # of a head, for which any GPU has enough shared memory
+_SHARED = 120 << 10  # bytes for those wider
 
 
 def attends_shortly(states: Tensor, visible: object, width: int) -> bool:
     """Whether these kernels take heads of this width for texts that are seen so."""
     short = isinstance(visible, Packing) and visible.length <= _SHORT
     fits = short or isinstance(visible, Masked)
-    return fits and width % 8 == 0 and width <= _WIDEST and has_kernels(states)
+    if not fits or width % 8 or width > _WIDEST or not has_kernels(states):
+        return False
+    return width <= _COMMON or has_triton(states.device.index, _SHARED)
 
 
 def attend_shortly(
