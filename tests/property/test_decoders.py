@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.packing import Packing
 from isthmus.pretrain.decoders.autoregressive import window as visible_window
 from isthmus.pretrain.decoders.enhanced import visibility
 from isthmus.pretrain.masking import IGNORED
@@ -103,6 +104,21 @@ def logits(decoder: Decoder, batch: Batch) -> torch.Tensor:
 
 def seen(batch: Batch, rate: float = 0.5) -> torch.Tensor:
     return visibility(batch["keys"], batch["words"], batch["attention_mask"].bool(), rate)
+
+
+@few
+@given(BATCHES, st.integers(0, 99))
+def test_enhanced_without_padding(sizes: list[list[int]], seed: int) -> None:
+    """As a GPU's kernels take it."""
+    batch, decoder = batch_of(sizes, seed), DECODERS_MADE["enhanced"]
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        padded = decoder.decode(batch, BACKBONE, VOCABULARY)
+        patch.setattr(Backbone, "asks_for_some", True)
+        patch.setattr(BACKBONE, "packing", lambda mask, tokens: Packing.of(mask, tokens))
+        packed = decoder.decode(batch, BACKBONE, VOCABULARY)
+    present = batch["attention_mask"].bool()
+    torch.testing.assert_close(packed[present], padded[present])
+    assert (packed[~present] == 0).all()
 
 
 @few

@@ -106,10 +106,14 @@ class Packing(NamedTuple):
 
     def pack(self, padded: Tensor) -> Tensor:
         """The stream [1, tokens, ...] of a padded batch [texts, length, ...]."""
+        if self.full:
+            return padded.flatten(0, 1)[None]
         return padded.flatten(0, 1).index_select(0, self.tokens)[None]
 
     def unpack(self, packed: Tensor) -> Tensor:
         """The padded batch [texts, length, ...] of a stream [1, tokens, ...]; 0 in the padding."""
+        if self.full:
+            return packed.reshape(self.texts, self.length, *packed.shape[2:])
         padded = packed.new_zeros(self.texts * self.length, *packed.shape[2:])
         # In place, and not packed[0], whose gradient would be copied into zeros.
         padded.index_copy_(0, self.tokens, packed.squeeze(0))
@@ -124,6 +128,13 @@ class Packing(NamedTuple):
     def visible(self, reach: int | None = None) -> Tensor:
         """What each row of the padded batch sees, as `visible_within` says it."""
         return visible_within(self.present[:, 0, 0], self.causal, reach)
+
+
+class Masked(NamedTuple):
+    """Packed texts whose rows do not see all of their text."""
+
+    packing: Packing  # of texts that begin in the first place of their row
+    visible: Tensor  # True at [text, row, column] where the row sees the column
 
 
 class Asking(NamedTuple):

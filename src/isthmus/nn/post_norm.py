@@ -16,11 +16,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.fused import bias_gelu, drop_add_norm
 from isthmus.nn.layer_shape import LayerShape
-from isthmus.nn.packing import Asking, Full, Packing
-from isthmus.nn.projection import project, rounded
+from isthmus.nn.packing import Asking, Full, Masked, Packing
+from isthmus.nn.projection import project, project_whole, rounded
+from isthmus.nn.short_attention import attend_shortly, attends_shortly
 
-# What a row sees: the columns where it says True, those of its own text, or all.
-Visible = Tensor | Packing | Full
+# What a row sees: the columns where it says True, those of its own text, some of them, or all.
+Visible = Tensor | Packing | Masked | Full
 
 # Where an architecture keeps its layers, and in each layer the modules of a `PostNorm`, in order.
 # Not here: MPNet adds a bias by relative position, ModernBERT norms first, gates and rotates.
@@ -98,8 +99,8 @@ class PostNorm(NamedTuple):
         if kept is states:
             # Once for the product and for the residual, which is of no other type.
             states = kept = rounded(states)
-        answer = attend(self._asked(states, content, heads), visible, rates.weights, asking)
-        answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
+        answer = self._attend(states, content, visible, heads, rates.weights, asking)
+        answer = functional.linear(answer, self.output.weight)
         states, kept = drop_add_norm(
             answer, self.output.bias, kept, self.attention_norm, rates.attended
         )
@@ -113,8 +114,8 @@ class PostNorm(NamedTuple):
         """The normed states after a layer that norms first and adds to what was not normed."""
         first, second = self.attention_norm, self.feed_forward_norm
         states, kept = drop_add_norm(rounded(states), None, None, first, 0.0, around=True)
-        answer = attend(self._asked(states, None, heads), visible, rates.weights)
-        answer = functional.linear(answer.transpose(1, 2).flatten(2), self.output.weight)
+        answer = self._attend(states, None, visible, heads, rates.weights)
+        answer = functional.linear(answer, self.output.weight)
         states, kept = drop_add_norm(
             answer, self.output.bias, kept, second, rates.attended, around=True
         )
@@ -142,13 +143,32 @@ class PostNorm(NamedTuple):
         active = bias_gelu(functional.linear(states, self.expand.weight), self.expand.bias)
         return functional.linear(active, self.contract.weight)
 
-    def _asked(self, states: Tensor, content: Tensor | None, heads: int) -> Triple:
+    def _attend(
+        self,
+        states: Tensor,
+        content: Tensor | None,
+        visible: Visible,
+        heads: int,
+        rate: float,
+        asking: Asking | None = None,
+    ) -> Tensor:
+        """What the rows that ask are answered, [batch, queries, width]."""
+        given: list[tuple[Tensor, tuple[nn.Linear, ...]]]
         if content is None:
-            queries, keys, values = project(states, (self.query, self.key, self.value), heads)
+            given = [(states, (self.query, self.key, self.value))]
         else:
-            [queries] = project(states, (self.query,), heads)
-            keys, values = project(content, (self.key, self.value), heads)
-        return queries, keys, values
+            given = [(states, (self.query,)), (content, (self.key, self.value))]
+        width = self.query.out_features // heads
+        if isinstance(visible, Packing | Masked) and attends_shortly(states, visible, width):
+            projected, biases = zip(
+                *(project_whole(each, parts, heads) for each, parts in given), strict=True
+            )
+            return attend_shortly(projected, biases, visible, rate, asking).flatten(1)[None]
+        queries, keys, values = (
+            part for each, parts in given for part in project(each, parts, heads)
+        )
+        answer = attend((queries, keys, values), visible, rate, asking)
+        return answer.transpose(1, 2).flatten(2)
 
 
 class PostNormStack(NamedTuple):
@@ -226,6 +246,13 @@ def attend(asked: Triple, visible: Visible, rate: float, asking: Asking | None =
     """What the rows that ask are answered, [batch, heads, queries, width]."""
     if isinstance(visible, Packing):
         return packed_attention(asked, visible, rate, asking=asking)
+    if isinstance(visible, Masked):
+        packing, seen = visible
+        queries, keys, values = (
+            packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in asked
+        )
+        answers = attend((queries, keys, values), seen[:, None], rate)
+        return packing.pack(answers.transpose(1, 2)).transpose(1, 2)
     if isinstance(visible, Full):
         return scaled_dot_product_attention(*asked, dropout_p=rate, is_causal=visible.causal)
     return scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)

@@ -29,6 +29,21 @@ def project(states: Tensor, parts: tuple[nn.Linear, ...], heads: int) -> tuple[T
     return _apart(projected.view(*states.shape[:2], -1), len(parts), heads)
 
 
+def project_whole(
+    states: Tensor, parts: tuple[nn.Linear, ...], heads: int
+) -> tuple[Tensor, Tensor]:
+    """The same of a stream [1, rows, width] as one [rows, parts, heads, width], and its bias.
+
+    The bias is in it, but gets no gradient from it: whoever takes the whole sums that up.
+    """
+    weight, bias = (
+        each[0] if len(each) == 1 else torch.cat(each)
+        for each in ([part.weight for part in parts], [part.bias for part in parts])
+    )
+    projected = functional.linear(states.squeeze(0), weight, bias.detach())
+    return projected.view(len(projected), len(parts), heads, -1), bias
+
+
 def rounded(states: Tensor) -> Tensor:
     """As products take them."""
     device = states.device.type

@@ -11,6 +11,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels import has_triton
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer
+from isthmus.nn.packing import Masked
 from isthmus.pretrain.decoding import embed_behind, own_positions, position_rows
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import Decoder
@@ -65,6 +66,12 @@ class Enhanced(Decoder):
         visible = visibility(
             step["keys"], step["words"], step["attention_mask"].bool(), self.settings.rate
         )
+        if backbone.asks_for_some:
+            packing = backbone.packing(step["attention_mask"], step.get("tokens"))
+            if packing is not None:
+                masked = Masked(packing, visible)
+                packed = self.layer(packing.pack(queries), masked, packing.pack(content))
+                return packing.unpack(packed)
         states: Tensor = self.layer(queries, visible[:, None], content)
         return states
 
