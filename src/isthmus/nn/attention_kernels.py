@@ -98,12 +98,15 @@ def draw_kept(seed: Tensor, rate: float, rows: int, heads: int, longest: int) ->
     return Kept(bits, _STEPS / kept)
 
 
-def pack_bits(visible: Tensor) -> Tensor:
-    """Booleans [texts, rows, columns] of any strides, as bits [texts, words, rows]."""
+def pack_bits(visible: Tensor, number: int | None = None) -> Tensor:
+    """Booleans [texts, rows, columns] of any strides, as bits [number, words, rows].
+
+    Of more than there are texts: what those see, which nobody reads, is something or other.
+    """
     texts, rows, columns = visible.shape
     words = words_of(columns)
-    bits = _room(texts, words, rows, visible.device)
-    if bits.numel():
+    bits = _room(max(texts, number or 0), words, rows, visible.device)
+    if visible.numel():
         bytes_ = visible.view(torch.uint8)
         with _on(visible):
             _pack[triton.cdiv(rows, 128), words, texts](

@@ -36,10 +36,10 @@ def project_whole(
 
     The bias is in it, but gets no gradient from it: whoever takes the whole sums that up.
     """
-    weight, bias = (
-        each[0] if len(each) == 1 else torch.cat(each)
-        for each in ([part.weight for part in parts], [part.bias for part in parts])
-    )
+    weights: list[Tensor] = [part.weight for part in parts]
+    biases: list[Tensor] = [part.bias for part in parts]
+    weight = weights[0] if len(parts) == 1 else torch.cat(weights)
+    bias = biases[0] if len(parts) == 1 else torch.cat(biases)
     projected = functional.linear(states.squeeze(0), weight, bias.detach())
     return projected.view(len(projected), len(parts), heads, -1), bias
 

@@ -68,7 +68,7 @@ class _Attention(torch.autograd.Function):
 
         *tensors, (queries, keys), longest, causal, visible, rate = given
         projected, biases = _halves(tensors)
-        seen = None if visible is None else kernels.pack_bits(visible)
+        seen = None if visible is None else kernels.pack_bits(visible, len(queries) - 1)
         texts = kernels.Texts(queries, keys, longest, causal, seen)
         parts = _parts(projected)
         rows, heads, width = parts[0].shape

@@ -93,8 +93,7 @@ def check(
     slopes = numbers(*answers.shape, seed=5, dtype=dtype).detach()
     found = torch.autograd.grad(answers, [*projected, *biases], slopes)
     exact = [each.detach().double().cpu().requires_grad_() for each in projected]
-    offsets = packing.offsets if asking is None else asking.offsets
-    key_offsets = packing.offsets if asking is None else asking.answering(packing)
+    offsets, key_offsets = (packing.offsets,) * 2 if asking is None else asking.texts(packing)
     queries, keys, values = (part for each in exact for part in each.unbind(1))
     wanted = plainly((queries, keys, values), offsets, key_offsets, packing.causal, seen)
     expected = torch.autograd.grad(wanted, exact, slopes.double().cpu())
@@ -182,6 +181,28 @@ def test_what_rows_see(kernels: Any, sizes: list[int], transposed: bool) -> None
     visible[:, 3] = False
     masked = Masked(packing_of(sizes, length), visible)
     check((numbers(sum(sizes), 3, HEADS, 16, seed=1),), masked)
+
+
+def test_fillers_of_masked_texts(kernels: Any) -> None:
+    """Behind all texts, of which nothing says what they see: others answer as without them."""
+    sizes, length, fillers = [30, 12], 32, 2
+    mask = torch.arange(length) < torch.tensor(sizes)[:, None]
+    tokens = torch.cat([mask.flatten().nonzero()[:, 0], (~mask).flatten().nonzero()[:fillers, 0]])
+    packing = Packing.of(mask.to(DEVICE), tokens.to(DEVICE))
+    assert len(packing.offsets) == len(sizes) + 2
+    visible = (torch.rand(2, length, length) < 0.5).to(DEVICE)
+    states = numbers(sum(sizes) + fillers, 3, HEADS, 16, seed=1)
+    bias = states.detach()[0].flatten().float()
+    answers = attend_shortly((states,), (bias,), Masked(packing, visible), 0.0)
+    some = Masked(packing_of(sizes, length), visible)
+    expected = attend_shortly((states[:-fillers],), (bias,), some, 0.0)
+    assert torch.equal(answers[:-fillers], expected)
+    assert answers.isfinite().all()
+    slopes = numbers(*answers.shape, seed=5, dtype=EXACT).detach()
+    slopes[-fillers:] = 0
+    [found] = torch.autograd.grad(answers, states, slopes)
+    [wanted] = torch.autograd.grad(expected, states, slopes[:-fillers])
+    assert torch.equal(found, wanted)
 
 
 def test_far_from_zero(kernels: Any) -> None:
