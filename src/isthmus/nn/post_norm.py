@@ -6,10 +6,10 @@ queries, keys and values, and what lies between the products is in nn/fused.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -17,7 +17,7 @@ from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.fused import bias_gelu, drop_add_norm
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.packing import Asking, Full, Masked, Packing
-from isthmus.nn.projection import project, project_whole, rounded
+from isthmus.nn.projection import Joined, multiply, project, project_whole, rounded, rounded_type
 from isthmus.nn.short_attention import attend_shortly, attends_shortly
 
 # What a row sees: the columns where it says True, those of its own text, some of them, or all.
@@ -60,6 +60,15 @@ class Rates(NamedTuple):
     fed: float = 0.0
 
 
+class Matrices(NamedTuple):
+    """The weights of a layer as its products take them; nothing where autocast sees to it."""
+
+    asked: Joined | None = None  # of queries, keys and values
+    output: Tensor | None = None
+    expand: Tensor | None = None
+    contract: Tensor | None = None
+
+
 class PostNorm(NamedTuple):
     """The modules of one layer, whoever owns them."""
 
@@ -82,6 +91,7 @@ class PostNorm(NamedTuple):
         content: Tensor | None = None,
         dtype: torch.dtype | None = None,
         asking: Asking | None = None,
+        matrices: Matrices | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The states [batch, queries, width] after the layer, twice: `drop_add_norm` says why.
 
@@ -94,18 +104,21 @@ class PostNorm(NamedTuple):
             content: What answers [batch, keys, width]; the states themselves by default.
             dtype: Of the result.
             asking: Where some tokens of a packed batch ask, whose states these are.
+            matrices: Where they have been rounded with those of other layers.
 
         """
         if kept is states:
             # Once for the product and for the residual, which is of no other type.
             states = kept = rounded(states)
-        answer = self._attend(states, content, visible, heads, rates.weights, asking)
-        answer = functional.linear(answer, self.output.weight)
+        if matrices is None:
+            [matrices] = round_matrices([self], states)
+        answer = self._attend(states, content, visible, heads, rates.weights, asking, matrices)
         states, kept = drop_add_norm(
             answer, self.output.bias, kept, self.attention_norm, rates.attended
         )
+        fed = self._fed(states, matrices)
         return drop_add_norm(
-            self._fed(states), self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
+            fed, self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
         )
 
     def run_pre(
@@ -114,12 +127,13 @@ class PostNorm(NamedTuple):
         """The normed states after a layer that norms first and adds to what was not normed."""
         first, second = self.attention_norm, self.feed_forward_norm
         states, kept = drop_add_norm(rounded(states), None, None, first, 0.0, around=True)
-        answer = self._attend(states, None, visible, heads, rates.weights)
-        answer = functional.linear(answer, self.output.weight)
+        [matrices] = round_matrices([self], states)
+        answer = self._attend(states, None, visible, heads, rates.weights, None, matrices)
         states, kept = drop_add_norm(
             answer, self.output.bias, kept, second, rates.attended, around=True
         )
-        return drop_add_norm(self._fed(states), self.contract.bias, kept, norm, rates.fed)[0]
+        fed = self._fed(states, matrices)
+        return drop_add_norm(fed, self.contract.bias, kept, norm, rates.fed)[0]
 
     def run_for_some(
         self,
@@ -129,6 +143,7 @@ class PostNorm(NamedTuple):
         heads: int,
         rates: Rates,
         dtype: torch.dtype | None,
+        matrices: Matrices | None = None,
     ) -> Tensor:
         """The states of some tokens [1, places, width] after the layer.
 
@@ -137,11 +152,12 @@ class PostNorm(NamedTuple):
         """
         content = rounded(states).flatten(0, 1)[None]
         chosen = content.index_select(1, packing.stream(asking.places.clamp(min=0)))
-        return self.run(chosen, chosen, packing, heads, rates, content, dtype, asking)[0]
+        given = chosen, chosen, packing, heads, rates, content, dtype, asking, matrices
+        return self.run(*given)[0]
 
-    def _fed(self, states: Tensor) -> Tensor:
-        active = bias_gelu(functional.linear(states, self.expand.weight), self.expand.bias)
-        return functional.linear(active, self.contract.weight)
+    def _fed(self, states: Tensor, matrices: Matrices) -> Tensor:
+        active = bias_gelu(multiply(states, self.expand, matrices.expand), self.expand.bias)
+        return multiply(active, self.contract, matrices.contract)
 
     def _attend(
         self,
@@ -150,25 +166,72 @@ class PostNorm(NamedTuple):
         visible: Visible,
         heads: int,
         rate: float,
-        asking: Asking | None = None,
+        asking: Asking | None,
+        matrices: Matrices,
     ) -> Tensor:
-        """What the rows that ask are answered, [batch, queries, width]."""
-        given: list[tuple[Tensor, tuple[nn.Linear, ...]]]
-        if content is None:
-            given = [(states, (self.query, self.key, self.value))]
-        else:
-            given = [(states, (self.query,)), (content, (self.key, self.value))]
+        """What attention adds to the rows that ask, [batch, queries, width], without its bias."""
+        parts, asked = (self.query, self.key, self.value), matrices.asked
+        given: list[tuple[Tensor, tuple[nn.Linear, ...], Joined | None]] = [(states, parts, asked)]
+        if content is not None:
+            both = zip((states, content), (parts[:1], parts[1:]), _cut(asked), strict=True)
+            given = list(both)
         width = self.query.out_features // heads
-        if isinstance(visible, Packing | Masked) and attends_shortly(states, visible, width):
+        short = isinstance(visible, Packing | Masked) and attends_shortly(states, visible, width)
+        if short and asked is not None:
+            assert isinstance(visible, Packing | Masked)
             projected, biases = zip(
-                *(project_whole(each, parts, heads) for each, parts in given), strict=True
+                *(
+                    project_whole(each, some, heads, joined)
+                    for each, some, joined in given
+                    if joined
+                ),
+                strict=True,
             )
-            return attend_shortly(projected, biases, visible, rate, asking).flatten(1)[None]
-        queries, keys, values = (
-            part for each, parts in given for part in project(each, parts, heads)
+            answer = attend_shortly(projected, biases, visible, rate, asking).flatten(1)[None]
+        else:
+            queries, keys, values = (
+                part for each, some, joined in given for part in project(each, some, heads, joined)
+            )
+            answer = attend((queries, keys, values), visible, rate, asking)
+            answer = answer.transpose(1, 2).flatten(2)
+        return multiply(answer, self.output, matrices.output)
+
+
+def _cut(asked: Joined | None) -> tuple[Joined | None, Joined | None]:
+    """The queries' part, and that of keys and values."""
+    if asked is None:
+        return None, None
+    (query, *_), (bias, *_) = (each.chunk(3) for each in asked)
+    others = Joined(asked.weight[len(query) :], asked.bias[len(bias) :])
+    return Joined(query, bias), others
+
+
+@torch.no_grad()
+def round_matrices(layers: Sequence[PostNorm], states: Tensor) -> list[Matrices]:
+    """Of all layers at once, where they run on kernels of our own with these states."""
+    dtype = rounded_type(states)
+    if dtype is None:
+        return [Matrices()] * len(layers)
+    found, targets, sources = [], [], []
+    for layer in layers:
+        asking = (layer.query, layer.key, layer.value)
+        width, own = layer.query.in_features, layer.query.out_features
+        joined = Joined(
+            states.new_empty(3 * own, width, dtype=dtype), states.new_empty(3 * own, dtype=dtype)
         )
-        answer = attend((queries, keys, values), visible, rate, asking)
-        return answer.transpose(1, 2).flatten(2)
+        others = [layer.output.weight, layer.expand.weight, layer.contract.weight]
+        made = [
+            each if each.dtype == dtype else each.new_empty(each.shape, dtype=dtype)
+            for each in others
+        ]
+        targets += [*joined.weight.chunk(3), *joined.bias.chunk(3)]
+        sources += [*(part.weight for part in asking), *(part.bias for part in asking)]
+        if made[0] is not others[0]:
+            targets += made
+            sources += others
+        found.append(Matrices(joined, *made))
+    torch._foreach_copy_(targets, sources)
+    return found
 
 
 class PostNormStack(NamedTuple):
@@ -215,15 +278,20 @@ class PostNormStack(NamedTuple):
         states = kept = embedded
         seen = embedded if layer == 0 else None
         *others, last = self.layers
+        matrices = round_matrices(self.layers, embedded)
         for number, each in enumerate(others, 1):
-            states, kept = each.run(states, kept, visible, self.heads, rates)
+            states, kept = each.run(
+                states, kept, visible, self.heads, rates, matrices=matrices[number - 1]
+            )
             if number == layer:
                 seen = states
         dtype = last_type(embedded)
         if some is None:
-            states, _ = last.run(states, kept, visible, self.heads, rates, dtype=dtype)
+            states, _ = last.run(
+                states, kept, visible, self.heads, rates, dtype=dtype, matrices=matrices[-1]
+            )
         else:
-            states = last.run_for_some(states, *some, self.heads, rates, dtype)
+            states = last.run_for_some(states, *some, self.heads, rates, dtype, matrices[-1])
         return states, states if layer == len(self.layers) else seen
 
 

@@ -353,6 +353,7 @@ def test_a_layer(kernels: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> No
     wanted = run()
     assert not called
     monkeypatch.setattr(short_attention, "has_kernels", lambda states: True)
+    monkeypatch.setattr("isthmus.nn.post_norm.rounded_type", lambda states: states.dtype)
     found = run()
     assert len(called) == 1
     for ours, theirs in zip(found, wanted, strict=True):

@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.nn import projection
-from isthmus.nn.projection import project
+from isthmus.nn import post_norm
+from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.layers import Layer
+from isthmus.nn.post_norm import PostNorm, round_matrices
+from isthmus.nn.projection import Joined, multiply, project, project_whole, rounded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TEXTS, ROWS, HEADS, SIZE = 3, 7, 5, 8
@@ -34,13 +37,24 @@ def kernels(triton: Any) -> Any:
 
 
 @pytest.fixture(params=["plain", "kernels"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request: pytest.FixtureRequest) -> str:
     """Who computes."""
     name: str = request.param
     if name == "kernels":
         request.getfixturevalue("kernels")
-    monkeypatch.setattr(projection, "has_kernels", lambda states: name == "kernels")
     return name
+
+
+def joined_of(parts: tuple[nn.Linear, ...], dtype: torch.dtype = torch.float32) -> Joined:
+    weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+    return Joined(torch.cat(weights).detach().to(dtype), torch.cat(biases).detach().to(dtype))
+
+
+def projected(way: str, states: Tensor, parts: tuple[nn.Linear, ...]) -> tuple[Tensor, ...]:
+    if way == "plain":
+        return project(states, parts, HEADS)
+    given = rounded(states)
+    return project(given, parts, HEADS, joined_of(parts, given.dtype))
 
 
 def numbers(*shape: int, seed: int) -> Tensor:
@@ -68,7 +82,7 @@ def test_results_and_gradients(way: str, layout: str, count: int, autocast: bool
     slopes = [LAYOUTS[layout](numbers(TEXTS, HEADS, ROWS, SIZE, seed=9 + n)) for n in range(count)]
     wanted = [by_hand(states, part) for part in parts]
     with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
-        found = project(states, parts, HEADS)
+        found = projected(way, states, parts)
     kind, loose = (torch.bfloat16, 1e-2) if autocast else (torch.float32, 1e-5)
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == kind
@@ -92,7 +106,7 @@ def test_each_layout_of_its_own(way: str) -> None:
         for n, as_laid in enumerate(list(LAYOUTS.values())[:3])
     ]
     given = [states, *(each for part in parts for each in part.parameters())]
-    found = torch.autograd.grad(project(states, parts, HEADS), given, slopes)
+    found = torch.autograd.grad(projected(way, states, parts), given, slopes)
     wanted = torch.autograd.grad([by_hand(states, part) for part in parts], given, slopes)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
@@ -101,7 +115,7 @@ def test_one_result_is_used(way: str) -> None:
     states, parts = made(3)
     given = states, parts[1].weight, parts[1].bias
     slopes = numbers(TEXTS, HEADS, ROWS, SIZE, seed=2)
-    found = torch.autograd.grad(project(states, parts, HEADS)[1], given, slopes)
+    found = torch.autograd.grad(projected(way, states, parts)[1], given, slopes)
     wanted = torch.autograd.grad(by_hand(states, parts[1]), given, slopes)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
@@ -111,7 +125,7 @@ def test_frozen_matrices(way: str) -> None:
     for part in parts:
         part.requires_grad_(False)
     slopes = [numbers(TEXTS, HEADS, ROWS, SIZE, seed=n) for n in range(2)]
-    [found] = torch.autograd.grad(project(states, parts, HEADS), states, slopes)
+    [found] = torch.autograd.grad(projected(way, states, parts), states, slopes)
     [wanted] = torch.autograd.grad([by_hand(states, part) for part in parts], states, slopes)
     torch.testing.assert_close(found, wanted)
 
@@ -120,7 +134,7 @@ def test_frozen_matrices(way: str) -> None:
 def test_without_a_way_back(way: str, mode: Any) -> None:
     states, parts = made(3)
     with mode():
-        for ours, part in zip(project(states, parts, HEADS), parts, strict=True):
+        for ours, part in zip(projected(way, states, parts), parts, strict=True):
             assert not ours.requires_grad
             torch.testing.assert_close(ours, by_hand(states, part))
 
@@ -137,3 +151,74 @@ def test_joined(kernels: Any, shape: tuple[int, ...], count: int) -> None:
     assert torch.equal(joined, wanted)
     assert sums.dtype == torch.float32
     torch.testing.assert_close(sums, wanted.float().sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_as_a_whole(count: int, kind: torch.dtype) -> None:
+    """The product has the bias, whose gradient is left to who takes it."""
+    _, parts = made(count)
+    states = numbers(ROWS, WIDTH, seed=1).to(kind).requires_grad_()
+    found, bias = project_whole(states[None], parts, HEADS, joined_of(parts, kind))
+    assert found.shape == (ROWS, count, HEADS, SIZE)
+    assert bias.requires_grad
+    exact = states.detach().float().requires_grad_()
+    wanted = torch.stack(
+        [
+            functional.linear(exact, part.weight, part.bias).view(ROWS, HEADS, SIZE)
+            for part in parts
+        ],
+        1,
+    )
+    loose = 1e-5 if kind == torch.float32 else 2e-2
+    assert (found.float() - wanted).norm() < loose * wanted.norm()
+    slopes = numbers(*found.shape, seed=3)
+    weights = [part.weight for part in parts]
+    ours = torch.autograd.grad(found, [states, *weights], slopes.to(kind), retain_graph=True)
+    theirs = torch.autograd.grad(wanted, [exact, *weights], slopes)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.float() - other).norm() < loose * other.norm()
+    assert all(one.dtype == torch.float32 for one in ours[1:])
+    biases = [part.bias for part in parts]
+    unused = torch.autograd.grad(found, biases, slopes.to(kind), allow_unused=True)
+    assert unused == (None,) * count
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_without_a_bias(kind: torch.dtype) -> None:
+    _, [part] = made(1)
+    states = numbers(TEXTS, ROWS, WIDTH, seed=1).to(kind).requires_grad_()
+    found = multiply(states, part, part.weight.detach().to(kind))
+    exact = states.detach().float().requires_grad_()
+    wanted = multiply(exact, part, None)
+    loose = 1e-5 if kind == torch.float32 else 2e-2
+    slopes = numbers(*found.shape, seed=3)
+    pairs = zip(
+        [found, *torch.autograd.grad(found, [states, part.weight], slopes.to(kind))],
+        [wanted, *torch.autograd.grad(wanted, [exact, part.weight], slopes)],
+        strict=True,
+    )
+    for one, other in pairs:
+        assert (one.float() - other).norm() < loose * other.norm()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_matrices_of_all_layers_at_once(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post_norm, "rounded_type", lambda states: kind)
+    shape = LayerShape(WIDTH, HEADS, 2 * WIDTH, 0.0, 0.0, "gelu", 1e-5)
+    layers = [
+        PostNorm(*(getattr(layer, name) for name in PostNorm._fields))
+        for layer in (Layer(shape).to(DEVICE) for _ in range(3))
+    ]
+    for layer, found in zip(
+        layers, round_matrices(layers, torch.zeros(1, device=DEVICE)), strict=True
+    ):
+        assert found.asked is not None
+        parts = layer.query, layer.key, layer.value
+        for ours, theirs in zip(found.asked, joined_of(parts, kind), strict=True):
+            assert torch.equal(ours, theirs)
+        for name in ("output", "expand", "contract"):
+            matrix, weight = getattr(found, name), getattr(layer, name).weight
+            assert torch.equal(matrix, weight.to(kind))
+            # What is of that type already is not copied.
+            assert (matrix.data_ptr() == weight.data_ptr()) is (kind == torch.float32)
