@@ -19,7 +19,9 @@ from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Examples
 
 Integers = npt.NDArray[np.int64]
-_SIZES = 8  # `word_sizes` of steady batches: a multiple
+# Of steady batches, multiples: of their width, and of how many `word_sizes` there are.
+_WIDTHS = 64
+_SIZES = 8
 
 
 def check_texts(corpus: TokenisedCorpus, name: str) -> None:
@@ -97,12 +99,13 @@ class PretrainExamples(Examples):
         `tokens`, the places of what is not padding, and `regular`, of what is not special either,
         are found here: where the training device has to be asked how many there are, it stands
         still. So are `word_sizes`, the different sizes of words in the text that has most of them.
-        Steady, all three are filled up to one of a few lengths: with places of padding, -1 and 0.
+        Steady, all three are filled up to one of a few lengths: with places of padding, -1 and 0;
+        and the batch is padded to one of a few widths.
         """
         sides = range(self.view.rows)
         texts = [example.texts[side] for side in sides for example in examples]
         frame = len(self.prefix) + len(self.suffix)
-        width = max(len(text.tokens) for text in texts) + frame
+        width = self._width(max(len(text.tokens) for text in texts) + frame)
         ids = np.full((len(texts), width), self.pad_id, dtype=np.int64)
         words = np.full((len(texts), width), -1, dtype=np.int64)
         mask = np.zeros((len(texts), width), dtype=np.int64)
@@ -124,8 +127,10 @@ class PretrainExamples(Examples):
             "words": torch.from_numpy(words),
             "keys": torch.tensor(keys, dtype=torch.int64),
             "partner": torch.from_numpy(partner),
-            "tokens": torch.from_numpy(self._tokens(mask)),
-            "regular": torch.from_numpy(self._filled(np.flatnonzero(regular), mask.size, -1)),
+            "tokens": torch.from_numpy(tokens := self._tokens(mask)),
+            "regular": torch.from_numpy(
+                self._filled(np.flatnonzero(regular), len(tokens) - frame * len(texts))
+            ),
             "word_sizes": torch.from_numpy(self._sizes(np.where(regular, words, -1))),
         }
         if self.view.rows > 1:
@@ -136,6 +141,12 @@ class PretrainExamples(Examples):
             batch[name] = torch.from_numpy(_padded(parts, start, width))
         return batch
 
+    def _width(self, longest: int) -> int:
+        if not self.steady:
+            return longest
+        limit = self.room + len(self.prefix) + len(self.suffix)
+        return max(longest, min(-(-longest // _WIDTHS) * _WIDTHS, limit))
+
     def _tokens(self, mask: Integers) -> Integers:
         tokens = np.flatnonzero(mask)
         if not self.steady:
@@ -143,9 +154,10 @@ class PretrainExamples(Examples):
         more = steady_number(len(tokens), mask.size) - len(tokens)
         return np.concatenate([tokens, np.flatnonzero(mask == 0)[:more]])
 
-    def _filled(self, places: Integers, size: int, value: int) -> Integers:
-        more = steady_number(len(places), size) - len(places) if self.steady else 0
-        return np.concatenate([places, np.full(more, value)])
+    def _filled(self, places: Integers, most: int) -> Integers:
+        """Up to as many as there can be among so many tokens: that has no shapes of its own."""
+        more = max(most - len(places), 0) if self.steady else 0
+        return np.concatenate([places, np.full(more, -1)])
 
     def _sizes(self, words: Integers) -> Integers:
         sizes = most_sizes(words)

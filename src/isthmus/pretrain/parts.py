@@ -64,6 +64,9 @@ class Part:
     makes: frozenset[str] = frozenset()  # required fields that the part itself sees to
     reads: Reads = "all"  # of the hidden states, where it requires them
     uses_head = False
+    # Whether it computes with tensors of the device alone, so that a replay of what it launched
+    # is as good as calling it: no counter of its own, no number that is asked for or drawn here.
+    capturable = True
 
     def __init__(self, settings: Any) -> None:
         super().__init__()

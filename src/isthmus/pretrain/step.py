@@ -28,8 +28,6 @@ PARTS_FILE = "pretraining.safetensors"
 class PretrainTask(Task):
     """A backbone with the parts of a recipe."""
 
-    capturable = True
-
     def __init__(
         self, backbone: Backbone, tokenizer: Tokenizer, parts: Parts, seed: int = 0
     ) -> None:
@@ -45,6 +43,7 @@ class PretrainTask(Task):
                 part.build(backbone, tokenizer)
         self.bottleneck = parts.bottleneck
         self.decoder = parts.decoder
+        self.capturable = all(part.capturable for part in parts)
         if not any(part.uses_head for part in parts):
             # A parameter without gradient breaks data parallelism.
             backbone.freeze_head()

@@ -8,6 +8,7 @@ losses where the first one wrote them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,8 @@ from isthmus.progress import notice
 from isthmus.training.task import Batch
 
 Run = Callable[[Batch], dict[str, Tensor]]  # forward and back: gradients, and what it returns
-_MOST = 16  # graphs: each holds gradients of its own
+_MOST = 16  # graphs
+_SHARE = 1 / 8  # of the device's memory for the gradients that graphs hold
 
 
 class _Captured(NamedTuple):
@@ -48,41 +50,78 @@ class Graphs:
         self.captured: dict[object, _Captured] = {}
         self._seen: set[object] = set()
         self._pool: Any = None
-        self._works = True
+        self._works: bool | None = None  # None: not known yet
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """The results of the pass, whose gradients the parameters then have."""
         shapes = tuple((name, value.shape, value.dtype) for name, value in sorted(batch.items()))
-        captured = self.captured.get(shapes)
-        if captured is None and self._works and shapes in self._seen:
-            captured = self._capture(batch)
-            if captured is not None:
-                self.captured[shapes] = captured
-        self._seen.add(shapes)
-        return self.run(batch) if captured is None else captured.replay(batch)
+        key = shapes, tuple(parameter.requires_grad for parameter in self.parameters)
+        captured = self.captured.get(key)
+        if captured is not None:
+            return captured.replay(batch)
+        if key not in self._seen or self._works is False or len(self.captured) == self._most:
+            self._seen.add(key)
+            return self._launch(batch)
+        if self._works is None:
+            return self._try(batch)
+        captured = self._capture(batch)
+        if captured is None:
+            return self._launch(batch)
+        self.captured[key] = captured
+        return captured.replay(batch)
 
     def release(self) -> None:
         """Gives back the memory of all graphs; what is seen again is captured again."""
         self.captured.clear()
         self._pool = None
 
+    @cached_property
+    def _most(self) -> int:
+        """How many graphs there may be: each holds gradients of its own."""
+        size = sum(each.numel() * each.element_size() for each in self.parameters)
+        whole = torch.cuda.get_device_properties(self.parameters[0].device).total_memory
+        return max(1, min(_MOST, int(_SHARE * whole / max(size, 1))))
+
+    def _launch(self, batch: Batch) -> dict[str, Tensor]:
+        """Kernel by kernel; graphs make room where there is not enough for both."""
+        try:
+            return self.run(batch)
+        except torch.OutOfMemoryError as error:
+            if not self.captured:
+                raise
+            self._give_up(error)
+        return self.run(batch)
+
+    def _try(self, batch: Batch) -> dict[str, Tensor]:
+        """Kernel by kernel; one that has to wait for the device refuses, and does no harm yet.
+
+        In the middle of a capture it would leave the device's generator in a state of its own.
+        """
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            results = self.run(batch)
+            self._works = True
+            return results
+        except RuntimeError as error:
+            self._give_up(error)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+        return self.run(batch)
+
     def _capture(self, batch: Batch) -> _Captured | None:
-        if len(self.captured) == _MOST:
-            return None
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         given = {name: value.clone() for name, value in batch.items()}
         graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream()
         try:
             # Others, such as the thread that pins batches, may go on with what they do.
             with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
                 results = self.run(given)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            notice(f"steps are not captured into CUDA graphs ({reason[:200]}), which is slower")
-            self._works = False
-            for parameter in self.parameters:
-                parameter.grad = None
+        except Exception as error:
+            torch.cuda.set_stream(stream)
+            self._give_up(error)
             return None
         gradients = [
             (parameter, parameter.grad)
@@ -90,3 +129,12 @@ class Graphs:
             if parameter.grad is not None
         ]
         return _Captured(graph, given, results, gradients)
+
+    def _give_up(self, error: Exception) -> None:
+        reason = " ".join(str(error).split())
+        notice(f"steps are not captured into CUDA graphs ({reason[:200]}), which is slower")
+        self._works = False
+        self.release()
+        for parameter in self.parameters:
+            parameter.grad = None
+        torch.cuda.empty_cache()

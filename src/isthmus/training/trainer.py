@@ -72,8 +72,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             data_collator=examples.collate,
         )
         task.settle()
+        examples.steady = self._steady()
         self.graphs = Graphs(self._pass, list(task.parameters())) if self._captures() else None
-        examples.steady = self.graphs is not None
         # compute_loss divides by the items of the whole optimiser step already.
         self.loss_is_scaled_for_ga = True
         self.order = self._order()
@@ -107,10 +107,23 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.add_callback(interruption)
         progress = ShowProgress(self.description)
         self.add_callback(progress)
-        with writing(Path(self.args.output_dir)), progress, interruption:
-            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if checkpoint is not None:
+            self._continue_order(checkpoint)
+        try:
+            with writing(Path(self.args.output_dir)), progress, interruption:
+                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        finally:
+            if self.graphs is not None:
+                self.graphs.release()
         history: list[dict[str, float]] = self.state.log_history
         return history
+
+    def _continue_order(self, checkpoint: Path) -> None:
+        """Batches go on as they began, on whatever machine that was."""
+        kept = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))
+        self.examples.steady = kept.get("steady", False)
+        if not self.examples.steady:
+            self.graphs = None
 
     def _step_batch_size(self) -> int:
         per_pass = self.args.train_batch_size * self.args.world_size
@@ -147,13 +160,19 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         steps = self.settings.max_steps or len(self.examples) / per_step * epochs
         return torch.cuda.is_available() and steps >= _WORTH_COMPILING
 
+    def _steady(self) -> bool:
+        """Whether batches are to have few shapes, on however many devices: without padding."""
+        backbones = [part for part in self.task.modules() if isinstance(part, Backbone)]
+        packed = bool(backbones) and all(part.leaves_padding_out for part in backbones)
+        quick = torch.cuda.is_available() and self.args.bf16 and self.settings.graphs
+        return bool(quick and packed and self.settings.per_device_train_tokens is None)
+
     def _captures(self) -> bool:
-        """Whether passes are captured: each must be a whole step, and their shapes few."""
-        processors = max(self.args.world_size, self.args.n_gpu)
-        alone = processors == 1 and self.args.gradient_accumulation_steps == 1
-        alike = self.settings.per_device_train_tokens is None and self.settings.packing
+        """Whether passes are captured: each must be a whole step."""
+        alone = max(self.args.world_size, self.args.n_gpu) == 1
+        whole = alone and self.args.gradient_accumulation_steps == 1
         able = self.task.capturable and not self.settings.gradient_checkpointing
-        return self.settings.graphs and torch.cuda.is_available() and alone and alike and able
+        return self.examples.steady and whole and able
 
     # What the whole optimiser step holds must be known before its first pass: each pass is divided
     # by it. So randomness is drawn here, for all passes at once, and the items are counted.
@@ -323,7 +342,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if self.args.should_save:
             output = Path(self.args.output_dir)
             newest = output / f"checkpoint-{self.state.global_step}"
-            write_json(newest / _COMPLETE, {"last_logged": self._steps_summed, "sums": sums})
+            kept = {
+                "last_logged": self._steps_summed,
+                "sums": sums,
+                "steady": self.examples.steady,
+            }
+            write_json(newest / _COMPLETE, kept)
             # Only now may older ones go: until here they were the only whole ones.
             _rotate(output, self.settings.save_total_limit)
 

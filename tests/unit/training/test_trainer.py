@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch._dynamo.utils import counters
 
 from isthmus.errors import SettingsError
@@ -24,6 +27,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.gather import gather, rank
+from isthmus.training.graphs import Graphs
 from isthmus.training.looking import Looking
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
@@ -273,7 +277,7 @@ def test_the_curve_of_steady_batches_is_that_of_the_same_batches_as_they_are(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_the_curve_of_graphs_is_that_of_kernels_one_by_one(
-    made: Callable[..., Trainer], dropout: float
+    made: Callable[..., Trainer], dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the bit, but for attention's gradient: what is dropped is the same too."""
 
@@ -282,12 +286,90 @@ def test_the_curve_of_graphs_is_that_of_kernels_one_by_one(
         own = run.task.backbone.own_layers
         run.task.backbone.own_layers = own and own._replace(rates=Rates(0.0, dropout, dropout))
         run.examples.steady = True  # the same order for both
+        # A weight that changes from step to step.
+        monkeypatch.setattr(
+            run.task, "weights", lambda done: {"masked_lm": 1.0, "bag_of_words": 1.0 - done / 2}
+        )
         found = curve(run)
         assert (run.graphs is not None) is graphs
-        assert run.graphs is None or 0 < len(run.graphs.captured) < 6
+        assert not graphs or 0 < len(captured) < 6
         return found
 
+    captured: set[object] = set()
+    capture = Graphs._capture
+    monkeypatch.setattr(
+        Graphs, "_capture", lambda self, batch: captured.add(len(captured)) or capture(self, batch)
+    )
     check_same_curves(partial(made, bf16=True, torch_compile=False), "graphs", trained)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_a_pass_that_waits_for_the_gpu_is_not_captured(capsys: pytest.CaptureFixture[str]) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+
+    def run(batch: Batch) -> dict[str, Tensor]:
+        loss = (torch.nn.functional.dropout(batch["states"] * weight)).sum()
+        loss.backward()
+        assert loss.item() is not None
+        return {"loss": loss.detach()}
+
+    graphs, stream = Graphs(run, [weight]), torch.cuda.current_stream()
+    for _ in range(4):
+        weight.grad = None
+        graphs({"states": torch.ones(4, device="cuda")})
+        assert weight.grad is not None
+    assert not graphs.captured
+    assert "not captured" in capsys.readouterr().err
+    assert torch.cuda.current_stream() == stream
+    torch.rand(3, device="cuda")
+
+
+def test_what_is_captured(made: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are steady on however many devices; a graph is one whole step on one."""
+    run = made("run", graphs=True)
+    assert run.graphs is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(run, "args", SimpleNamespace(
+        bf16=True, world_size=1, n_gpu=1, gradient_accumulation_steps=1
+    ))  # fmt: skip
+
+    def decided(
+        name: str | None = None, value: Any = None, of: Any = run.args
+    ) -> tuple[bool, bool]:
+        with monkeypatch.context() as changed:
+            if name is not None:
+                changed.setattr(of, name, value)
+            run.examples.steady = run._steady()
+            return run.examples.steady, run._captures()
+
+    assert decided() == (True, True)
+    assert decided("world_size", 2) == decided("n_gpu", 2) == (True, False)
+    assert decided("gradient_accumulation_steps", 2) == (True, False)
+    assert decided("capturable", False, run.task) == (True, False)
+    assert decided("bf16", False) == (False, False)
+    assert isinstance(run.task, PretrainTask)
+    assert decided("use_packing", False, run.task.backbone) == (False, False)
+    assert decided("packs", False, run.task.backbone) == (False, False)
+    for setting in ({"graphs": False}, {"per_device_train_tokens": 64}):
+        settings = run.settings.model_copy(update=setting)
+        assert decided("settings", settings, run) == (False, False)
+    settings = run.settings.model_copy(update={"gradient_checkpointing": True})
+    assert decided("settings", settings, run) == (True, False)
+
+
+@pytest.mark.parametrize("steady", [True, False])
+def test_a_resumed_run_goes_on_in_the_order_it_began_with(
+    made: Callable[..., Trainer], steady: bool
+) -> None:
+    """On a machine where another one would be chosen."""
+    first = made("run")
+    first.examples.steady = steady
+    first.fit()
+    shutil.rmtree(Path(first.args.output_dir) / "checkpoint-4")
+    again = made("run")
+    again.examples.steady = not steady
+    again.fit()
+    assert again.examples.steady is steady
 
 
 @pytest.mark.parametrize("tokens", [None, 32], ids=["so many texts", "so many tokens"])
@@ -477,6 +559,7 @@ def test_defaults_are_settings_of_transformers() -> None:
     known = set(transformers.TrainingArguments.__dataclass_fields__)
     own = {
         "dropout",
+        "graphs",
         "kernels",
         "min_lr_rate",
         "packing",

@@ -119,8 +119,8 @@ class Ours:
         self.trainer.args.max_steps = steps
         self.watch.start(0, self.trainer.seen)
         self.trainer.train()
-        self.own = _allocated() - self._before
         self._make_room()
+        self.own = _allocated() - self._before
 
     def turn(self) -> Turn:
         """Trains on all texts once."""
@@ -293,13 +293,15 @@ class _Watch(transformers.TrainerCallback):  # type: ignore[misc]
         """Before a training begins."""
         self.skipped = skipped
         self.seen = seen
-        _reset_peak()  # here: what is captured needs its memory then
+        # Here: what is captured takes its memory then, and keeps some of it.
+        _reset_peak()
+        self.before = _allocated()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The last step is logged, so that the trainer refuses a loss that is not finite."""
         if state.global_step == state.max_steps:
             self.seconds = _now() - self.began
-            self.peak = _peak()
+            self.peak = _peak(self.before)
             control.should_log = True
         elif state.global_step == self.skipped:
             self.seen.clear()
@@ -376,8 +378,9 @@ def _reset_peak() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def _peak() -> int | None:
-    """Bytes that were in use at most, beside what is in use now; others' are in both."""
+def _peak(before: int | None = None) -> int | None:
+    """Bytes that were in use at most, beside those before or now; others' are in both."""
     if not torch.cuda.is_available():
         return None
-    return torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    beside = torch.cuda.memory_allocated() if before is None else before
+    return torch.cuda.max_memory_allocated() - beside
