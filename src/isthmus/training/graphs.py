@@ -7,6 +7,7 @@ losses where the first one wrote them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -98,7 +99,9 @@ class Graphs:
         In the middle of a capture it would leave the device's generator in a state of its own.
         """
         before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
         try:
             results = self.run(batch)
             self._works = True
