@@ -57,9 +57,64 @@ class Prediction(NamedTuple):
 
         A token whose target is -100 adds nothing, and gets no gradient.
         """
+        return self._summed(_Targets(targets[:, None]))
+
+    def bag_cross_entropy(self, bags: Tensor, sizes: Tensor) -> Tensor:
+        """Σ of the mean of -log softmax(logits) over a token's set of terms, in the same way.
+
+        bags: [tokens, terms], True for the terms of a set; sizes: how many these are. A token whose
+        set is empty adds nothing, and gets no gradient.
+        """
+        return self._summed(_Bags(bags, sizes[:, None]))
+
+    def _summed(self, goal: _Goal) -> Tensor:
         train = torch.is_grad_enabled()
-        total: Tensor = _CrossEntropy.apply(*self, targets, self.dtype, train)  # type: ignore[no-untyped-call]
+        total: Tensor = _CrossEntropy.apply(*self, goal, self.dtype, train)  # type: ignore[no-untyped-call]
         return total
+
+
+class _Targets(NamedTuple):
+    """One term for each token, [tokens, 1]; -100 for none."""
+
+    terms: Tensor
+
+    def some(self, tokens: slice) -> _Targets:
+        return _Targets(self.terms[tokens])
+
+    def counts(self) -> Tensor:
+        """Which tokens have a goal, [tokens, 1]."""
+        return self.terms != IGNORED
+
+    def find(
+        self, logits: Tensor, exact: torch.dtype, train: bool, kernels: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The losses, and in training their slopes; by a kernel 0 in tokens that do not count."""
+        find = _replace_by_slopes if kernels else _find_slopes
+        return find(logits, self.terms, exact, train)
+
+
+class _Bags(NamedTuple):
+    """A set of terms for each token, [tokens, terms], and its size, [tokens, 1]; 0 for none."""
+
+    bags: Tensor
+    sizes: Tensor
+
+    def some(self, tokens: slice) -> _Bags:
+        return _Bags(self.bags[tokens], self.sizes[tokens])
+
+    def counts(self) -> Tensor:
+        """Which tokens have a goal, [tokens, 1]."""
+        return self.sizes > 0
+
+    def find(
+        self, logits: Tensor, exact: torch.dtype, train: bool, kernels: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The losses, and in training their slopes; by a kernel 0 in tokens that do not count."""
+        find = _replace_by_bag_slopes if kernels else _find_bag_slopes
+        return find(logits, self.bags, self.sizes, exact, train)
+
+
+_Goal = _Targets | _Bags
 
 
 def aligned(matrix: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -67,9 +122,28 @@ def aligned(matrix: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]
     missing = -len(matrix) % _MULTIPLE.get(matrix.device.type, 1)
     if not missing:
         return matrix, bias
-    known = matrix.new_zeros(len(matrix)) if bias is None else bias
-    offsets = functional.pad(known, (0, missing), value=-torch.inf)
+    offsets = _never(len(matrix), missing, matrix, bias)
     return functional.pad(matrix, (0, 0, 0, missing)), offsets
+
+
+def _never(terms: int, missing: int, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """The bias, and of those that are missing one that makes them impossible."""
+    known = matrix.new_zeros(terms) if bias is None else bias
+    return functional.pad(known, (0, missing), value=-torch.inf)
+
+
+def _rounded(
+    matrix: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    """Aligned in another type; the matrix is written once, where the other way writes it twice."""
+    offsets = None if bias is None else bias.to(dtype)
+    missing = -len(matrix) % _MULTIPLE.get(matrix.device.type, 1)
+    if not missing or matrix.dtype == dtype:
+        return aligned(matrix.to(dtype), offsets)
+    wide = matrix.new_empty(len(matrix) + missing, matrix.shape[1], dtype=dtype)
+    wide[: len(matrix)] = matrix
+    wide[len(matrix) :] = 0
+    return wide, _never(len(matrix), missing, wide, offsets)
 
 
 def rows_at_once(logits: int, device: torch.device) -> int:
@@ -86,16 +160,15 @@ class _CrossEntropy(torch.autograd.Function):
         features: Tensor,
         matrix: Tensor,
         bias: Tensor | None,
-        targets: Tensor,
+        goal: _Goal,
         dtype: torch.dtype,
         train: bool,
     ) -> Tensor:
         # At least float32, also where matrix products are computed in less.
         exact = torch.promote_types(features.dtype, torch.float32)
-        wide, offsets = aligned(matrix.to(dtype), None if bias is None else bias.to(dtype))
+        wide, offsets = _rounded(matrix, bias, dtype)
         wanted = [train and needed for needed in context.needs_input_grad[:3]]
         kernels = exact == torch.float32 and len(features) > 0 and _has_kernels(wide)
-        find = _replace_by_slopes if kernels else _find_slopes
         # What a product overwrites need not be zero before.
         made = features.new_empty if kernels else features.new_zeros
         total = features.new_zeros((), dtype=exact)
@@ -105,13 +178,13 @@ class _CrossEntropy(torch.autograd.Function):
         step = rows_at_once(len(wide), features.device)
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, len(features), step):
-                chosen = targets[start : start + step, None]
-                counts = chosen != IGNORED
+                chosen = goal.some(slice(start, start + step))
+                counts = chosen.counts()
                 # At 0, what does not count gives the matrix nothing. All of it is done in numbers
                 # of the width or fewer: logits are many times more.
                 part = torch.where(counts, features[start : start + step].to(dtype), 0)
-                losses, slopes = find(
-                    functional.linear(part, wide, offsets), chosen, exact, any(wanted)
+                losses, slopes = chosen.find(
+                    functional.linear(part, wide, offsets), exact, any(wanted), kernels
                 )
                 total += losses.sum()
                 if slopes is None:
@@ -182,6 +255,33 @@ def _replace_by_slopes(
     from isthmus.nn.prediction_kernels import replace_by_slopes
 
     losses = replace_by_slopes(logits, targets[:, 0], write=train)
+    return losses, logits if train else None
+
+
+def _find_bag_slopes(
+    logits: Tensor, bags: Tensor, sizes: Tensor, exact: torch.dtype, train: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The mean of -log softmax(logits) in the bag, 0 of none; in training also its slopes."""
+    dtype, share = logits.dtype, 1 / sizes.clamp(min=1).to(exact)
+    logs = torch.log_softmax(logits, 1, dtype=exact)
+    del logits
+    known = logs[:, : bags.shape[1]]  # logits may be aligned
+    losses = -torch.where(bags, known, 0).sum(1, keepdim=True) * share
+    if not train:
+        return losses, None
+    # d/dlogit = softmax - 1 / size in the bag, rounded once.
+    torch.exp(logs, out=logs)
+    known -= bags * share
+    return losses, logs.to(dtype)
+
+
+def _replace_by_bag_slopes(
+    logits: Tensor, bags: Tensor, sizes: Tensor, exact: torch.dtype, train: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same in place of the logits, and slopes that are 0 where the bag is empty."""
+    from isthmus.nn.prediction_kernels import replace_by_bag_slopes
+
+    losses = replace_by_bag_slopes(logits, bags, sizes[:, 0], write=train)
     return losses, logits if train else None
 
 

@@ -59,6 +59,39 @@ def replace_by_slopes(
     return losses
 
 
+def replace_by_bag_slopes(
+    logits: Tensor, bags: Tensor, sizes: Tensor, write: bool = True, sweep: Sweep = SWEEP
+) -> Tensor:
+    """The mean of -log softmax(logits) in each row's bag in float32, 0 where the size is 0.
+
+    Where it may write, softmax - 1 / size in the bag stands in the place of the logits afterwards,
+    and 0 in rows of an empty bag. The bags may lack the last logits, which are in none of them.
+    """
+    rows, columns = logits.shape
+    assert logits.is_contiguous(), logits.stride()
+    assert columns % _VECTOR == 0, columns
+    assert bags.dtype == torch.bool, bags.dtype
+    assert len(bags) == len(sizes) == rows, (bags.shape, sizes.shape)
+    assert bags.shape[1] <= columns, bags.shape
+    losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    if rows == 0:
+        return losses
+    with torch.cuda.device(logits.get_device()):
+        _replace_bags[rows,](
+            logits,
+            bags.contiguous().view(torch.uint8),
+            sizes.contiguous(),
+            losses,
+            columns // _VECTOR,
+            bags.shape[1],
+            write=write,
+            lanes=sweep.columns // _VECTOR,
+            vector=_VECTOR,
+            num_warps=sweep.warps,
+        )
+    return losses
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _replace(
     logits: tl.tensor,
@@ -118,4 +151,64 @@ def _replace(
                 places, inside = own_row + column, (at < vectors)[:, None]
                 numbers = tl.load(places, mask=inside, other=float("-inf")).to(tl.float32)
                 slopes = tl.where(column == chosen, -others, tl.exp(numbers - peak)) * share
+                tl.store(places, slopes.to(logits.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _replace_bags(
+    logits: tl.tensor,
+    bags: tl.tensor,
+    sizes: tl.tensor,
+    losses: tl.tensor,
+    vectors: tl.tensor,
+    terms: tl.tensor,
+    write: tl.constexpr,
+    lanes: tl.constexpr,
+    vector: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    size = tl.load(sizes + row)
+    own_row = logits + row * vectors * vector
+    own_bag = bags + row * terms
+    lane = tl.arange(0, lanes)
+    within = tl.arange(0, vector)
+    sweeps = tl.cdiv(vectors, lanes)
+    if size == 0:
+        tl.store(losses + row, 0.0)
+        if write:
+            zeros = tl.zeros([lanes, vector], logits.dtype.element_ty)
+            for sweep in range(sweeps):
+                at = sweep * lanes + lane
+                places = own_row + (at[:, None] * vector + within[None, :])
+                tl.store(places, zeros, mask=(at < vectors)[:, None])
+    else:
+        part = 1.0 / size.to(tl.float32)
+        # As above, but for the sum of the bag's own logits.
+        top = tl.full([lanes], float("-inf"), tl.float32)
+        total = tl.zeros([lanes], tl.float32)
+        own = tl.zeros([lanes], tl.float32)
+        for sweep in range(sweeps):
+            at = sweep * lanes + lane
+            column = at[:, None] * vector + within[None, :]
+            found = tl.load(own_row + column, mask=(at < vectors)[:, None], other=float("-inf"))
+            chosen = tl.load(own_bag + column, mask=column < terms, other=0) != 0
+            numbers = found.to(tl.float32)
+            own += tl.sum(tl.where(chosen, numbers, 0.0), 1)
+            higher = tl.maximum(top, tl.max(numbers, 1))
+            base = tl.where(higher == float("-inf"), 0.0, higher)
+            total = total * tl.exp(top - base) + tl.sum(tl.exp(numbers - base[:, None]), 1)
+            top = higher
+        peak = tl.max(top, 0)
+        peak = tl.where(peak == float("-inf"), 0.0, peak)
+        whole = tl.sum(total * tl.exp(top - peak), 0)
+        tl.store(losses + row, tl.log(whole) + (peak - tl.sum(own, 0) * part))
+        if write:
+            share = 1.0 / whole
+            for sweep in range(sweeps):
+                at = (sweeps - 1 - sweep) * lanes + lane
+                column = at[:, None] * vector + within[None, :]
+                places, inside = own_row + column, (at < vectors)[:, None]
+                numbers = tl.load(places, mask=inside, other=float("-inf")).to(tl.float32)
+                chosen = tl.load(own_bag + column, mask=column < terms, other=0) != 0
+                slopes = tl.exp(numbers - peak) * share - tl.where(chosen, part, 0.0)
                 tl.store(places, slopes.to(logits.dtype.element_ty), mask=inside)

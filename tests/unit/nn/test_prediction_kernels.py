@@ -27,7 +27,11 @@ def kernels(triton: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     from isthmus.nn import prediction_kernels
 
     small = True, prediction_kernels.Sweep(columns=256, warps=1)
-    monkeypatch.setattr(prediction_kernels.replace_by_slopes, "__defaults__", small)
+    for function in (
+        prediction_kernels.replace_by_slopes,
+        prediction_kernels.replace_by_bag_slopes,
+    ):
+        monkeypatch.setattr(function, "__defaults__", small)
     return prediction_kernels
 
 
@@ -165,6 +169,78 @@ def test_no_rows(kernels: Any) -> None:
     assert kernels.replace_by_slopes(logits, targets).shape == (0,)
 
 
+def bagged(rows: int, terms: int) -> tuple[Tensor, Tensor]:
+    """Bags of any size: of no term, of one, of all; and their sizes."""
+    generator = torch.Generator().manual_seed(rows + terms)
+    bags = torch.rand(rows, terms, generator=generator) < torch.rand(rows, 1, generator=generator)
+    bags[1::7], bags[2::7], bags[3::7] = False, True, False
+    bags[3::7, terms - 1] = True
+    return bags.to(DEVICE), bags.sum(1).to(DEVICE)
+
+
+def bags_by_hand(logits: Tensor, bags: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses and slopes in float64."""
+    exact, counts = logits.double().cpu(), sizes.cpu() > 0
+    bags = functional.pad(bags.cpu(), (0, exact.shape[1] - bags.shape[1]))
+    each = bags.double() / sizes.cpu().clamp(min=1)[:, None]
+    inside = torch.where(bags, exact, 0).sum(1) / sizes.cpu().clamp(min=1)
+    losses = (exact.logsumexp(1) - inside).where(counts, 0)
+    return losses, (exact.softmax(1) - each).where(counts[:, None], 0)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("columns", "missing"), [(8, 0), (104, 6), (264, 3), (512, 0), (3000, 7)])
+def test_losses_and_slopes_of_bags(
+    kernels: Any, columns: int, missing: int, dtype: torch.dtype
+) -> None:
+    logits, _ = drawn(9, columns, dtype)
+    logits[:, columns - missing :] = -torch.inf
+    logits[1] = torch.nan  # whatever stands there: its bag is empty
+    bags, sizes = bagged(9, columns - missing)
+    changed, before = logits.clone(), logits.clone()
+    losses = kernels.replace_by_bag_slopes(changed, bags, sizes)
+    expected, truth = bags_by_hand(logits, bags, sizes)
+    torch.testing.assert_close(losses.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+    # Differences of numbers of at most 1, exact to 1e-6.
+    bounds = {**rounding(dtype), "atol": 1e-6}
+    torch.testing.assert_close(changed.double().cpu(), truth, **bounds)
+    assert not changed[sizes == 0].any()
+    assert not changed[:, columns - missing :].any()
+    again = kernels.replace_by_bag_slopes(logits, bags, sizes, write=False)
+    assert torch.equal(again, losses)
+    torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_large_logits_of_bags_do_not_overflow(kernels: Any) -> None:
+    logits, _ = drawn(8, 600)
+    logits[0] += 30_000
+    logits[2] -= 30_000
+    logits[4] *= 1000
+    bags, sizes = bagged(8, 600)
+    expected, truth = bags_by_hand(logits, bags, sizes)
+    losses = kernels.replace_by_bag_slopes(logits, bags, sizes)
+    torch.testing.assert_close(losses.double().cpu(), expected, rtol=1e-5, atol=0.02)
+    bounds = {**rounding(logits.dtype), "atol": 1e-6}
+    torch.testing.assert_close(logits.double().cpu(), truth, **bounds)
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_what_is_broken_is_seen_in_the_row_of_its_bag_alone(kernels: Any, broken: float) -> None:
+    logits, _ = drawn(4, 600)
+    bags, sizes = bagged(4, 600)
+    logits[0, 299] = logits[1, 5] = logits[3, 599] = broken
+    losses = kernels.replace_by_bag_slopes(logits, bags, sizes)
+    assert losses.isnan().tolist() == [True, False, False, True]
+    assert logits.isnan().all(1).tolist() == [True, False, False, True]
+    assert not logits[[1, 2]].isnan().any()
+
+
+def test_no_bags(kernels: Any) -> None:
+    logits, targets = drawn(0, 16)
+    bags = torch.zeros(0, 16, dtype=torch.bool, device=DEVICE)
+    assert kernels.replace_by_bag_slopes(logits, bags, targets).shape == (0,)
+
+
 def made(tokens: int = 11, terms: int = 300, width: int = 24) -> tuple[Prediction, Tensor]:
     generator = torch.Generator().manual_seed(1)
     shapes = (tokens, width), (terms, width), (terms,)
@@ -208,6 +284,40 @@ def test_the_whole_loss(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) 
     exact = [tensor.double() for tensor in wanted]
     logits = functional.linear(exact[0][kept], *exact[1:])
     expected = functional.cross_entropy(logits, targets[kept], reduction="sum")
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(expected.item(), rel=1e-2)
+    pairs = zip(
+        torch.autograd.grad(2 * found, wanted),
+        torch.autograd.grad(2 * expected, wanted),
+        strict=True,
+    )
+    for one, other in pairs:
+        assert one.dtype == torch.float32
+        assert (one - other).norm() < 1e-2 * other.norm()
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("room", [1, 4 * 304, 10**6], ids=["a row", "four rows", "all"])
+@pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
+def test_the_whole_loss_of_bags(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
+    monkeypatch.setitem(prediction._AT_ONCE, DEVICE, room)
+    given, _ = made(terms=299)
+    if not bias:
+        given = given._replace(bias=None)
+    bags, sizes = bagged(11, 299)
+    kept = sizes > 0
+    with torch.no_grad():
+        given.features[~kept] = torch.nan  # whatever stands there
+    wanted = [tensor for tensor in given if tensor is not None]
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found = given.bag_cross_entropy(bags, sizes)
+        with torch.no_grad():
+            alone = given.bag_cross_entropy(bags, sizes)
+    assert alone.item() == pytest.approx(found.item(), rel=1e-6)
+    exact = [tensor.double() for tensor in wanted]
+    logits = functional.linear(exact[0][kept], *exact[1:])
+    inside = torch.where(bags[kept], logits, 0).sum(1) / sizes[kept]
+    expected = (logits.logsumexp(1) - inside).sum()
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(expected.item(), rel=1e-2)
     pairs = zip(
@@ -289,6 +399,42 @@ def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
     slopes = torch.autograd.grad(truth, exact)
     for one, other, right in zip(found, plain, [truth.detach(), *slopes], strict=True):
         # No further from the truth than plain torch.
+        assert (one - right).norm() < 1.2 * (other - right).norm() + 1e-3 * right.norm()
+
+
+@pytest.mark.skipif(not ON_GPU, reason="there is no GPU here")
+@pytest.mark.parametrize("room", [200 * 2008, 1 << 29], ids=["three pieces", "one"])
+def test_a_gpu_takes_the_kernel_of_bags_and_is_not_asked_anything(
+    kernels: Any, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setitem(prediction._AT_ONCE, "cuda", room)
+    monkeypatch.setattr(
+        kernels.replace_by_bag_slopes, "__defaults__", (True, kernels.SWEEP)
+    )  # as it is used
+    given, _ = made(500, 2002, 768)
+    given = Prediction(*((tensor / 16).detach().requires_grad_() for tensor in given))
+    bags, sizes = bagged(500, 2002)
+
+    def numbers() -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = given.bag_cross_entropy(bags, sizes)
+        return [loss.detach(), *torch.autograd.grad(loss, given)]
+
+    numbers()  # compiled
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = numbers()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(one, other) for one, other in zip(found, numbers(), strict=True))
+    monkeypatch.setattr(switch, "KERNELS", False)
+    plain = numbers()
+    exact = [tensor.detach().double().requires_grad_() for tensor in given if tensor is not None]
+    logits = functional.linear(*exact)
+    inside = torch.where(bags, logits, 0).sum(1) / sizes.clamp(min=1)
+    truth = torch.where(sizes > 0, logits.logsumexp(1) - inside, 0).sum()
+    slopes = torch.autograd.grad(truth, exact)
+    for one, other, right in zip(found, plain, [truth.detach(), *slopes], strict=True):
         assert (one - right).norm() < 1.2 * (other - right).norm() + 1e-3 * right.norm()
 
 

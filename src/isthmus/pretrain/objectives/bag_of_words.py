@@ -14,6 +14,7 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.prediction import Prediction
 from isthmus.pretrain.parts import Objective, ObjectiveSettings
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -74,23 +75,24 @@ class BagOfWords(Objective):
             weights = step["attention_mask"][:, :, None].to(states.dtype)
             vector = (states * weights).sum(1) / weights.sum(1)
         if self.settings.projection == "head":
-            logits = backbone.head(vector)
+            prediction = backbone.predict(vector)
         else:
-            logits = vector @ backbone.word_embeddings.to(vector.dtype).T
-        bags = bag(step["input_ids"], vocabulary)
+            prediction = Prediction(vector, backbone.word_embeddings, None)
+        input_ids = step["input_ids"]
         if self.settings.target == "partner":
-            bags = bags[step["partner"]]
-        losses = bag_of_words(logits, bags)
-        bound = bags.sum(1).clamp(min=1).log()
-        return {"": losses.sum(), "gap": (losses.detach() - bound).sum()}
+            input_ids = input_ids[step["partner"]]
+        bags = bag(input_ids, vocabulary)
+        sizes = bags.sum(1)
+        loss = prediction.bag_cross_entropy(bags, sizes)
+        # The bound of an empty bag is 0, as its loss.
+        bound = sizes.clamp(min=1).to(loss.dtype).log().sum()
+        return {"": loss, "gap": loss.detach() - bound}
 
 
 def bag(input_ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """True at [row, token] where the row holds that token and it is not special."""
-    bags = torch.zeros(
-        len(input_ids), vocabulary.size, dtype=torch.bool, device=input_ids.device
-    ).scatter_(1, input_ids, True)
-    return bags & ~vocabulary.special
+    nothing = input_ids.new_zeros(len(input_ids), vocabulary.size, dtype=torch.bool)
+    return nothing.scatter_(1, input_ids, ~vocabulary.is_special(input_ids))
 
 
 def bag_of_words(logits: Tensor, bags: Tensor) -> Tensor:
