@@ -403,6 +403,42 @@ def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
 
 
 @pytest.mark.skipif(not ON_GPU, reason="there is no GPU here")
+@pytest.mark.parametrize("room", [200 * 2008, 1 << 29], ids=["three pieces", "one"])
+def test_a_gpu_takes_the_kernel_of_bags_and_is_not_asked_anything(
+    kernels: Any, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setitem(prediction._AT_ONCE, "cuda", room)
+    monkeypatch.setattr(
+        kernels.replace_by_bag_slopes, "__defaults__", (True, kernels.SWEEP)
+    )  # as it is used
+    given, _ = made(500, 2002, 768)
+    given = Prediction(*((tensor / 16).detach().requires_grad_() for tensor in given))
+    bags, sizes = bagged(500, 2002)
+
+    def numbers() -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = given.bag_cross_entropy(bags, sizes)
+        return [loss.detach(), *torch.autograd.grad(loss, given)]
+
+    numbers()  # compiled
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = numbers()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(one, other) for one, other in zip(found, numbers(), strict=True))
+    monkeypatch.setattr(switch, "KERNELS", False)
+    plain = numbers()
+    exact = [tensor.detach().double().requires_grad_() for tensor in given if tensor is not None]
+    logits = functional.linear(*exact)
+    inside = torch.where(bags, logits, 0).sum(1) / sizes.clamp(min=1)
+    truth = torch.where(sizes > 0, logits.logsumexp(1) - inside, 0).sum()
+    slopes = torch.autograd.grad(truth, exact)
+    for one, other, right in zip(found, plain, [truth.detach(), *slopes], strict=True):
+        assert (one - right).norm() < 1.2 * (other - right).norm() + 1e-3 * right.norm()
+
+
+@pytest.mark.skipif(not ON_GPU, reason="there is no GPU here")
 def test_more_logits_than_32_bits_count(kernels: Any) -> None:
     rows, columns = 8600, 250_008
     if torch.cuda.mem_get_info()[0] < 10 << 30:
