@@ -30,6 +30,7 @@ from isthmus.pretrain.decoders.autoregressive import Autoregressive
 from isthmus.pretrain.decoders.bidirectional import Bidirectional
 from isthmus.pretrain.decoders.condenser import Condenser
 from isthmus.pretrain.examples import PretrainExamples
+from isthmus.pretrain.objectives.bag_of_words import BagOfWords
 from isthmus.pretrain.parts import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretrain.recipe import Parts, assemble
 from isthmus.pretrain.step import PretrainTask
@@ -152,6 +153,8 @@ def unasked(parts: Parts, shape: Shape, texts: Texts, terms: int) -> int:
     """What today's step computes and nobody needs: known, small, and not useful."""
     # The gradient of the head's bias, as a product with ones.
     extra = 2 * terms * sum((*texts.labelled, *texts.decoder_labelled))
+    if any(isinstance(objective, BagOfWords) for objective in parts.objectives.values()):
+        extra += 2 * terms * len(texts.lengths)
     # Without kernels of our own, layers compute what nobody reads.
     if shape.reaches[-1] is None:
         unread = spared(shape.width, shape.last, texts.lengths, read(parts, texts))
