@@ -92,10 +92,12 @@ class _DropAddNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         from isthmus.nn.fused_kernels import Draw, norm_forward
 
-        draw = Draw.next(rate, states.device)
+        rows = _rows(states)
+        shape = rows.shape[0], rows.shape[1]
+        draw = Draw.next(rate, states.device, shape if train or around else None)
         beside = None if residual is None else _rows(residual)
         normed, summed, moments = norm_forward(
-            _rows(states), bias, beside, weight, offset, epsilon, draw, dtype, train or around
+            rows, bias, beside, weight, offset, epsilon, draw, dtype, train or around
         )
         context.save_for_backward(summed, moments, weight)
         context.draw, context.around = draw, around

@@ -232,6 +232,58 @@ def test_result_in_another_type(way: str) -> None:
     assert normed.dtype == torch.float32
 
 
+TUNINGS: list[dict[str, Any]] = [
+    {"apart": False},
+    {"bits": True},
+    {"apart": False, "bits": True, "norm_stages": 3, "registers": 168, "norm_warps": 12},
+    {"apart": False, "bits": True, "forward_stages": 2},
+    {"forward_stages": 1, "forward_numbers": 16, "numbers": 4, "forward_registers": 128},
+    {"sum_columns": 16},
+    {"join_rows": 4, "join_columns": 16, "join_stages": 3, "join_programs": 9},
+]
+
+
+@pytest.mark.parametrize("changed", TUNINGS, ids=str)
+@pytest.mark.parametrize(("rows", "width"), [(ROWS, WIDTH), (5, 20), (3, 4)])
+def test_other_tunings(
+    kernels: Any, changed: dict[str, Any], rows: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Come to the same, and drop the same numbers."""
+    monkeypatch.setattr(fused, "has_kernels", lambda states: True)
+    states, residual, one, two = (numbers(rows, width, seed=seed) for seed in range(1, 5))
+    bias, norm = numbers(width, seed=5), a_norm(width)
+    parts = [numbers(1, 2, rows, width // 2, seed=seed).detach() for seed in (6, 7, 8)]
+
+    def called() -> list[Tensor]:
+        torch.manual_seed(3)
+        normed, again = drop_add_norm(states, bias, residual, norm, 0.3)
+        inputs = states, bias, residual, norm.weight, norm.bias
+        slopes = torch.autograd.grad((normed * one + again * two).sum(), inputs)
+        active = bias_gelu(states, bias)
+        found = normed, *slopes, active, *torch.autograd.grad((active * one).sum(), (states, bias))
+        return [*found, *kernels.join(parts)]
+
+    wanted = called()
+    monkeypatch.setattr(kernels, "TUNING", kernels.TUNING._replace(**changed))
+    found = called()
+    assert torch.equal(found[1] == 0, wanted[1] == 0)
+    assert (found[1] == 0).any()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_bits_are_read(kernels: Any) -> None:
+    """What is stored is what is dropped on the way back, whatever the seed is then."""
+    states, norm = numbers(ROWS, WIDTH, seed=1).detach(), nn.LayerNorm(WIDTH).to(DEVICE)
+    bits = torch.zeros(-(-ROWS // 4), WIDTH // 8, dtype=torch.int32, device=DEVICE)
+    draw = kernels.Draw(torch.tensor([5], device=DEVICE), 2**30, bits)
+    given = states, None, None, norm.weight, norm.bias, 1e-5, draw, torch.float32
+    _, summed, moments = kernels.norm_forward(*given)
+    slopes = numbers(ROWS, WIDTH, seed=2).detach()
+    other = draw._replace(seed=draw.seed + 1)
+    back = slopes, None, summed, moments, norm.weight, other, torch.float32
+    assert torch.equal(kernels.norm_backward(*back)[0] != 0, summed != 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "width"), [(ROWS, WIDTH), (3, 300), (70, 256)])
 def test_gelu(way: str, dtype: torch.dtype, rows: int, width: int) -> None:
