@@ -46,6 +46,7 @@ class Gathering(NamedTuple):
     ahead: bool = False
     hints: bool = False  # vectors are kept in the caches, places and weights are not
     beside: bool = False  # programs of other columns follow, not those of other vectors
+    narrow: bool = False  # where features fit, they are counted in 32 bits: fewer instructions
 
 
 # Ranges are of any length, and so many programs share a multiprocessor that each may wait for what
@@ -169,6 +170,7 @@ def matrix_gradient(
             rare="evict_first" if gathering.hints else "",
             often="evict_last" if gathering.hints else "",
             beside=gathering.beside,
+            narrow=gathering.narrow and features.numel() < 1 << 31,
             num_warps=gathering.warps,
         )
     return gradient
@@ -274,10 +276,7 @@ def _part(logits: tl.tensor, number: tl.constexpr, slots: tl.constexpr) -> tl.te
         if logits.shape[1] >> level >= slots:
             halves = tl.reshape(part, [logits.shape[0], 2, logits.shape[1] >> level])
             left, right = tl.split(tl.permute(halves, [0, 2, 1]))
-            if (number * slots // (logits.shape[1] >> level)) % 2 == 1:
-                part = right
-            else:
-                part = left
+            part = right if number * slots // (logits.shape[1] >> level) % 2 == 1 else left
     return part
 
 
@@ -428,6 +427,7 @@ def _sum_places(
     rare: tl.constexpr,
     often: tl.constexpr,
     beside: tl.constexpr,
+    narrow: tl.constexpr,
 ) -> None:
     first, block = _block(width, column_tile, beside)
     term = first * term_tile + tl.arange(0, term_tile)
@@ -442,9 +442,10 @@ def _sum_places(
         if not ahead:
             place = tl.load(places + source, mask=known, other=0, eviction_policy=rare)
             slope = tl.load(slopes + source, mask=known, other=0.0, eviction_policy=rare)
+        begin = (place if narrow else place.to(tl.int64)) * width
         # What has no slope is not fetched: after a relu, that is most of it.
         vectors = tl.load(
-            features + place.to(tl.int64)[:, None] * width + column[None, :],
+            features + begin[:, None] + column[None, :],
             mask=(slope != 0)[:, None] & within[None, :],
             other=0.0,
             eviction_policy=often,
