@@ -57,7 +57,7 @@ def in_turns(works: Works, rounds: int) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], list[float]] = {name: [] for name in works}
     for _ in range(rounds + 1):
         for name, work in works.items():
-            found[name].append(_milliseconds(work))
+            found[name].append(timed(work))
     return {name: statistics.median(times[1:]) for name, times in found.items()}
 
 
@@ -81,7 +81,8 @@ def _peak(work: Callable[[], object]) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
-def _milliseconds(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
+    """Milliseconds of one call."""
     if not ON_GPU:
         start = time.process_time()
         work()

@@ -5,18 +5,21 @@ products. gathered: the same with slopes that are gathered, isthmus without a GP
 with one. docs/decisions/lexicon-kernels.md says what was expected of it.
 
     python benchmarks/lexicon_head.py [--texts 128] [--length 144] [--terms 30522 250002]
+
+--tiles: instead of that, each kernel in all shapes that might be chosen, on texts of real lengths.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as functional
-from in_turns import DEVICE, ON_GPU, Works, in_turns, print_errors, print_ways
+from in_turns import DEVICE, ON_GPU, Works, in_turns, print_errors, print_ways, timed
 from torch import Tensor
 
 from isthmus.nn import kernels as switch
@@ -27,6 +30,8 @@ from isthmus.nn.prediction import Prediction, aligned, rows_at_once
 Way = Callable[[Prediction, Tensor], Tensor]
 # Of all terms, those with a weight: as LexMAE's softmax has them, and as a trained SPLADE does.
 _SHARES = (1.0, 0.01)
+# Texts and padding of one step of LexMAE, and tokens of a passage: their mean and how they vary.
+_STEP, _MEAN, _SPREAD = (256, 144), 73, 30
 
 
 class Case(NamedTuple):
@@ -58,7 +63,13 @@ def main() -> None:
     parser.add_argument("--terms", type=int, nargs="+", default=[30_522, 250_002][: 1 + ON_GPU])
     parser.add_argument("--width", type=int, default=768 if ON_GPU else 384)
     parser.add_argument("--rounds", type=int, default=10 if ON_GPU else 3, help="for the median")
+    parser.add_argument("--tiles", action="store_true", help="all shapes of each kernel, sorted")
     options = parser.parse_args()
+    if options.tiles and not _kernels_run():
+        parser.error("--tiles needs a GPU that the kernels run on")
+    if options.tiles:
+        _print_shapes(options.rounds)
+        return
     print(
         f"{'bf16' if native_bf16() else 'float32'}, {options.texts} texts of "
         f"{options.shortest or options.length} to {options.length} tokens, width {options.width}, "
@@ -214,6 +225,158 @@ def _print_kernels(case: Case, rounds: int) -> None:
             "order": "",
         }.get(kind, f"{gathered / found / 1e9:6.2f} TB/s gathered")
         print(f"{kind:>9}  {name:<24}{found:8.3f} ms  {rate}", flush=True)
+
+
+def _print_shapes(rounds: int) -> None:
+    """Each kernel in each shape, the quickest first, and whether it finds what the default does."""
+    from isthmus.nn import lexicon_kernels as kernels
+
+    case = _case(_STEP[0], (_STEP[1], _STEP[1]), (30_522, 768), 1.0).to(torch.bfloat16)
+    generator = torch.Generator().manual_seed(_MEAN)
+    sizes = (torch.randn(_STEP[0], generator=generator) * _SPREAD + _MEAN).clamp(4, _STEP[1])
+    inside = (torch.arange(_STEP[1]) < sizes[:, None].round()).to(DEVICE)
+    features, matrix, slopes = case.features.detach(), case.matrix.detach(), case.slopes.float()
+    flat = features.flatten(0, 1)
+    print(
+        f"{_STEP[0]} texts of {int(inside.sum()) / len(inside):.1f} tokens, at most {_STEP[1]}, "
+        f"{len(matrix):,} terms, {matrix.shape[1]} wide, torch {torch.__version__}"
+    )
+    products = 2 * int(inside.sum()) * matrix.numel()
+    gathered = 2 * slopes.numel() * matrix.shape[1]
+
+    find = partial(kernels.find_largest, features, matrix, None, inside, True)
+    places = find()[1]
+    assert places is not None
+    _print_sorted(
+        "forward, with places",
+        {str(tiles): partial(find, tiles=tiles) for tiles in _tiles(kernels.TILES)},
+        rounds,
+        lambda found: f"{products / found / 1e9:6.0f} TFLOP/s",
+    )
+    ordered = lexicon._by_place(places, slopes, len(flat))
+    _print_sorted(
+        "gradient of features",
+        {
+            str(gathering): partial(kernels.features_gradient, *ordered, matrix, gathering)
+            for gathering in _ranges(kernels.RANGES)
+        },
+        rounds,
+        lambda found: f"{gathered / found / 1e9:6.2f} TB/s gathered",
+    )
+    _print_sorted(
+        "gradient of the matrix",
+        {
+            str(gathering): partial(kernels.matrix_gradient, places, slopes, flat, gathering)
+            for gathering in _places(kernels.PLACES)
+        },
+        rounds,
+        lambda found: f"{gathered / found / 1e9:6.2f} TB/s gathered",
+    )
+    order = in_turns({("order", ""): partial(lexicon._by_place, places, slopes, len(flat))}, rounds)
+    print(f"the order by place: {order['order', '']:.3f} ms")
+
+
+def _tiles(default: Any) -> list[Any]:
+    """Shapes of the forward kernel, the default first."""
+    one_pass = default._replace(slots=8)
+    large = one_pass._replace(terms=256, warps=8)
+    return [
+        default,
+        default._replace(rows=16),
+        one_pass,
+        one_pass._replace(slots=16),
+        one_pass._replace(rows=16),
+        one_pass._replace(slots=16, rows=16),
+        one_pass._replace(warps=8, registers=128, rows=16),
+        large._replace(rows=16),
+        large._replace(slots=16, rows=16),
+        large._replace(stages=4, rows=16),
+        one_pass._replace(tokens=256, slots=16, warps=8, rows=16),
+    ]
+
+
+def _ranges(default: Any) -> list[Any]:
+    """The same for the gradient of features."""
+    ahead = default._replace(ahead=True)
+    return [
+        default,
+        ahead,
+        ahead._replace(hints=True),
+        ahead._replace(unroll=2),
+        default._replace(beside=True),
+        default._replace(columns=64),
+        default._replace(vectors=16),
+        default._replace(vectors=16, columns=256),
+        ahead._replace(vectors=16, columns=256),
+        default._replace(columns=256, warps=8),
+        ahead._replace(columns=256, warps=8),
+        default._replace(vectors=64, warps=8),
+        default._replace(vectors=16, columns=256, beside=True),
+    ]
+
+
+def _places(default: Any) -> list[Any]:
+    """The same for the gradient of the matrix."""
+    # Without stages vectors go through the fastest cache, where those of a text have room.
+    near = default._replace(vectors=128, columns=64, warps=8, stages=1, ahead=True, narrow=True)
+    return [
+        default,
+        default._replace(beside=True),
+        default._replace(hints=True),
+        default._replace(narrow=True),
+        default._replace(vectors=64, warps=8, narrow=True),
+        default._replace(columns=64),
+        near,
+        near._replace(narrow=False),
+        near._replace(hints=True),
+        near._replace(beside=True),
+        near._replace(unroll=2),
+        near._replace(ahead=False),
+        near._replace(vectors=64, warps=4),
+        near._replace(vectors=64, warps=4, beside=True),
+        near._replace(warps=4, hints=True),
+        near._replace(vectors=256, hints=True),
+        near._replace(vectors=64, columns=128),
+        near._replace(vectors=64, columns=128, hints=True),
+    ]
+
+
+def _print_sorted(
+    title: str, works: dict[str, Callable[[], Any]], rounds: int, rate: Callable[[float], str]
+) -> None:
+    """Milliseconds of each, medians of turns; the first is what the others are held against."""
+    print(title, flush=True)
+    expected: Any = None
+    checks, failed = {}, {}
+    for name, work in works.items():
+        try:
+            found = work()
+            torch.cuda.synchronize()
+        except Exception as error:  # a shape that the device has no room for, or no compiler takes
+            failed[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            continue
+        expected = found if expected is None else expected
+        checks[name] = _difference(found, expected)
+        del found
+    times: dict[str, list[float]] = {name: [] for name in checks}
+    for _ in range(rounds):
+        for name in checks:
+            times[name].append(timed(works[name]))
+    medians = {name: statistics.median(some) for name, some in times.items()}
+    for name in sorted(medians, key=medians.__getitem__):
+        took = medians[name]
+        print(f"  {took:7.3f} ms  {rate(took)}  {checks[name]:<24}  {name}", flush=True)
+    for name, error in failed.items():
+        print(f"  {'failed':>7}     {name}: {error}", flush=True)
+
+
+def _difference(found: Any, expected: Any) -> str:
+    if isinstance(found, tuple):
+        pairs = zip(found, expected, strict=True)
+        values, places = (int((one != other).sum()) for one, other in pairs)
+        return f"{values} values, {places} places other" if values or places else "the same"
+    error = float((found - expected).norm() / expected.norm())
+    return f"error {error:.0e}" if error else "the same"
 
 
 if __name__ == "__main__":

@@ -29,16 +29,24 @@ def kernels(triton: Any) -> Any:
     return lexicon_kernels
 
 
-@pytest.fixture(params=["plain", "kernels"])
+# Kernels in tiles so small that every text has several; in one pass, some tokens at once.
+SLOTS = {"kernels": 0, "in one pass": 8}
+
+
+@pytest.fixture(params=["plain", *SLOTS])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who computes; the kernels in tiles so small that every text has several."""
+    """Who computes: plain torch, or kernels."""
     name: str = request.param
-    if name == "kernels":
+    if name in SLOTS:
         module = request.getfixturevalue("kernels")
-        tiles = module.Tiles(terms=32, tokens=16, width=32, warps=4, stages=2, rows=3)
+        tiles = small_tiles(module)._replace(slots=SLOTS[name])
         monkeypatch.setattr(module.find_largest, "__defaults__", (tiles,))
-    monkeypatch.setattr(lexicon, "_has_kernels", lambda *tensors: name == "kernels")
-    return name
+    monkeypatch.setattr(lexicon, "_has_kernels", lambda *tensors: name in SLOTS)
+    return "kernels" if name in SLOTS else name
+
+
+def small_tiles(module: Any) -> Any:
+    return module.Tiles(terms=32, tokens=16, width=32, warps=4, stages=2, rows=3)
 
 
 def made(
@@ -210,28 +218,101 @@ def test_a_broken_text_is_seen_in_its_row_alone(way: str) -> None:
     assert largest_of(given, inside).isnan().any(1).tolist() == [False, True, False]
 
 
-def test_what_has_no_slope_is_not_fetched(kernels: Any) -> None:
+NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "any": lambda features: features,
+    "ties": lambda features: features.round().clamp(-1, 1),
+    "negative": lambda features: -features.abs() - 1,
+    "negative ties": lambda features: -features.abs().round().clamp(1, 2),
+    "all alike": torch.ones_like,
+    "zeros": lambda features: 0 * features.sign(),
+    "near ties": lambda features: 1 + features * 1e-6,
+    "infinite": lambda features: features.masked_fill(features > 0.5, -torch.inf),
+    "all infinite": lambda features: torch.full_like(features, -torch.inf),
+    "not numbers": lambda features: features.masked_fill(features > 0.5, torch.nan),
+    "no number": lambda features: torch.full_like(features, torch.nan),
+}
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice")
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("case", ["ragged", "with holes", "ends with a tile"])
+def test_one_pass_finds_the_very_same(kernels: Any, case: str, numbers: str) -> None:
+    inside = INSIDE[case]()
+    features, matrix, bias = (tensor.detach() for tensor in made(inside))
+    # A logit is the first number of a token times 1 or 2, and what the test says of it stays true.
+    features = NUMBERS[numbers](features)
+    features[..., 1:] = 0
+    matrix[:, 0] = torch.arange(len(matrix), device=DEVICE) % 2 + 1
+    tiles = small_tiles(kernels)
+    expected = kernels.find_largest(features, matrix, bias, inside, True, tiles=tiles)
+    for other in ({"slots": 8}, {"slots": 16}, {"slots": 8, "tokens": 32, "reach": 1000}):
+        chosen = tiles._replace(**other)
+        values, places = kernels.find_largest(features, matrix, bias, inside, True, tiles=chosen)
+        assert torch.equal(places, expected[1])
+        torch.testing.assert_close(values, expected[0], rtol=0, atol=0, equal_nan=True)
+    values, places = kernels.find_largest(features, matrix, bias, inside, False, tiles=chosen)
+    assert places is None
+    torch.testing.assert_close(values, expected[0], rtol=0, atol=0, equal_nan=True)
+
+
+GATHERINGS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "ahead": {"ahead": True},
+    "all at once": {
+        "vectors": 64,
+        "columns": 64,
+        "unroll": 2,
+        "ahead": True,
+        "hints": True,
+        "beside": True,
+        "narrow": True,
+    },
+}
+
+
+@pytest.mark.parametrize("chosen", GATHERINGS)
+def test_what_has_no_slope_is_not_fetched(kernels: Any, chosen: str) -> None:
     features = torch.ones(6, 4, device=DEVICE)
     features[3] = torch.nan
     places = torch.tensor([[0, 3, 1], [3, 4, -1]], dtype=torch.int32, device=DEVICE)
     slopes = torch.tensor([[2.0, 0.0, 1.0], [0.0, 5.0, 0.0]], device=DEVICE)
-    found = kernels.matrix_gradient(places, slopes, features)
+    gathering = kernels.PLACES._replace(**GATHERINGS[chosen])
+    found = kernels.matrix_gradient(places, slopes, features, gathering)
     assert found.tolist() == [[2.0] * 4, [5.0] * 4, [1.0] * 4]
 
 
+@pytest.mark.parametrize("chosen", GATHERINGS)
+def test_places_are_summed(kernels: Any, chosen: str) -> None:
+    generator = torch.Generator().manual_seed(7)
+    features = torch.randn(50, 130, generator=generator)
+    places = torch.randint(50, (9, 70), generator=generator)
+    slopes = torch.randn(9, 70, generator=generator)
+    gathering = kernels.PLACES._replace(**GATHERINGS[chosen])
+    found = kernels.matrix_gradient(
+        places.int().to(DEVICE), slopes.to(DEVICE), features.to(DEVICE), gathering
+    )
+    expected = (slopes[:, :, None] * features[places]).sum(0)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chosen", GATHERINGS)
 @pytest.mark.parametrize("terms", [300, 1 << 16], ids=["few terms", "many terms"])
-def test_ranges_are_summed(kernels: Any, terms: int) -> None:
+def test_ranges_are_summed(kernels: Any, terms: int, chosen: str) -> None:
     generator = torch.Generator().manual_seed(6)
     matrix = torch.randn(terms, 130, generator=generator).to(DEVICE)
     sizes = torch.tensor([0, 1, 100, 0, 33, 32, 0])
     starts = torch.cat([torch.zeros(1), sizes.cumsum(0)]).int()
     count = int(sizes.sum())
-    chosen = torch.randint(terms, (count + 5,), generator=generator)
+    numbers = torch.randint(terms, (count + 5,), generator=generator)
     weights = torch.randn(count + 5, generator=generator)
     found = kernels.features_gradient(
-        chosen.int().to(DEVICE), weights.to(DEVICE), starts.to(DEVICE), matrix
+        numbers.int().to(DEVICE),
+        weights.to(DEVICE),
+        starts.to(DEVICE),
+        matrix,
+        kernels.RANGES._replace(**GATHERINGS[chosen]),
     )
-    parts = torch.split((weights[:, None] * matrix.cpu()[chosen])[:count], sizes.tolist())
+    parts = torch.split((weights[:, None] * matrix.cpu()[numbers])[:count], sizes.tolist())
     expected = torch.stack([part.sum(0) for part in parts])
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
 
