@@ -58,16 +58,16 @@ class Packing(NamedTuple):
         `tokens`, known where the batch was made, spare asking the device how many there are. Behind
         them may be places of padding, so that there are as many as `steady_number` says.
         """
-        known = tokens is None
+        filled = tokens is not None
         if tokens is None:
             tokens = mask.flatten().nonzero()[:, 0]
         present = mask.bool()
         offsets = functional.pad(present.sum(1).cumsum(0), (1, 0))
         places, length = mask.numel(), mask.shape[1]
-        fillers = 0 if known or len(tokens) == places else _granule(places) - 1
+        fillers = _granule(places) - 1 if filled and len(tokens) < places else 0  # at most
         if mask.device.type in _KNOWING:  # elsewhere it would stop the device
             fillers = len(tokens) - int(offsets[-1])
-            assert 0 <= fillers < max(_granule(places), 1), "places of another batch"
+            assert 0 <= fillers < _granule(places), "places of another batch"
         if fillers:
             ends = torch.arange(length, fillers + length, length, device=mask.device)
             offsets = torch.cat([offsets, (offsets[-1:] + ends).clamp(max=len(tokens))])

@@ -115,6 +115,16 @@ def counts(made: Made, batch: Batch) -> dict[str, int]:
     return {name: int(value) for name, value in made[0].counts(batch).items()}
 
 
+def everything_of(made: Made, batch: Batch) -> tuple[Any, ...]:
+    """Losses, counts and gradients."""
+    task, _ = made
+    task.zero_grad()
+    sums = task(batch)
+    torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+    slopes = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
+    return {loss: value.detach() for loss, value in sums.items()}, counts(made, batch), slopes
+
+
 every_recipe = pytest.mark.parametrize("name", NAMES)
 
 
@@ -243,7 +253,7 @@ def test_every_weight_that_is_trained_has_a_finite_gradient(
 def test_room_for_more_labels_than_there_are_changes_nothing(
     name: str, make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, _ = made = make(name)
+    made = make(name)
     places_of = masking.places_of
     rows = list(range(len(TEXTS)))
     seen = []
@@ -257,12 +267,7 @@ def test_room_for_more_labels_than_there_are_changes_nothing(
         places = [batch[field] for field in PLACES.values() if field in batch]
         assert places
         assert all(int((found < 0).sum()) >= (more or 0) for found in places)
-        task.zero_grad()
-        sums = task(batch)
-        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
-        slopes = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
-        found = {loss: value.detach() for loss, value in sums.items()}
-        seen.append((found, counts(made, batch), slopes))
+        seen.append(everything_of(made, batch))
     for other in seen[1:]:
         torch.testing.assert_close(seen[0], other, rtol=1e-9, atol=1e-9)
 
@@ -277,18 +282,13 @@ def test_fillers_change_nothing(
         monkeypatch.setattr(f"isthmus.nn.{module}.has_kernels", lambda states: own)
     monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
     monkeypatch.setattr("isthmus.nn.packing._LEAST_PADDING", {"cpu": 0.0})
-    task, examples = made = make(name)
+    _, examples = made = make(name)
     seen, fields = [], []
     for steady in (False, True):
         monkeypatch.setattr(examples, "steady", steady)
         batch = prepared(made, list(range(len(TEXTS))))
         fields.append({field: len(batch[field]) for field in ("tokens", "regular", "word_sizes")})
-        task.zero_grad()
-        sums = task(batch)
-        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
-        slopes = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
-        found = {loss: value.detach() for loss, value in sums.items()}
-        seen.append((found, counts(made, batch), slopes))
+        seen.append(everything_of(made, batch))
     assert all(fields[0][field] < fields[1][field] for field in fields[0])
     torch.testing.assert_close(seen[0], seen[1], rtol=1e-6, atol=1e-6)
 
