@@ -162,11 +162,13 @@ def _print_tiles(case: Case, rounds: int) -> None:
         finally:
             kernels.TUNING = chosen
 
-    def runs(tuning: kernels.Tuning) -> bool:
+    def runs(name: str, tuning: kernels.Tuning) -> bool:
         try:
             tuned(tuning, _train)
+            torch.cuda.synchronize()
         except Exception as error:  # more than a multiprocessor has
-            print(f"  {type(error).__name__}: {' '.join(str(error).split())[:80]}")
+            said = " ".join(str(error).split())[:80]
+            print(f"  {name}: {type(error).__name__}: {said}", flush=True)
             return False
         return True
 
@@ -194,7 +196,7 @@ def _print_tiles(case: Case, rounds: int) -> None:
         ("long_queries", queries),
     ):
         tried += [(f"{name} {tuple(tile)}", chosen._replace(**{name: tile})) for tile in tiles]
-    tried = [(name, tuning) for name, tuning in tried if runs(tuning)]
+    tried = [(name, tuning) for name, tuning in tried if runs(name, tuning)]
     works: Works = {
         (name, kind): partial(tuned, tuning, work)
         for name, tuning in tried

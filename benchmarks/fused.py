@@ -90,29 +90,20 @@ def _kernels(module: Any, rows: int, options: argparse.Namespace) -> dict[str, K
     ]
     sums = _numbers(264, 3 * width, seed=13, dtype=exact)
     drawn = module.Draw.next(options.rate, torch.device(DEVICE))
-    words = -(-rows // 4), -(-width // 8)
-    stored = drawn._replace(bits=torch.zeros(words, dtype=torch.int32, device=DEVICE))
     before = states, bias, residual, weight, offset, 1e-5
-    _, summed, moments = module.norm_forward(*before, stored, DTYPE)
+    _, summed, moments = module.norm_forward(*before, drawn, DTYPE)
 
-    def draw() -> Any:
-        return stored if module.TUNING.bits else drawn
-
-    def back() -> Results:
-        given = above, beside, summed, moments, weight, draw(), DTYPE
-        found: Results = module.norm_backward(*given)
-        return found
-
+    back = above, beside, summed, moments, weight, drawn, DTYPE
     return {
         "copy": Kernel(lambda: (states.clone(),), 2, []),
-        "norm": Kernel(lambda: module.norm_forward(*before, draw(), DTYPE), 4, _FORWARD),
-        "norm back": Kernel(back, 5, _BACK),
+        "norm": Kernel(lambda: module.norm_forward(*before, drawn, DTYPE), 4, []),
+        "norm back": Kernel(lambda: module.norm_backward(*back), 5, _BACK),
         "gelu": Kernel(lambda: (module.gelu_forward(wide, wide_bias),), 8, _GELU),
         "gelu back": Kernel(
             lambda: module.gelu_backward(wide_above, wide, wide_bias), 12, _GELU_BACK
         ),
         "join": Kernel(lambda: module.join(parts), 6, _JOIN),
-        "sum": Kernel(lambda: (module._added(sums),), 0, _SUM),
+        "sum": Kernel(lambda: (module.added(sums),), 0, _SUM),
     }
 
 
@@ -120,35 +111,17 @@ def _every(**choices: Iterable[Any]) -> list[dict[str, Any]]:
     return [dict(zip(choices, each, strict=True)) for each in product(*choices.values())]
 
 
-# At 768 columns and for a chip of compute capability 9.0: others spill registers or have warps draw
-# the same twice. There are as many warps or programs as registers and memory hold.
-_FORWARD = [
-    *_every(bits=[True]),
-    *_every(apart=[False], bits=[False, True]),
-    *_every(forward_numbers=[16], apart=[False], bits=[False, True]),
-    *_every(apart=[False], bits=[False, True], forward_stages=[2, 3], forward_warps=[12, 16]),
-    *_every(apart=[True], forward_stages=[2], forward_warps=[8]),
-]
-_BACK = [
-    *_every(apart=[True], norm_stages=[1, 3]),
-    *_every(apart=[False], norm_stages=[1, 2, 3]),
-    *_every(apart=[False], norm_stages=[2], registers=[168], norm_warps=[12]),
-    *_every(apart=[False], bits=[True], norm_stages=[2, 3, 4], norm_warps=[8]),
-    *_every(apart=[False], bits=[True], norm_stages=[1, 2, 3], registers=[168], norm_warps=[12]),
-    *_every(apart=[False], bits=[True], norm_stages=[1, 2], registers=[128], norm_warps=[16]),
-    *_every(apart=[False], bits=[True], numbers=[4], norm_warps=[16]),
-]
+# At 768 columns and for a chip of compute capability 9.0.
+_BACK = _every(norm_stages=[1, 2, 4])
 _GELU = _every(rows=[4, 16])
-_GELU_BACK = [*_every(gelu_programs=[7]), *_every(stages=[3])]
+_GELU_BACK = [*_every(gelu_programs=[6]), *_every(stages=[3])]
 _JOIN = [
-    *_every(join_stages=[1, 3, 4], join_programs=[5]),
-    *_every(join_rows=[4], join_stages=[2, 3], join_programs=[6, 9]),
-    *_every(join_columns=[128], join_stages=[2, 3], join_programs=[9]),
+    *_every(join_stages=[1, 3]),
+    *_every(join_programs=[4, 6]),
+    *_every(join_rows=[8], join_columns=[256], join_programs=[4, 5, 6]),
     *_every(join_rows=[4], join_columns=[512], join_programs=[6]),
-    *_every(join_rows=[2], join_columns=[1024], join_programs=[5]),
-    *_every(join_programs=[4, 12]),
 ]
-_SUM = _every(sum_columns=[4, 8, 16, 32])
+_SUM = _every(sum_columns=[4, 8, 32])
 
 
 def _timed(

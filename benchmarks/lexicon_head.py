@@ -181,11 +181,8 @@ def _print_ways(ways: dict[str, Way], case: Case, rounds: int, share: float) -> 
 
 
 def _print_kernels(case: Case, rounds: int) -> None:
-    """Each kernel alone, in the tiles that one might choose."""
+    """Each kernel alone."""
     from isthmus.nn.lexicon_kernels import (
-        RANGES,
-        TILES,
-        Tiles,
         features_gradient,
         find_largest,
         matrix_gradient,
@@ -194,37 +191,22 @@ def _print_kernels(case: Case, rounds: int) -> None:
     case = case.to(torch.bfloat16)
     features, matrix, slopes = case.features.detach(), case.matrix.detach(), case.slopes.float()
     flat = features.flatten(0, 1)
-    tiles = {
-        "128 x 128": TILES,
-        "128 x 128, eight warps": TILES._replace(warps=8, stages=4),
-        "128 x 128, two programs": TILES._replace(warps=8, registers=128),
-        "128 x 256": Tiles(128, 256, 64, 8, 3),
-        "256 x 128": Tiles(256, 128, 64, 8, 3),
-        "16 texts": TILES._replace(rows=16),
-    }
-    works: Works = {
-        ("find", name): partial(
-            find_largest, features, matrix, None, case.inside, True, tiles=chosen
-        )
-        for name, chosen in tiles.items()
-    }
-    places = find_largest(features, matrix, None, case.inside, True)[1]
+    find = partial(find_largest, features, matrix, None, case.inside, True)
+    works: Works = {("find", ""): find}
+    places = find()[1]
     assert places is not None
-    works["order", "by place"] = partial(lexicon._by_place, places, slopes, len(flat))
+    works["order", ""] = partial(lexicon._by_place, places, slopes, len(flat))
     ordered = lexicon._by_place(places, slopes, len(flat))
-    for stages in (1, 2, 3, 4):
-        gathering = RANGES._replace(stages=stages)
-        name = f"{stages} stages"
-        works["features", name] = partial(features_gradient, *ordered, matrix, gathering=gathering)
-        works["matrix", name] = partial(matrix_gradient, places, slopes, flat, gathering=gathering)
+    works["features", ""] = partial(features_gradient, *ordered, matrix)
+    works["matrix", ""] = partial(matrix_gradient, places, slopes, flat)
     operations = 2 * int(case.inside.sum()) * matrix.numel()
     gathered = 2 * slopes.numel() * matrix.shape[1]
-    for (kind, name), found in in_turns(works, rounds).items():
+    for (kind, _), found in in_turns(works, rounds).items():
         rate = {
             "find": f"{operations / found / 1e9:6.0f} TFLOP/s",
             "order": "",
         }.get(kind, f"{gathered / found / 1e9:6.2f} TB/s gathered")
-        print(f"{kind:>9}  {name:<24}{found:8.3f} ms  {rate}", flush=True)
+        print(f"{kind:>9}{found:8.3f} ms  {rate}", flush=True)
 
 
 def _print_shapes(rounds: int) -> None:
@@ -249,7 +231,7 @@ def _print_shapes(rounds: int) -> None:
     assert places is not None
     _print_sorted(
         "forward, with places",
-        {str(tiles): partial(find, tiles=tiles) for tiles in _tiles(kernels.TILES)},
+        {str(tiles): partial(find, tiles=tiles) for tiles in _tiles(kernels)},
         rounds,
         lambda found: f"{products / found / 1e9:6.0f} TFLOP/s",
     )
@@ -276,68 +258,47 @@ def _print_shapes(rounds: int) -> None:
     print(f"the order by place: {order['order', '']:.3f} ms")
 
 
-def _tiles(default: Any) -> list[Any]:
+def _tiles(kernels: Any) -> list[Any]:
     """Shapes of the forward kernel, the default first."""
-    one_pass = default._replace(slots=8)
-    large = one_pass._replace(terms=256, warps=8)
+    large, small = kernels._LARGE, kernels._SMALL
     return [
-        default,
-        default._replace(rows=16),
-        one_pass,
-        one_pass._replace(slots=16),
-        one_pass._replace(rows=16),
-        one_pass._replace(slots=16, rows=16),
-        one_pass._replace(warps=8, registers=128, rows=16),
-        large._replace(rows=16),
-        large._replace(slots=16, rows=16),
-        large._replace(stages=4, rows=16),
-        one_pass._replace(tokens=256, slots=16, warps=8, rows=16),
+        kernels.tiles_for(torch.device("cuda")),
+        large,
+        large._replace(rows=32),
+        large._replace(rows=8),
+        large._replace(stages=3),
+        large._replace(stages=3, slots=16),
+        small,
+        small._replace(slots=16),
+        small._replace(tokens=256, slots=16, warps=8),
     ]
 
 
 def _ranges(default: Any) -> list[Any]:
     """The same for the gradient of features."""
-    ahead = default._replace(ahead=True)
     return [
         default,
-        ahead,
-        ahead._replace(hints=True),
-        ahead._replace(unroll=2),
-        default._replace(beside=True),
         default._replace(columns=64),
         default._replace(vectors=16),
         default._replace(vectors=16, columns=256),
-        ahead._replace(vectors=16, columns=256),
+        default._replace(vectors=8, columns=256, warps=2),
+        default._replace(vectors=16, warps=2),
+        default._replace(vectors=64),
         default._replace(columns=256, warps=8),
-        ahead._replace(columns=256, warps=8),
-        default._replace(vectors=64, warps=8),
-        default._replace(vectors=16, columns=256, beside=True),
     ]
 
 
 def _places(default: Any) -> list[Any]:
     """The same for the gradient of the matrix."""
-    # Without stages vectors go through the fastest cache, where those of a text have room.
-    near = default._replace(vectors=128, columns=64, warps=8, stages=1, ahead=True, narrow=True)
     return [
         default,
-        default._replace(beside=True),
-        default._replace(hints=True),
-        default._replace(narrow=True),
-        default._replace(vectors=64, warps=8, narrow=True),
-        default._replace(columns=64),
-        near,
-        near._replace(narrow=False),
-        near._replace(hints=True),
-        near._replace(beside=True),
-        near._replace(unroll=2),
-        near._replace(ahead=False),
-        near._replace(vectors=64, warps=4),
-        near._replace(vectors=64, warps=4, beside=True),
-        near._replace(warps=4, hints=True),
-        near._replace(vectors=256, hints=True),
-        near._replace(vectors=64, columns=128),
-        near._replace(vectors=64, columns=128, hints=True),
+        default._replace(warps=8),
+        default._replace(vectors=64),
+        default._replace(vectors=64, warps=2),
+        default._replace(vectors=32, warps=2),
+        default._replace(vectors=256, warps=8),
+        default._replace(vectors=64, columns=128),
+        default._replace(vectors=256, columns=32),
     ]
 
 

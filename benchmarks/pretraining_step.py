@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from isthmus.benchmark.speed.contestants import SETTLING, MatrixProduct, Ours, settings_for
+from isthmus.benchmark.speed.contestants import MatrixProduct, Ours, settings_for
 from isthmus.benchmark.speed.settings import SpeedSettings
 from isthmus.benchmark.speed.texts import corpus_of, starting_model
 from isthmus.nn.precision import native_bf16
@@ -93,7 +93,7 @@ def main() -> None:
             texts = statistics.median(turn.rate for turn in found)
             print(f"{name:10}{seconds * 1e3:12.2f}{texts:10.0f}{useful:13.1%}")
         for name, run in runs.items():
-            show(name, run, given.steps + SETTLING, given.top)
+            show(name, run, given.steps + run.trainer.order.settling, given.top)
 
 
 def show(name: str, run: Ours, steps: int, top: int) -> None:

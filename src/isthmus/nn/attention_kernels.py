@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from isthmus.nn.fused_kernels import added
+
 _BITS = tl.constexpr(32)  # of a word
 _TAG = tl.constexpr(0x61747465)  # keeps these draws apart from others of the same seed
 _ROUNDS = tl.constexpr(7)  # of Philox; fewer are told from chance (Salmon et al., SC 2011)
@@ -185,7 +187,7 @@ def backward(
             tile = TUNING.long_queries
             grid = pairs, triton.cdiv(texts.longest, tile.queries)
             _queries_backward[grid](*given, least=middle, **_shape(width, tile, texts))
-    return sums.sum(0)
+    return added(sums)
 
 
 def _room(outer: int, words: int, rows: int, device: torch.device) -> Tensor:

@@ -287,14 +287,19 @@ class Backbone(nn.Module):
             return self._run(told, layer)
         if packing is None:
             return self._run(told, layer, attention_mask=attention_mask)
-        told["position_ids"] = self._places(input_ids).expand_as(input_ids)
-        packed = {name: packing.pack(each) for name, each in told.items()}
+        packed = self._packed(told, packing)
         if fused is not None:
             return self._run_fused(fused, packed, packing, layer, asking)
         # transformers passes on a mask of four dimensions as it is, and makes none itself.
         options = {"attention_mask": packing.present, "packing": packing}
         states, middle, _ = self._run(packed, layer, **options)
         return Encoded(packing.unpack(states), None if middle is None else packing.unpack(middle))
+
+    def _packed(self, told: dict[str, Tensor], packing: Packing) -> dict[str, Tensor]:
+        """What is told of every place, of tokens alone, with their positions."""
+        ids = told["input_ids"]
+        told = {**told, "position_ids": self._places(ids).expand_as(ids)}
+        return {name: packing.pack(each) for name, each in told.items()}
 
     def _run(self, told: dict[str, Tensor], layer: int | None, **options: Any) -> Encoded:
         """By the layers of transformers."""
@@ -356,9 +361,15 @@ class Backbone(nn.Module):
             return Encoded(asking.put_back(states, packing.texts, packing.length), middle)
         return Encoded(states if packing.whole else packing.unpack(states), middle)
 
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """What the first layer receives [batch, length, width]: words, positions, types, normed."""
-        return self.to_width(self.encoder.embeddings(input_ids=input_ids))
+    def embed(self, input_ids: Tensor, packing: Packing | None = None) -> Tensor:
+        """What the first layer receives [batch, length, width]: words, positions, types, normed.
+
+        Packed, a stream [1, tokens, width]: of a backbone that `asks_for_some`.
+        """
+        told = {"input_ids": input_ids}
+        if packing is not None:
+            told = self._packed(told, packing)
+        return self.to_width(self.encoder.embeddings(**told))
 
     def embed_first(self, vectors: Tensor) -> Tensor:
         """The same of vectors [rows, embedding width] that stand for the first word of a text."""

@@ -93,8 +93,7 @@ class _DropAddNorm(torch.autograd.Function):
         from isthmus.nn.fused_kernels import Draw, norm_forward
 
         rows = _rows(states)
-        shape = rows.shape[0], rows.shape[1]
-        draw = Draw.next(rate, states.device, shape if train or around else None)
+        draw = Draw.next(rate, states.device)
         beside = None if residual is None else _rows(residual)
         normed, summed, moments = norm_forward(
             rows, bias, beside, weight, offset, epsilon, draw, dtype, train or around

@@ -17,7 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS = tl.constexpr(4)  # that share a draw, a word each, and are worked on at a time
-_COLUMNS = tl.constexpr(8)  # whose bits of these rows are a word
 _TAG = tl.constexpr(0x69737468)  # keeps these draws apart from torch's own
 _ROUNDS = tl.constexpr(7)  # of Philox; fewer are told from chance (Salmon et al., SC 2011)
 _STEPS = 1 << 31
@@ -27,28 +26,19 @@ _SEEDS = (1 << 63) - 1
 class Tuning(NamedTuple):
     """How the kernels share the work."""
 
-    # Of a multiprocessor, in the backward kernels: what its registers hold (215 and 72 a thread).
+    # Of a multiprocessor, in the backward kernels: what its registers hold (251 and 72 a thread).
     # Programs beyond would begin when the first ones are through, with as long a way to go.
     norm_warps: int = 8
-    gelu_programs: int = 6
-    join_programs: int = 6
+    gelu_programs: int = 7
+    join_programs: int = 5
     stages: int = 2  # groups of rows that GELU's has on their way, its own included
-    norm_stages: int = 2  # likewise
+    norm_stages: int = 3  # likewise
     join_stages: int = 2  # likewise
     columns: int = 256  # of GELU's tiles
     rows: int = 8  # likewise
-    join_columns: int = 256
-    join_rows: int = 8
-    numbers: int = 8  # of a row that a thread of a norm's backward kernel holds
-    registers: int | None = None  # that it has at most
-    # The norm's forward kernel. Without stages, a program has one group of rows.
-    forward_numbers: int = 8
-    forward_registers: int | None = None
-    forward_stages: int = 0
-    forward_warps: int = 16  # of a multiprocessor, with stages
-    bits: bool = False  # what is dropped is stored, a bit for each, and not drawn again
-    apart: bool = True  # a norm's draws and sums pass through shared memory one by one
-    sum_columns: int = 0  # of partial sums that a program adds up; where 0, torch does
+    join_columns: int = 1024
+    join_rows: int = 2
+    sum_columns: int = 16  # of partial sums that a program adds up
 
 
 TUNING = Tuning()
@@ -63,19 +53,12 @@ class Draw(NamedTuple):
 
     seed: Tensor | None  # int64 [1]
     dropped: int
-    bits: Tensor | None = None  # int32: what is kept, four rows of eight columns in a word
 
     @classmethod
-    def next(cls, rate: float, device: torch.device, shape: tuple[int, int] | None = None) -> Draw:
-        """The next of torch's generator; of `shape` where there is a way back."""
+    def next(cls, rate: float, device: torch.device) -> Draw:
+        """The next of torch's generator."""
         dropped = min(round(rate * _STEPS), _STEPS - 1)
-        if not dropped:
-            return cls(None, 0)
-        bits = None
-        if TUNING.bits and shape is not None and shape[1] >= _COLUMNS.value:
-            words = triton.cdiv(shape[0], _ROWS.value), triton.cdiv(shape[1], _COLUMNS.value)
-            bits = torch.empty(words, dtype=torch.int32, device=device)
-        return cls(torch.randint(_SEEDS, (1,), device=device), dropped, bits)
+        return cls(torch.randint(_SEEDS, (1,), device=device) if dropped else None, dropped)
 
 
 def norm_forward(
@@ -100,21 +83,13 @@ def norm_forward(
     summed = torch.empty_like(states) if back and changed else None
     moments = torch.empty(rows, 2, dtype=torch.float32, device=states.device) if back else None
     tile = triton.next_power_of_2(width)
-    warps = _warps(tile, TUNING.forward_numbers)
-    programs = triton.cdiv(rows, _ROWS.value)
-    if TUNING.forward_stages:
-        fitting = max(TUNING.forward_warps // warps, 1) * _multiprocessors(states.device)
-        programs = min(programs, fitting)
     with _on(states):
-        _norm_forward[(programs,)](
+        _norm_forward[(triton.cdiv(rows, _ROWS.value),)](
             states, bias, residual, weight, offset, summed, normed, moments,
-            rows, width, epsilon, draw.seed, draw.dropped, draw.bits,
+            rows, width, epsilon, draw.seed, draw.dropped,
             drops=draw.dropped > 0,
             tile=tile,
-            stages=TUNING.forward_stages,
-            apart=TUNING.apart,
-            num_warps=warps,
-            maxnreg=TUNING.forward_registers,
+            num_warps=_warps(tile),
         )  # fmt: skip
     return normed, summed if changed or not back else states, moments
 
@@ -140,24 +115,23 @@ def norm_backward(
     same = not draw.dropped and dtype == summed.dtype
     for_states = for_residual if same else torch.empty_like(summed)
     tile = triton.next_power_of_2(width)
-    warps = _warps(tile, TUNING.numbers)
+    warps = _warps(tile)
     programs = max(TUNING.norm_warps // warps, 1) * _multiprocessors(summed.device)
     programs = min(triton.cdiv(rows, _ROWS.value), programs)
     sums = torch.empty(programs, 3, width, dtype=torch.float32, device=summed.device)
     with _on(summed):
         _norm_backward[(programs,)](
             above, beside, summed, moments, weight, for_states, for_residual, sums,
-            rows, width, draw.seed, draw.dropped, draw.bits,
+            rows, width, draw.seed, draw.dropped,
             drops=draw.dropped > 0,
             same=same,
             around=around,
             tile=tile,
-            stages=TUNING.norm_stages,
-            apart=TUNING.apart,
+            # Wide rows leave no room for as many on smaller chips.
+            stages=TUNING.norm_stages - (tile > 1024),
             num_warps=warps,
-            maxnreg=TUNING.registers,
         )  # fmt: skip
-    return for_states, for_residual, _added(sums)
+    return for_states, for_residual, added(sums)
 
 
 def gelu_forward(states: Tensor, bias: Tensor) -> Tensor:
@@ -186,7 +160,7 @@ def gelu_backward(above: Tensor, states: Tensor, bias: Tensor) -> tuple[Tensor, 
             above, states, bias, gradient, sums, rows, width,
             row_tile=TUNING.rows, column_tile=TUNING.columns, stages=TUNING.stages, num_warps=4,
         )  # fmt: skip
-    return gradient, _added(sums)
+    return gradient, added(sums)
 
 
 def join(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -201,44 +175,45 @@ def join(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     batch, heads, length, size = first.shape
     rows, width, count = batch * length, heads * size, len(parts)
     joined = first.new_empty(rows, count * width)
-    tiles = triton.cdiv(width, TUNING.join_columns)
+    # Of narrow ones, more rows.
+    column_tile = min(triton.next_power_of_2(width), TUNING.join_columns)
+    row_tile = TUNING.join_rows * TUNING.join_columns // column_tile
+    tiles = triton.cdiv(width, column_tile)
     programs = max(TUNING.join_programs * _multiprocessors(first.device) // tiles, 1)
-    programs = max(min(triton.cdiv(rows, TUNING.join_rows), programs), 1)
+    programs = max(min(triton.cdiv(rows, row_tile), programs), 1)
     sums = torch.empty(programs, count * width, dtype=torch.float32, device=first.device)
     with _on(first):
         _join[programs, tiles](
             first, second, third, joined, sums, rows, length, width, *first.stride()[:3],
             size=size,
             count=count,
-            row_tile=TUNING.join_rows,
-            column_tile=TUNING.join_columns,
+            row_tile=row_tile,
+            column_tile=column_tile,
             stages=TUNING.join_stages,
             num_warps=4,
         )  # fmt: skip
-    return joined, _added(sums)
+    return joined, added(sums)
 
 
-def _added(sums: Tensor) -> Tensor:
-    """Over the first dimension."""
+def added(sums: Tensor) -> Tensor:
+    """Sums over the first dimension, in float32, in so little time as a launch takes."""
     tile = TUNING.sum_columns
-    if not tile:
-        return sums.sum(0)
-    added = torch.empty_like(sums[0])
-    width, rows = added.numel(), min(triton.next_power_of_2(len(sums)), 512)
+    total = torch.empty_like(sums[0])
+    width, rows = total.numel(), min(triton.next_power_of_2(len(sums)), 512)
     with _on(sums):
         _add[(triton.cdiv(width, tile),)](
-            sums, added, len(sums), width, row_tile=rows, column_tile=tile, num_warps=8
+            sums, total, len(sums), width, row_tile=rows, column_tile=tile, num_warps=8
         )
-    return added
+    return total
 
 
 def _on(states: Tensor) -> torch.cuda.device:
     return torch.cuda.device(states.get_device())
 
 
-def _warps(tile: int, numbers: int) -> int:
-    """So that a thread holds so many numbers of a row: eight, say, which it loads at once."""
-    return min(max(tile // (32 * numbers), 1), 16)
+def _warps(tile: int) -> int:
+    """So that a thread holds eight numbers of a row, which it loads at once."""
+    return min(max(tile // 256, 1), 16)
 
 
 @lru_cache
@@ -273,29 +248,6 @@ def _kept(
     return (tl.where(row < 2, first, last) >> 1).to(tl.int32) >= dropped
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _store_bits(
-    bits: tl.tensor, group: tl.tensor, kept: tl.tensor, width: tl.tensor, tile: tl.constexpr
-) -> None:
-    place = tl.arange(0, _ROWS)[:, None] * _COLUMNS + (tl.arange(0, tile) % _COLUMNS)[None, :]
-    single = tl.sum(kept.to(tl.int32) << place, 0)
-    packed = tl.sum(tl.reshape(single, [tile // _COLUMNS, _COLUMNS]), 1)
-    word, words = tl.arange(0, tile // _COLUMNS), tl.cdiv(width, _COLUMNS)
-    tl.store(bits + group * words + word, packed, mask=word < words)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _stored_bits(
-    bits: tl.tensor, group: tl.tensor, width: tl.tensor, tile: tl.constexpr
-) -> tl.tensor:
-    word, words = tl.arange(0, tile // _COLUMNS), tl.cdiv(width, _COLUMNS)
-    packed = tl.load(bits + group * words + word, mask=word < words, other=0)
-    spread = tl.broadcast_to(packed[:, None], [tile // _COLUMNS, _COLUMNS])
-    spread = tl.reshape(spread, [tile])
-    place = tl.arange(0, _ROWS)[:, None] * _COLUMNS + (tl.arange(0, tile) % _COLUMNS)[None, :]
-    return ((spread[None, :] >> place) & 1) != 0
-
-
 @triton.jit(do_not_specialize=["rows", "dropped"])  # type: ignore[untyped-decorator]
 def _norm_forward(
     states: tl.tensor,
@@ -311,56 +263,16 @@ def _norm_forward(
     epsilon: tl.tensor,
     seed: tl.tensor,
     dropped: tl.tensor,
-    bits: tl.tensor,
     drops: tl.constexpr,
     tile: tl.constexpr,
-    stages: tl.constexpr,
-    apart: tl.constexpr,
 ) -> None:
-    number = 0
     if drops:
         number = tl.load(seed)  # first: it takes as long to come as all else
     column = tl.arange(0, tile)
     within = column < width
     scale = tl.load(weight + column, mask=within, other=0.0).to(tl.float32)
     shift = tl.load(offset + column, mask=within, other=0.0).to(tl.float32)
-    if stages:
-        groups = tl.cdiv(rows, _ROWS)
-        for group in tl.range(tl.program_id(0), groups, tl.num_programs(0), num_stages=stages):
-            _norm_group(
-                group, states, bias, residual, scale, shift, summed, normed, moments,
-                rows, width, epsilon, number, dropped, bits, drops, tile, apart,
-            )  # fmt: skip
-    else:
-        _norm_group(
-            tl.program_id(0), states, bias, residual, scale, shift, summed, normed, moments,
-            rows, width, epsilon, number, dropped, bits, drops, tile, apart,
-        )  # fmt: skip
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _norm_group(
-    group: tl.tensor,
-    states: tl.tensor,
-    bias: tl.tensor,
-    residual: tl.tensor,
-    scale: tl.tensor,
-    shift: tl.tensor,
-    summed: tl.tensor,
-    normed: tl.tensor,
-    moments: tl.tensor,
-    rows: tl.tensor,
-    width: tl.tensor,
-    epsilon: tl.tensor,
-    number: tl.tensor,
-    dropped: tl.tensor,
-    bits: tl.tensor,
-    drops: tl.constexpr,
-    tile: tl.constexpr,
-    apart: tl.constexpr,
-) -> None:
-    column = tl.arange(0, tile)
-    within = column < width
+    group = tl.program_id(0)
     row = group * _ROWS + tl.arange(0, _ROWS)
     known = (row < rows)[:, None] & within[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
@@ -370,10 +282,7 @@ def _norm_group(
     if bias is not None:
         value += tl.load(bias + column, mask=within, other=0.0).to(tl.float32)[None, :]
     if drops:
-        loaded = scale if apart else tl.max(value, 0)
-        kept = _kept(number, group, column, loaded, dropped)
-        if bits is not None:
-            _store_bits(bits, group, kept, width, tile)
+        kept = _kept(number, group, column, scale, dropped)
         value = tl.where(kept, value * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
     if residual is not None:
         value += beside
@@ -406,13 +315,11 @@ def _norm_backward(
     width: tl.tensor,
     seed: tl.tensor,
     dropped: tl.tensor,
-    bits: tl.tensor,
     drops: tl.constexpr,
     same: tl.constexpr,
     around: tl.constexpr,
     tile: tl.constexpr,
     stages: tl.constexpr,
-    apart: tl.constexpr,
 ) -> None:
     if drops:
         number = tl.load(seed)
@@ -438,23 +345,14 @@ def _norm_backward(
         for_offset += tl.sum(slope, 0)
         slope *= scale[None, :]
         # Past the width slopes are 0, so that what the unit is there does not count.
-        if apart:
-            along = tl.sum(slope * unit, 1) / width
-            level = tl.sum(slope, 1) / width
-        else:
-            both = tl.reduce((slope * unit, slope), 1, _two_sums)
-            along = both[0] / width
-            level = both[1] / width
+        along = tl.sum(slope * unit, 1) / width
+        level = tl.sum(slope, 1) / width
         gradient = (slope - unit * along[:, None] - level[:, None]) * inverse[:, None]
         if beside is not None and around:
             gradient += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
         if drops:
-            if bits is not None:
-                kept = _stored_bits(bits, group, width, tile)
-            else:
-                loaded = scale if apart else for_bias
-                kept = _kept(number, group, column, loaded, dropped)
+            kept = _kept(number, group, column, scale, dropped)
             scaled = gradient * (2147483648.0 / (2147483648.0 - dropped))
             gradient = tl.where(kept, scaled, 0.0)
         for_bias += tl.sum(gradient, 0)
@@ -464,13 +362,6 @@ def _norm_backward(
     tl.store(target, for_weight, mask=within)
     tl.store(target + width, for_offset, mask=within)
     tl.store(target + 2 * width, for_bias, mask=within)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _two_sums(
-    one: tl.tensor, two: tl.tensor, other_one: tl.tensor, other_two: tl.tensor
-) -> tuple[tl.tensor, tl.tensor]:
-    return one + other_one, two + other_two
 
 
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from isthmus.nn.kernels import has_triton
+
 
 class Tiles(NamedTuple):
     """What one program of the forward kernel works on at a time, and with what."""
@@ -23,39 +25,40 @@ class Tiles(NamedTuple):
     width: int
     warps: int
     stages: int
-    registers: int | None = None  # of a thread, at most
-    rows: int = 8  # texts that one program reads: only behind the last is a tile not full
-    reach: int = 0  # positions, padding among them, up to which it reads twice as many, and again
-    slots: int = 0  # tokens compared at once, all texts in one pass; 0: a pass over the tile each
+    rows: int = 16  # texts that one program reads: only behind the last is a tile not full
+    slots: int = 8  # tokens compared at once
 
 
-# Of six shapes the quickest on an H200, by 2 to 34 % (benchmarks/lexicon_head.py).
-TILES = Tiles(terms=128, tokens=128, width=64, warps=4, stages=3)
+# The quickest of those that fit, on an H200 (benchmarks/lexicon_head.py): the first takes all the
+# memory that its multiprocessors share, the second what others have too.
+_LARGE = Tiles(terms=256, tokens=128, width=64, warps=8, stages=4)
+_MAXIMA = 1 << 13  # bytes shared to find them
+_SMALL = Tiles(terms=128, tokens=128, width=64, warps=4, stages=3)
 
 
 class Gathering(NamedTuple):
-    """The same of the backward kernels: some vectors at a time, and some columns of them."""
+    """The same of the backward kernels: some vectors at a time, and some columns of them.
 
-    vectors: int = 32
-    columns: int = 128
-    warps: int = 4
-    stages: int = 1
-    unroll: int = 1  # steps of the loop that are written out
-    # The next places are asked for before this step's vectors: without stages, which keep vectors
-    # out of the fastest cache.
-    ahead: bool = False
-    hints: bool = False  # vectors are kept in the caches, places and weights are not
-    beside: bool = False  # programs of other columns follow, not those of other vectors
-    narrow: bool = False  # where features fit, they are counted in 32 bits: fewer instructions
+    Loops have no stages: those would keep vectors out of the fastest cache.
+    """
+
+    vectors: int
+    columns: int
+    warps: int
 
 
-# Ranges are of any length, and so many programs share a multiprocessor that each may wait for what
-# it asked. Rows are known: three are on their way at a time, in half the time of one.
-RANGES = Gathering()
-PLACES = Gathering(stages=3)
+RANGES = Gathering(vectors=16, columns=128, warps=2)
+PLACES = Gathering(vectors=64, columns=64, warps=2)
 # Terms from which fewer columns are gathered at a time, so that those of all terms stay in the
 # cache: of a quarter of a million, 64 are 32 MB in bf16.
 _MANY_TERMS = 1 << 16
+
+
+def tiles_for(device: torch.device) -> Tiles:
+    """The largest that its multiprocessors have memory for."""
+    wanted = 2 * _LARGE.stages * _LARGE.width * (_LARGE.terms + _LARGE.tokens)
+    fits = device.type == "cuda" and has_triton(device.index or 0, wanted + _MAXIMA)
+    return _LARGE if fits else _SMALL
 
 
 def find_largest(
@@ -64,13 +67,14 @@ def find_largest(
     bias: Tensor | None,
     inside: Tensor,
     with_places: bool,
-    tiles: Tiles = TILES,
+    tiles: Tiles | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The largest logit [rows, terms] in float32, and its place among all positions, in int32.
 
     Of equal logits the first counts. 0 and the place -1 for a row without a position inside; NaN
     for one without any number.
     """
+    tiles = tiles or tiles_for(features.device)
     rows, (terms, width) = len(inside), matrix.shape
     features = features.flatten(0, 1).contiguous()
     # The positions inside, one row after the other: nothing else is multiplied, and the device
@@ -80,15 +84,9 @@ def find_largest(
     offsets = functional.pad(inside.sum(1).cumsum(0), (1, 0)).int()
     values = torch.zeros(rows, terms, dtype=torch.float32, device=features.device)
     places = torch.full_like(values, -1, dtype=torch.int32) if with_places else None
-    at_once = tiles.rows
-    while 2 * at_once * inside.shape[1] <= tiles.reach and at_once < rows:
-        at_once *= 2
-    grid = triton.cdiv(terms, tiles.terms), triton.cdiv(rows, at_once)
-    find, more = _find, {}
-    if tiles.slots:
-        find, more = _find_in_one_pass, {"slots": tiles.slots, "nowhere": nowhere}
+    grid = triton.cdiv(terms, tiles.terms), triton.cdiv(rows, tiles.rows)
     with torch.cuda.device(features.get_device()):
-        find[grid](
+        _find[grid](
             features,
             matrix.contiguous(),
             bias,
@@ -99,15 +97,15 @@ def find_largest(
             rows,
             terms,
             width,
+            nowhere,
             whole=width % tiles.width == 0,
             term_tile=tiles.terms,
             token_tile=tiles.tokens,
             width_tile=tiles.width,
-            row_tile=at_once,
-            **more,
+            row_tile=tiles.rows,
+            slots=tiles.slots,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
-            maxnreg=tiles.registers,
         )
     return values, places
 
@@ -126,7 +124,7 @@ def features_gradient(
     if len(matrix) >= _MANY_TERMS:
         columns, vectors = columns // 2, vectors * 2
     with torch.cuda.device(matrix.get_device()):
-        _sum_ranges[_grid(count, triton.cdiv(width, columns), gathering.beside)](
+        _sum_ranges[count, triton.cdiv(width, columns)](
             terms,
             weights,
             starts,
@@ -135,12 +133,6 @@ def features_gradient(
             width,
             vector_tile=vectors,
             column_tile=columns,
-            stages=gathering.stages,
-            unroll=gathering.unroll,
-            ahead=gathering.ahead,
-            rare="evict_first" if gathering.hints else "",
-            often="evict_last" if gathering.hints else "",
-            beside=gathering.beside,
             num_warps=gathering.warps,
         )
     return gradient
@@ -152,9 +144,9 @@ def matrix_gradient(
     """Σ slopes · features[places] over the rows of places and slopes, in float32 [terms, width]."""
     (rows, terms), width = places.shape, features.shape[1]
     gradient = torch.empty(terms, width, dtype=torch.float32, device=features.device)
-    blocks = triton.cdiv(terms, gathering.vectors), triton.cdiv(width, gathering.columns)
+    grid = triton.cdiv(terms, gathering.vectors), triton.cdiv(width, gathering.columns)
     with torch.cuda.device(features.get_device()):
-        _sum_places[_grid(*blocks, gathering.beside)](
+        _sum_places[grid](
             places,
             slopes,
             features.contiguous(),
@@ -164,20 +156,10 @@ def matrix_gradient(
             width,
             term_tile=gathering.vectors,
             column_tile=gathering.columns,
-            stages=gathering.stages,
-            unroll=gathering.unroll,
-            ahead=gathering.ahead,
-            rare="evict_first" if gathering.hints else "",
-            often="evict_last" if gathering.hints else "",
-            beside=gathering.beside,
-            narrow=gathering.narrow and features.numel() < 1 << 31,
+            narrow=features.numel() < 1 << 31,
             num_warps=gathering.warps,
         )
     return gradient
-
-
-def _grid(vectors: int, columns: int, beside: bool) -> tuple[int, ...]:
-    return (vectors * columns,) if beside else (vectors, columns)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -205,69 +187,6 @@ def _product(
     return logits
 
 
-@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
-def _find(
-    features: tl.tensor,
-    matrix: tl.tensor,
-    bias: tl.tensor,
-    tokens: tl.tensor,
-    offsets: tl.tensor,
-    values: tl.tensor,
-    places: tl.tensor,
-    rows: tl.tensor,
-    terms: tl.tensor,
-    width: tl.tensor,
-    whole: tl.constexpr,
-    term_tile: tl.constexpr,
-    token_tile: tl.constexpr,
-    width_tile: tl.constexpr,
-    row_tile: tl.constexpr,
-) -> None:
-    row = tl.program_id(1) * row_tile
-    last = tl.minimum(row + row_tile, rows)
-    term = tl.program_id(0) * term_tile + tl.arange(0, term_tile)
-    known = term < terms
-    # Past the last term, that one again: cheaper than masks.
-    sources = matrix + tl.minimum(term, terms - 1)[:, None] * width
-    slot = tl.arange(0, token_tile)
-    begin = tl.load(offsets + row)
-    end = tl.load(offsets + row + 1)
-    finish = tl.load(offsets + last)
-    best = tl.full([term_tile], float("-inf"), tl.float32)
-    place = tl.full([term_tile], -1, tl.int32)
-    for start in range(begin, finish, token_tile):
-        position = tl.load(tokens + tl.minimum(start + slot, finish - 1)).to(tl.int64)
-        logits = _product(sources, features, position, width, whole, width_tile)
-        # Each row that has tokens in this tile; the last one may go on in the next.
-        going = (row < last) & (begin < start + token_tile)
-        while going:
-            seen = (slot >= begin - start) & (slot < end - start)
-            top = tl.max(tl.where(seen[None, :], logits, float("-inf")), 1)
-            better = top > best
-            if places is not None:
-                own = tl.where(seen, slot, token_tile)
-                first = tl.min(tl.where(logits == top[:, None], own[None, :], token_tile), 1)
-                place = tl.where(better, start + first, place)
-            best = tl.where(better, top, best)
-            going = end <= start + token_tile
-            if going:
-                kept = known & (end > begin)
-                target = row.to(tl.int64) * terms + term
-                found = tl.where(best == float("-inf"), float("nan"), best)
-                if bias is not None:
-                    found += tl.load(bias + term, mask=known, other=0.0)
-                tl.store(values + target, found, mask=kept)
-                if places is not None:
-                    token = tl.load(tokens + place, mask=kept & (place >= 0), other=-1)
-                    tl.store(places + target, token, mask=kept)
-                best = tl.full([term_tile], float("-inf"), tl.float32)
-                place = tl.full([term_tile], -1, tl.int32)
-                row += 1
-                begin = end
-                end = tl.load(offsets + row + 1, mask=row < last, other=0)
-                going = (row < last) & (begin < start + token_tile)
-
-
 @triton.jit  # type: ignore[untyped-decorator]
 def _part(logits: tl.tensor, number: tl.constexpr, slots: tl.constexpr) -> tl.tensor:
     """So many columns of the logits, found by halves: a choice of registers, no instruction."""
@@ -281,7 +200,7 @@ def _part(logits: tl.tensor, number: tl.constexpr, slots: tl.constexpr) -> tl.te
 
 
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
-def _find_in_one_pass(
+def _find(
     features: tl.tensor,
     matrix: tl.tensor,
     bias: tl.tensor,
@@ -300,7 +219,7 @@ def _find_in_one_pass(
     row_tile: tl.constexpr,
     slots: tl.constexpr,
 ) -> None:
-    """The same as _find, but a logit is compared once, with the best so far of its text and slot.
+    """A logit is compared once, with the best so far of its text and slot.
 
     Only where a text ends are some compared again, and is the best of all slots looked for.
     """
@@ -308,6 +227,7 @@ def _find_in_one_pass(
     last = tl.minimum(row + row_tile, rows)
     term = tl.program_id(0) * term_tile + tl.arange(0, term_tile)
     known = term < terms
+    # Past the last term, that one again: cheaper than masks.
     sources = matrix + tl.minimum(term, terms - 1)[:, None] * width
     slot = tl.arange(0, token_tile)
     begin = tl.load(offsets + row)
@@ -351,14 +271,13 @@ def _find_in_one_pass(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _block(width: tl.tensor, column_tile: tl.constexpr, beside: tl.constexpr) -> tl.tensor:
-    """The number of this program's vectors, and of its columns."""
-    if beside:
-        blocks = tl.cdiv(width, column_tile)
-        number = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    else:
-        number = tl.program_id(0), tl.program_id(1)
-    return number
+def _rarely(
+    places: tl.tensor, weights: tl.tensor, entry: tl.tensor, known: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """What is read once, so that no cache keeps it instead of vectors."""
+    place = tl.load(places + entry, mask=known, other=0, eviction_policy="evict_first")
+    weight = tl.load(weights + entry, mask=known, other=0.0, eviction_policy="evict_first")
+    return place, weight
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -371,40 +290,27 @@ def _sum_ranges(
     width: tl.tensor,
     vector_tile: tl.constexpr,
     column_tile: tl.constexpr,
-    stages: tl.constexpr,
-    unroll: tl.constexpr,
-    ahead: tl.constexpr,
-    rare: tl.constexpr,
-    often: tl.constexpr,
-    beside: tl.constexpr,
 ) -> None:
-    place, block = _block(width, column_tile, beside)
-    column = block * column_tile + tl.arange(0, column_tile)
+    place = tl.program_id(0)
+    column = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
     within = column < width
     begin = tl.load(starts + place)
     finish = tl.load(starts + place + 1)
     total = tl.zeros([vector_tile, column_tile], tl.float32)
     entry = begin + tl.arange(0, vector_tile)
-    if ahead:
-        term = tl.load(terms + entry, mask=entry < finish, other=0, eviction_policy=rare)
-        weight = tl.load(weights + entry, mask=entry < finish, other=0.0, eviction_policy=rare)
-    for _ in tl.range(begin, finish, vector_tile, num_stages=stages, loop_unroll_factor=unroll):
+    term, weight = _rarely(terms, weights, entry, entry < finish)
+    for _ in tl.range(begin, finish, vector_tile, num_stages=1):
         known = entry < finish
-        if not ahead:
-            term = tl.load(terms + entry, mask=known, other=0, eviction_policy=rare)
-            weight = tl.load(weights + entry, mask=known, other=0.0, eviction_policy=rare)
         vectors = tl.load(
             matrix + term[:, None] * width + column[None, :],
             mask=known[:, None] & within[None, :],
             other=0.0,
-            eviction_policy=often,
+            eviction_policy="evict_last",
         )
         entry += vector_tile
         scale = weight
-        if ahead:
-            known = entry < finish
-            term = tl.load(terms + entry, mask=known, other=0, eviction_policy=rare)
-            weight = tl.load(weights + entry, mask=known, other=0.0, eviction_policy=rare)
+        # Asked for before the vectors are there.
+        term, weight = _rarely(terms, weights, entry, entry < finish)
         total += scale[:, None] * vectors.to(tl.float32)
     target = gradient + place.to(tl.int64) * width + column
     tl.store(target, tl.sum(total, 0), mask=within)
@@ -421,41 +327,26 @@ def _sum_places(
     width: tl.tensor,
     term_tile: tl.constexpr,
     column_tile: tl.constexpr,
-    stages: tl.constexpr,
-    unroll: tl.constexpr,
-    ahead: tl.constexpr,
-    rare: tl.constexpr,
-    often: tl.constexpr,
-    beside: tl.constexpr,
     narrow: tl.constexpr,
 ) -> None:
-    first, block = _block(width, column_tile, beside)
-    term = first * term_tile + tl.arange(0, term_tile)
-    column = block * column_tile + tl.arange(0, column_tile)
+    term = tl.program_id(0) * term_tile + tl.arange(0, term_tile)
+    column = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
     known, within = term < terms, column < width
     total = tl.zeros([term_tile, column_tile], tl.float32)
     source = term.to(tl.int64)
-    if ahead:
-        place = tl.load(places + source, mask=known, other=0, eviction_policy=rare)
-        slope = tl.load(slopes + source, mask=known, other=0.0, eviction_policy=rare)
-    for row in tl.range(0, rows, num_stages=stages, loop_unroll_factor=unroll):
-        if not ahead:
-            place = tl.load(places + source, mask=known, other=0, eviction_policy=rare)
-            slope = tl.load(slopes + source, mask=known, other=0.0, eviction_policy=rare)
+    place, slope = _rarely(places, slopes, source, known & (rows > 0))
+    for row in tl.range(0, rows, num_stages=1):
         begin = (place if narrow else place.to(tl.int64)) * width
         # What has no slope is not fetched: after a relu, that is most of it.
         vectors = tl.load(
             features + begin[:, None] + column[None, :],
             mask=(slope != 0)[:, None] & within[None, :],
             other=0.0,
-            eviction_policy=often,
+            eviction_policy="evict_last",
         )
         source += terms
         scale = slope
-        if ahead:
-            more = known & (row + 1 < rows)
-            place = tl.load(places + source, mask=more, other=0, eviction_policy=rare)
-            slope = tl.load(slopes + source, mask=more, other=0.0, eviction_policy=rare)
+        place, slope = _rarely(places, slopes, source, known & (row + 1 < rows))
         total += scale[:, None] * vectors.to(tl.float32)
     target = gradient + term.to(tl.int64)[:, None] * width + column[None, :]
     tl.store(target, total, mask=known[:, None] & within[None, :])

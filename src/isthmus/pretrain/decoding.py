@@ -55,14 +55,32 @@ class Stack(nn.Module):
         return last(states, visible) if some is None else last.of_some(states, *some)
 
 
-def labelled_within_texts(stack: Stack, states: Tensor, step: Batch, backbone: Backbone) -> Tensor:
-    """The same of a stack, where only the states of the decoder's labels have a meaning."""
+def packed_for(step: Batch, backbone: Backbone, always: bool = False) -> Packing | None:
+    """How a decoder's texts become a stream, where its layers run on our kernels.
+
+    None where the batch stays as it is: for attention that takes it whole; unless `always`.
+    """
+    if not backbone.asks_for_some:
+        return None
     packing = backbone.packing(step["attention_mask"], step.get("tokens"))
+    return None if packing is not None and packing.whole and not always else packing
+
+
+def labelled_within_texts(
+    stack: Stack, states: Tensor, step: Batch, backbone: Backbone, stream: Packing | None = None
+) -> Tensor:
+    """The same of a stack, where only the states of the decoder's labels have a meaning.
+
+    The states may be a `stream` already.
+    """
+    packing = stream or backbone.packing(step["attention_mask"], step.get("tokens"))
     if packing is None or not backbone.asks_for_some:
         return within_texts(stack, states, step, backbone)
     asked = asking(step, "decoder_labels")
-    visible, given = (Full(), states) if packing.whole else (packing, packing.pack(states))
-    return asked.put_back(stack(given, visible, (packing, asked)), packing.texts, packing.length)
+    visible: Visible = Full() if packing.whole else packing
+    if stream is None and not packing.whole:
+        states = packing.pack(states)
+    return asked.put_back(stack(states, visible, (packing, asked)), packing.texts, packing.length)
 
 
 def within_texts(
@@ -152,12 +170,21 @@ def position_rows(ids: Tensor, backbone: Backbone, own: nn.Embedding | None) -> 
 
 
 def embed_behind(
-    vectors: Tensor, ids: Tensor, backbone: Backbone, own: nn.Embedding | None
+    vectors: Tensor,
+    ids: Tensor,
+    backbone: Backbone,
+    own: nn.Embedding | None,
+    stream: Packing | None = None,
 ) -> Tensor:
-    """The embedded text with the bottleneck in row 0, nothing added to it."""
-    embedded = backbone.embed(ids)
+    """The embedded text with the bottleneck in row 0, nothing added to it; perhaps as a stream."""
+    embedded = backbone.embed(ids, stream)
     if own is not None:
+        assert stream is None, "a backbone without positions has layers of its own"
         embedded = embedded + position_rows(ids, backbone, own)
+    if stream is not None:
+        places = stream.offsets[: stream.texts].long()
+        embedded = rounded(embedded)
+        return embedded.index_copy(1, places, vectors[None].to(embedded.dtype))
     if backbone.use_kernels and has_kernels(embedded):
         own_copy = rounded(embedded)  # as our layers would
         if own_copy is not embedded:

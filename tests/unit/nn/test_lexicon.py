@@ -29,20 +29,15 @@ def kernels(triton: Any) -> Any:
     return lexicon_kernels
 
 
-# Kernels in tiles so small that every text has several; in one pass, some tokens at once.
-SLOTS = {"kernels": 0, "in one pass": 8}
-
-
-@pytest.fixture(params=["plain", *SLOTS])
+@pytest.fixture(params=["plain", "kernels"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who computes: plain torch, or kernels."""
+    """Who computes: plain torch, or kernels in tiles so small that every text has several."""
     name: str = request.param
-    if name in SLOTS:
+    if name == "kernels":
         module = request.getfixturevalue("kernels")
-        tiles = small_tiles(module)._replace(slots=SLOTS[name])
-        monkeypatch.setattr(module.find_largest, "__defaults__", (tiles,))
-    monkeypatch.setattr(lexicon, "_has_kernels", lambda *tensors: name in SLOTS)
-    return "kernels" if name in SLOTS else name
+        monkeypatch.setattr(module, "tiles_for", lambda device: small_tiles(module))
+    monkeypatch.setattr(lexicon, "_has_kernels", lambda *tensors: name == "kernels")
+    return name
 
 
 def small_tiles(module: Any) -> Any:
@@ -233,41 +228,42 @@ NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:All-NaN slice")
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("case", ["ragged", "with holes", "ends with a tile"])
-def test_one_pass_finds_the_very_same(kernels: Any, case: str, numbers: str) -> None:
+def test_numbers_of_all_kinds(kernels: Any, case: str, numbers: str) -> None:
     inside = INSIDE[case]()
     features, matrix, bias = (tensor.detach() for tensor in made(inside))
     # A logit is the first number of a token times 1 or 2, and what the test says of it stays true.
     features = NUMBERS[numbers](features)
     features[..., 1:] = 0
     matrix[:, 0] = torch.arange(len(matrix), device=DEVICE) % 2 + 1
-    tiles = small_tiles(kernels)
-    expected = kernels.find_largest(features, matrix, bias, inside, True, tiles=tiles)
-    for other in ({"slots": 8}, {"slots": 16}, {"slots": 8, "tokens": 32, "reach": 1000}):
-        chosen = tiles._replace(**other)
-        values, places = kernels.find_largest(features, matrix, bias, inside, True, tiles=chosen)
-        assert torch.equal(places, expected[1])
-        torch.testing.assert_close(values, expected[0], rtol=0, atol=0, equal_nan=True)
-    values, places = kernels.find_largest(features, matrix, bias, inside, False, tiles=chosen)
-    assert places is None
-    torch.testing.assert_close(values, expected[0], rtol=0, atol=0, equal_nan=True)
+    exact = features[..., :1] * matrix[:, 0]
+    never = ~inside[..., None] | exact.isnan()
+    best, wanted = exact.masked_fill(never, -torch.inf).flatten(0, 1), inside.any(1)
+    tops = best.view(*exact.shape).amax(1)
+    first = (best.view(*exact.shape) == tops[:, None]).int().argmax(1)
+    places = first + torch.arange(len(inside), device=DEVICE)[:, None] * inside.shape[1]
+    for other in ({}, {"slots": 16}, {"tokens": 32, "rows": 16}):
+        tiles = small_tiles(kernels)._replace(**other)
+        for with_places in (True, False):
+            found, where = kernels.find_largest(
+                features, matrix, bias, inside, with_places, tiles=tiles
+            )
+            torch.testing.assert_close(
+                found[wanted],
+                (tops.masked_fill(tops == -torch.inf, torch.nan) + bias)[wanted],
+                rtol=0, atol=0, equal_nan=True,
+            )  # fmt: skip
+            assert not found[~wanted].any()
+            if with_places:
+                numbered = (tops > -torch.inf) & wanted[:, None]
+                assert torch.equal(where[numbered], places[numbered].int())
+                assert (where[~wanted] == -1).all()
+            else:
+                assert where is None
 
 
-GATHERINGS: dict[str, dict[str, Any]] = {
-    "as it is": {},
-    "ahead": {"ahead": True},
-    "all at once": {
-        "vectors": 64,
-        "columns": 64,
-        "unroll": 2,
-        "ahead": True,
-        "hints": True,
-        "beside": True,
-        "narrow": True,
-    },
-}
+GATHERINGS: dict[str, dict[str, Any]] = {"as it is": {}, "another": {"vectors": 64, "columns": 32}}
 
 
 @pytest.mark.parametrize("chosen", GATHERINGS)

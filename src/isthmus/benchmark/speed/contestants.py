@@ -38,7 +38,7 @@ from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer
 
 # Steps at the beginning of every turn that are not timed: memory is asked for again, caches fill.
-SETTLING = 2
+_SETTLING = 2
 _NEVER = 10**9
 _MATRIX = {"cuda": 8192, "cpu": 1024}  # large enough to reach the chip's limit
 _PRODUCTS = {"cuda": 50, "cpu": 4}
@@ -124,8 +124,9 @@ class Ours:
 
     def turn(self) -> Turn:
         """Trains on all texts once."""
-        self.trainer.args.max_steps = SETTLING + self.steps
-        self.watch.start(SETTLING, self.trainer.seen)
+        settling = self.trainer.order.settling
+        self.trainer.args.max_steps = settling + self.steps
+        self.watch.start(settling, self.trainer.seen)
         self.trainer.train()
         texts = [self._counted(batch) for batch in self.trainer.seen]
         self.trainer.seen.clear()
@@ -209,7 +210,7 @@ class Plain:
 
     def turn(self) -> Turn:
         """Trains on all texts once."""
-        for _ in range(SETTLING):
+        for _ in range(_SETTLING):
             self._step()
         _reset_peak()
         start = _now()
@@ -261,7 +262,10 @@ class _Watched(Trainer):
     def __init__(self, task: PretrainTask, examples: PretrainExamples, *more: Any) -> None:
         super().__init__(task, examples, *more)
         self.seen: list[Batch] = []
-        self.order = _Settled(examples, self._step_batch_size(), self.settings.seed)
+        batch = self._step_batch_size()
+        # Where steps are captured, all of them first: then all shapes of batches have been seen.
+        settling = _SETTLING if self.graphs is None else len(examples) // batch
+        self.order: _Settled = _Settled(examples, batch, self.settings.seed, settling)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
@@ -275,13 +279,17 @@ class _Watched(Trainer):
 class _Settled(EpochOrder):
     """An epoch, and before it some of its end once more: what is timed is the whole epoch."""
 
+    def __init__(self, examples: PretrainExamples, batch: int, seed: int, settling: int) -> None:
+        super().__init__(examples, batch, seed)
+        self.settling = settling
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         whole = list(super().__iter__())
-        ahead = SETTLING * self.batch
+        ahead = self.settling * self.batch
         return iter([*(whole * ahead)[-ahead:], *whole])
 
     def __len__(self) -> int:
-        return SETTLING * self.batch + super().__len__()
+        return self.settling * self.batch + super().__len__()
 
 
 class _Watch(transformers.TrainerCallback):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer
-from isthmus.pretrain.decoding import embed_behind, own_positions, within_texts
+from isthmus.pretrain.decoding import embed_behind, own_positions, packed_for, within_texts
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -66,8 +66,11 @@ class Autoregressive(Decoder):
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
-        states = embed_behind(vectors, step["input_ids"], backbone, self.positions)
+        stream = packed_for(step, backbone) if self.settings.window is None else None
+        states = embed_behind(vectors, step["input_ids"], backbone, self.positions, stream)
         layer = partial(self.layer.normed, norm=self.norm)
+        if stream is not None:
+            return stream.unpack(layer(states, stream._replace(causal=True)))
         if self.settings.window is None:
             return within_texts(layer, states, step, backbone, causal=True)
         visible = window(states.shape[1], self.settings.window, states.device)

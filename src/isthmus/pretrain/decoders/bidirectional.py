@@ -20,6 +20,7 @@ from isthmus.pretrain.decoding import (
     embed_behind,
     labelled_within_texts,
     own_positions,
+    packed_for,
 )
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.vocabulary import Vocabulary
@@ -55,8 +56,9 @@ class Bidirectional(Decoder):
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
-        states = embed_behind(vectors, step["decoder_ids"], backbone, self.positions)
-        return labelled_within_texts(self.stack, states, step, backbone)
+        stream = packed_for(step, backbone)
+        states = embed_behind(vectors, step["decoder_ids"], backbone, self.positions, stream)
+        return labelled_within_texts(self.stack, states, step, backbone, stream)
 
     def head(self, states: Tensor, backbone: Backbone) -> Prediction:
         """Through the encoder's head, or its own."""

@@ -12,7 +12,7 @@ from isthmus.nn.kernels import has_triton
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer
 from isthmus.nn.packing import Masked
-from isthmus.pretrain.decoding import embed_behind, own_positions, position_rows
+from isthmus.pretrain.decoding import embed_behind, own_positions, packed_for, position_rows
 from isthmus.pretrain.masking import IGNORED
 from isthmus.pretrain.parts import Decoder
 from isthmus.pretrain.randomness import draw_bits
@@ -61,17 +61,15 @@ class Enhanced(Decoder):
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
-        content = embed_behind(vectors, step["input_ids"], backbone, self.positions)
+        stream = packed_for(step, backbone, always=True)
+        content = embed_behind(vectors, step["input_ids"], backbone, self.positions, stream)
         queries = vectors[:, None] + position_rows(step["input_ids"], backbone, self.positions)
         visible = visibility(
             step["keys"], step["words"], step["attention_mask"].bool(), self.settings.rate
         )
-        if backbone.asks_for_some:
-            packing = backbone.packing(step["attention_mask"], step.get("tokens"))
-            if packing is not None:
-                masked = Masked(packing, visible)
-                packed = self.layer(packing.pack(queries), masked, packing.pack(content))
-                return packing.unpack(packed)
+        if stream is not None:
+            packed = self.layer(stream.pack(queries), Masked(stream, visible), content)
+            return stream.unpack(packed)
         states: Tensor = self.layer(queries, visible[:, None], content)
         return states
 
