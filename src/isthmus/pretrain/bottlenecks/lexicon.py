@@ -48,7 +48,7 @@ class Lexicon(Bottleneck):
         inside = ~vocabulary.is_special(step["input_ids"])
         largest = largest_logits(backbone, step["hidden_states"], inside)
         weights = shares(largest, inside.any(1, keepdim=True), self.settings.form)
-        vectors = weights @ backbone.word_embeddings.detach()
+        vectors = weights @ backbone.word_embeddings.detach().to(weights.dtype)
         return (
             backbone.embed_first(vectors) if self.settings.embedded else backbone.to_width(vectors)
         )
