@@ -27,6 +27,7 @@ from isthmus.nn.pretrained import (
     replace_dropout,
     set_values,
 )
+from isthmus.nn.projection import rounded_type
 from isthmus.progress import notice
 
 # The modules that, applied in order, turn hidden states into vocabulary logits. transformers
@@ -349,7 +350,7 @@ class Backbone(nn.Module):
         asking: Asking | None,
     ) -> Encoded:
         """By kernels of our own."""
-        embedded = self.to_width(self.encoder.embeddings(**told))
+        embedded = self._embedded(told)
         if layer == self.depth:
             asking = None  # states after the last layer, of all
         some = None if asking is None else (packing, asking)
@@ -369,7 +370,23 @@ class Backbone(nn.Module):
         told = {"input_ids": input_ids}
         if packing is not None:
             told = self._packed(told, packing)
-        return self.to_width(self.encoder.embeddings(**told))
+        return self._embedded(told)
+
+    def _embedded(self, told: dict[str, Tensor]) -> Tensor:
+        """By one kernel, where there is one, but for looking up."""
+        parts = self.encoder.embeddings
+        if self._fused() is None or "token_type_ids" in told:
+            return self.to_width(parts(**told))
+        words = parts.word_embeddings(told["input_ids"])
+        places = told.get("position_ids", self._places(told["input_ids"]))
+        positions = parts.position_embeddings(places).expand_as(words)
+        types = getattr(parts, "token_type_embeddings", None)  # DistilBERT has none
+        first = None if types is None else types.weight[0]
+        rate = parts.dropout.p if parts.training else 0.0
+        dtype = rounded_type(words)
+        return self.to_width(
+            drop_add_norm(words, first, positions, parts.LayerNorm, rate, dtype, after=True)[0]
+        )
 
     def embed_first(self, vectors: Tensor) -> Tensor:
         """The same of vectors [rows, embedding width] that stand for the first word of a text."""

@@ -36,23 +36,27 @@ def drop_add_norm(
     rate: float,
     dtype: torch.dtype | None = None,
     around: bool = False,
+    after: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """norm(residual + dropped(states + bias)), twice, for two who use it.
 
     One of them adds its gradient to the other's, which costs a pass over both unless they come back
     apart. `dtype` is that of the result; by default, the states'. Where the second goes `around`
-    the norm, it is what was normed, in the type of the states.
+    the norm, it is what was normed, in the type of the states. `after`: numbers are dropped after
+    the norm, not before.
     """
     if has_kernels(states) and states.shape[-1] <= _WIDEST:
         kind = states.dtype if dtype is None else dtype
         train = torch.is_grad_enabled()
         scale, shift = norm.weight, norm.bias
-        given = states, bias, residual, scale, shift, norm.eps, rate, kind, train, around
+        given = states, bias, residual, scale, shift, norm.eps, rate, kind, train, around, after
         pair: tuple[Tensor, Tensor] = _DropAddNorm.apply(*given)  # type: ignore[no-untyped-call]
         return pair
-    summed = drop(states if bias is None else states + bias.to(states.dtype), rate)
+    summed = states if bias is None else states + bias.to(states.dtype)
+    summed = summed if after else drop(summed, rate)
     summed = summed if residual is None else residual + summed
     normed = _normed(summed, norm)
+    normed = drop(normed, rate) if after else normed
     normed = normed if dtype is None else normed.to(dtype)
     return normed, summed if around else normed
 
@@ -89,6 +93,7 @@ class _DropAddNorm(torch.autograd.Function):
         dtype: torch.dtype,
         train: bool,
         around: bool,
+        after: bool,
     ) -> tuple[Tensor, Tensor]:
         from isthmus.nn.fused_kernels import Draw, norm_forward
 
@@ -96,10 +101,10 @@ class _DropAddNorm(torch.autograd.Function):
         draw = Draw.next(rate, states.device)
         beside = None if residual is None else _rows(residual)
         normed, summed, moments = norm_forward(
-            rows, bias, beside, weight, offset, epsilon, draw, dtype, train or around
+            rows, bias, beside, weight, offset, epsilon, draw, dtype, train or around, after
         )
         context.save_for_backward(summed, moments, weight)
-        context.draw, context.around = draw, around
+        context.draw, context.around, context.after = draw, around, after
         context.types = [None if each is None else each.dtype for each in (residual, bias)]
         # Where one is missing, the other takes its place, unless they are not the same.
         context.set_materialize_grads(around)
@@ -116,13 +121,13 @@ class _DropAddNorm(torch.autograd.Function):
         summed, moments, weight = context.saved_tensors
         given = [each for each in above if each is not None]
         if not given:
-            return (None,) * 10
+            return (None,) * 11
         first, *others = (_rows(each) for each in given)
         beside = others[0] if others else None
         residual_type, bias_type = context.types
         kept = summed, moments, weight, context.draw
         for_states, for_residual, (for_weight, for_offset, for_bias) = norm_backward(
-            first, beside, *kept, residual_type or summed.dtype, context.around
+            first, beside, *kept, residual_type or summed.dtype, context.around, context.after
         )
         shape = given[0].shape
         return (
@@ -131,11 +136,7 @@ class _DropAddNorm(torch.autograd.Function):
             None if residual_type is None else for_residual.view(shape),
             for_weight.to(weight.dtype),
             for_offset.to(weight.dtype),
-            None,
-            None,
-            None,
-            None,
-            None,
+            *(None,) * 6,
         )
 
 

@@ -71,15 +71,18 @@ def norm_forward(
     draw: Draw,
     dtype: torch.dtype,
     back: bool = True,
+    after: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """norm(residual + dropped(states + bias)) of rows [rows, width], in `dtype`.
+
+    Or dropped(norm(residual + states + bias)), where numbers are dropped `after` the norm.
 
     Then, for the way back if there is one, what was normed, in the type of the states (themselves,
     where nothing is added), and of every row its mean and 1 / deviation.
     """
     rows, width = states.shape
     normed = torch.empty_like(states, dtype=dtype)
-    changed = bias is not None or residual is not None or draw.dropped > 0
+    changed = bias is not None or residual is not None or (draw.dropped > 0 and not after)
     summed = torch.empty_like(states) if back and changed else None
     moments = torch.empty(rows, 2, dtype=torch.float32, device=states.device) if back else None
     tile = triton.next_power_of_2(width)
@@ -88,6 +91,7 @@ def norm_forward(
             states, bias, residual, weight, offset, summed, normed, moments,
             rows, width, epsilon, draw.seed, draw.dropped,
             drops=draw.dropped > 0,
+            after=after,
             tile=tile,
             num_warps=_warps(tile),
         )  # fmt: skip
@@ -103,6 +107,7 @@ def norm_backward(
     draw: Draw,
     dtype: torch.dtype,
     around: bool = False,
+    after: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the states, of the residual in `dtype`, and of weight, offset and bias.
 
@@ -112,7 +117,7 @@ def norm_backward(
     rows, width = summed.shape
     for_residual = torch.empty_like(summed, dtype=dtype)
     # Where nothing was dropped, both are the same.
-    same = not draw.dropped and dtype == summed.dtype
+    same = (after or not draw.dropped) and dtype == summed.dtype
     for_states = for_residual if same else torch.empty_like(summed)
     tile = triton.next_power_of_2(width)
     warps = _warps(tile)
@@ -124,6 +129,7 @@ def norm_backward(
             above, beside, summed, moments, weight, for_states, for_residual, sums,
             rows, width, draw.seed, draw.dropped,
             drops=draw.dropped > 0,
+            after=after,
             same=same,
             around=around,
             tile=tile,
@@ -264,6 +270,7 @@ def _norm_forward(
     seed: tl.tensor,
     dropped: tl.tensor,
     drops: tl.constexpr,
+    after: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
     if drops:
@@ -283,7 +290,9 @@ def _norm_forward(
         value += tl.load(bias + column, mask=within, other=0.0).to(tl.float32)[None, :]
     if drops:
         kept = _kept(number, group, column, scale, dropped)
-        value = tl.where(kept, value * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
+        rise = 2147483648.0 / (2147483648.0 - dropped)
+        if not after:
+            value = tl.where(kept, value * rise, 0.0)
     if residual is not None:
         value += beside
     # What is kept for the way back is what is normed.
@@ -295,6 +304,8 @@ def _norm_forward(
     centred = tl.where(within[None, :], value - mean[:, None], 0.0)
     inverse = tl.rsqrt(tl.sum(centred * centred, 1) / width + epsilon)
     result = centred * inverse[:, None] * scale[None, :] + shift[None, :]
+    if drops and after:
+        result = tl.where(kept, result * rise, 0.0)
     tl.store(normed + at, result.to(normed.dtype.element_ty), mask=known)
     if moments is not None:
         tl.store(moments + row * 2, mean, mask=row < rows)
@@ -316,6 +327,7 @@ def _norm_backward(
     seed: tl.tensor,
     dropped: tl.tensor,
     drops: tl.constexpr,
+    after: tl.constexpr,
     same: tl.constexpr,
     around: tl.constexpr,
     tile: tl.constexpr,
@@ -338,6 +350,9 @@ def _norm_backward(
         slope = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
         if beside is not None and not around:
             slope += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
+        if drops and after:
+            kept = _kept(number, group, column, scale, dropped)
+            slope = tl.where(kept, slope * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
         mean = tl.load(moments + row * 2, mask=row < rows, other=0.0)
         inverse = tl.load(moments + row * 2 + 1, mask=row < rows, other=0.0)
         unit = (value - mean[:, None]) * inverse[:, None]
@@ -351,7 +366,7 @@ def _norm_backward(
         if beside is not None and around:
             gradient += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
-        if drops:
+        if drops and not after:
             kept = _kept(number, group, column, scale, dropped)
             scaled = gradient * (2147483648.0 / (2147483648.0 - dropped))
             gradient = tl.where(kept, scaled, 0.0)

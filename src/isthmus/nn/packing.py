@@ -108,7 +108,7 @@ class Packing(NamedTuple):
         """The stream [1, tokens, ...] of a padded batch [texts, length, ...]."""
         if self.full:
             return padded.flatten(0, 1)[None]
-        return padded.flatten(0, 1).index_select(0, self.tokens)[None]
+        return take_rows(padded.flatten(0, 1), self.tokens)[None]
 
     def unpack(self, packed: Tensor) -> Tensor:
         """The padded batch [texts, length, ...] of a stream [1, tokens, ...]; 0 in the padding."""
@@ -120,10 +120,11 @@ class Packing(NamedTuple):
         return padded.view(self.texts, self.length, *packed.shape[2:])
 
     def stream(self, places: Tensor) -> Tensor:
-        """Where in the stream the tokens at places of the flattened batch are."""
+        """Where in the stream the tokens at places of the flattened batch are; -1 stays."""
         if self.full:
             return places
-        return (self.present.flatten().cumsum(0) - 1).index_select(0, places)
+        order = self.present.flatten().cumsum(0) - 1
+        return torch.where(places < 0, -1, order.index_select(0, places.clamp(min=0)))
 
     def visible(self, reach: int | None = None) -> Tensor:
         """What each row of the padded batch sees, as `visible_within` says it."""
@@ -184,6 +185,28 @@ class Asking(NamedTuple):
         return padded.view(texts, length, -1)
 
 
+def take_rows(rows: Tensor, places: Tensor) -> Tensor:
+    """The rows at places that all differ; -1 is nowhere, and gets any row.
+
+    On the way back each goes to its place. torch would add them up there, one after the other.
+    """
+    taken: Tensor = _Take.apply(rows, places)  # type: ignore[no-untyped-call]
+    return taken
+
+
+class _Take(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, rows: Tensor, places: Tensor) -> Tensor:
+        context.save_for_backward(places)
+        context.count = len(rows)
+        return rows.index_select(0, places.clamp(min=0))
+
+    @staticmethod
+    def backward(context: Any, *above: Tensor) -> Any:
+        (places,) = context.saved_tensors
+        return _put(above[0], places, context.count), None
+
+
 class _PutBack(torch.autograd.Function):
     """Rows at their places among `count`, those of -1 nowhere.
 
@@ -193,15 +216,20 @@ class _PutBack(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
         context.save_for_backward(places)
-        padded = rows.new_zeros(count + 1, rows.shape[1])
-        padded.index_copy_(0, torch.where(places < 0, count, places), rows)
-        return padded[:count]
+        return _put(rows, places, count)
 
     @staticmethod
     def backward(context: Any, *above: Tensor) -> Any:
         (places,) = context.saved_tensors
         found = above[0].index_select(0, places.clamp(min=0))
         return found.masked_fill_((places < 0)[:, None], 0), None, None
+
+
+def _put(rows: Tensor, places: Tensor, count: int) -> Tensor:
+    """Zeros, but for rows at their places; what is nowhere goes behind all."""
+    padded = rows.new_zeros(count + 1, *rows.shape[1:])
+    padded.index_copy_(0, torch.where(places < 0, count, places), rows)
+    return padded[:count]
 
 
 def visible_within(mask: Tensor, causal: bool = False, reach: int | None = None) -> Tensor:

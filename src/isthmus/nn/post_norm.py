@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.fused import bias_gelu, drop_add_norm
 from isthmus.nn.layer_shape import LayerShape
-from isthmus.nn.packing import Asking, Full, Masked, Packing
+from isthmus.nn.packing import Asking, Full, Masked, Packing, take_rows
 from isthmus.nn.projection import Joined, multiply, project, project_whole, rounded, rounded_type
 from isthmus.nn.short_attention import attend_shortly, attends_shortly
 
@@ -150,8 +150,9 @@ class PostNorm(NamedTuple):
         Keys and values are of all tokens of the batch, [1, tokens, width] or without padding; what
         asks, is added and goes on is of these alone.
         """
-        content = rounded(states).flatten(0, 1)[None]
-        chosen = content.index_select(1, packing.stream(asking.places.clamp(min=0)))
+        content = rounded(states).flatten(0, 1)
+        chosen = take_rows(content, packing.stream(asking.places))[None]
+        content = content[None]
         given = chosen, chosen, packing, heads, rates, content, dtype, asking, matrices
         return self.run(*given)[0]
 

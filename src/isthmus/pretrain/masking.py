@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.nn.packing import Asking
+from isthmus.nn.packing import Asking, take_rows
 from isthmus.nn.prediction import IGNORED as IGNORED
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -127,8 +127,7 @@ def at_places(places: Tensor, labels: Tensor, *values: Tensor) -> tuple[Tensor, 
     A place of -1 is none: its label is -100, its values are any. On the way back nothing is
     sorted, as it is behind an index of True and False.
     """
-    some = places.clamp(min=0)
-    found, *others = (value.flatten(0, 1).index_select(0, some) for value in (labels, *values))
+    found, *others = (take_rows(value.flatten(0, 1), places) for value in (labels, *values))
     return torch.where(places < 0, IGNORED, found), *others
 
 

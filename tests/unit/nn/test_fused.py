@@ -208,6 +208,21 @@ def test_drops(way: str, rate: float) -> None:
     torch.testing.assert_close(normed, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_drops_after_the_norm(way: str, rate: float) -> None:
+    torch.manual_seed(4)
+    states, residual, slopes = (numbers(ROWS, WIDTH, seed=seed) for seed in (1, 2, 3))
+    bias, norm = numbers(WIDTH, seed=4), a_norm()
+    given = states, bias, residual, norm.weight, norm.bias
+    found, _ = drop_add_norm(states, bias, residual, norm, rate, after=True)
+    kept = found.detach() != 0
+    assert abs(kept.double().mean().item() - (1 - rate)) < 0.05
+    wanted = torch.where(kept, norm(states + bias + residual) / (1 - rate), 0)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    ours, theirs = (gradients((each * slopes).sum(), *given) for each in (found, wanted))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_draws_differ(way: str) -> None:
     """From one call to the next, and are the same behind the same seed."""
     states = numbers(64, 64, seed=1)

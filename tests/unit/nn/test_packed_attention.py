@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isthmus.nn import attention
 from isthmus.nn.attention import Triple, packed_attention
-from isthmus.nn.packing import Asking, Packing, visible_within
+from isthmus.nn.packing import Asking, Packing, take_rows, visible_within
 
 MASKS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 KERNEL = torch.ops.aten._flash_attention_forward
@@ -211,6 +211,16 @@ def test_those_who_ask_are_put_back() -> None:
     assert gradient.sum(2).tolist() == [[4, 4, 4, 0, 0]]
 
 
+def test_rows_are_taken_and_their_gradients_put_where_they_were() -> None:
+    places = torch.tensor([4, 0, -1, 2, -1])
+    rows = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    known = places >= 0
+    assert torch.equal(take_rows(rows, places)[known], rows[places[known]])
+    torch.autograd.gradcheck(lambda rows: take_rows(rows, places)[known], rows)
+    [gradient] = torch.autograd.grad(take_rows(rows, places).sum(), rows)
+    assert gradient.sum(1).tolist() == [3, 0, 3, 0, 3, 0]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpu_answers_those_who_ask_and_is_not_asked_how_many() -> None:
     lengths = [3, 1, 70, 130]
@@ -229,7 +239,7 @@ def test_a_gpu_answers_those_who_ask_and_is_not_asked_how_many() -> None:
         torch.cuda.set_sync_debug_mode("error" if device == "cuda" else "default")
         try:
             asked = Asking.of(there, count + 900)  # far more than a text can have
-            chosen = packing.stream(asked.places.clamp(min=0))
+            chosen = packing.stream(asked.places).clamp(min=0)
             queries = stream[0].index_select(2, chosen)
             answers = packed_attention((queries, *stream[1:]), packing, asking=asked)
             back = asked.put_back(answers.transpose(1, 2).flatten(2), *mask.shape)
