@@ -101,7 +101,8 @@ def test_states_and_gradients(kind: str, implementation: str) -> None:
     ids, mask = padded_batch(LENGTHS)
     rows = mask.bool()
     streams: list[Tensor] = []
-    backbone.encoder.embeddings.register_forward_hook(lambda *call: streams.append(call[2]))
+    words = backbone.model.get_input_embeddings()
+    words.register_forward_hook(lambda *call: streams.append(call[2]))
     packed, padded = both_ways(backbone, lambda b: b(ids, mask)[rows])
     expected = (1, sum(LENGTHS)) if kind != "mpnet" else tuple(ids.shape)
     assert tuple(streams[0].shape[:2]) == expected, "the encoder met no padding"

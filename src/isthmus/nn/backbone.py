@@ -16,7 +16,7 @@ from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.dropout import use_quick_dropout
 from isthmus.nn.fused import bias_gelu, drop_add_norm, has_kernels
-from isthmus.nn.packing import Asking, Full, Packing
+from isthmus.nn.packing import Asking, Full, Packing, take_rows
 from isthmus.nn.post_norm import PostNormStack
 from isthmus.nn.prediction import Prediction
 from isthmus.nn.pretrained import (
@@ -61,6 +61,12 @@ class Encoded(NamedTuple):
     states: Tensor
     middle: Tensor | None = None
     output: Any = None  # what the model of transformers gave for the batch as it is
+    taken: Tensor | None = None  # the first of every text, where they are not taken from all
+
+    @property
+    def first(self) -> Tensor:
+        """The states of every text's first token, [batch, width]; where some ask, these do too."""
+        return self.states[:, 0] if self.taken is None else self.taken
 
 
 class Backbone(nn.Module):
@@ -234,7 +240,7 @@ class Backbone(nn.Module):
         the device; otherwise the mask tells. `asking`: those whose states are read, where that
         are not all; the others' have no meaning then.
         """
-        return self._encode(input_ids, attention_mask, tokens, asking=asking).states
+        return self.encode(input_ids, attention_mask, tokens, asking=asking).states
 
     def forward_with_layer(
         self,
@@ -250,7 +256,7 @@ class Backbone(nn.Module):
         fewer layers than all, they are not normed.
         """
         assert 0 <= layer <= self.depth, f"{layer} of {self.depth} layers"
-        encoded = self._encode(input_ids, attention_mask, tokens, layer=layer, asking=asking)
+        encoded = self.encode(input_ids, attention_mask, tokens, layer=layer, asking=asking)
         assert encoded.middle is not None
         return encoded.states, encoded.middle
 
@@ -267,7 +273,7 @@ class Backbone(nn.Module):
         packing = Packing.of(attention_mask, tokens)
         return packing if packing.saves else None
 
-    def _encode(
+    def encode(
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
@@ -276,6 +282,7 @@ class Backbone(nn.Module):
         layer: int | None = None,
         asking: Asking | None = None,
     ) -> Encoded:
+        """All that `forward` and `forward_with_layer` return, and what else is known then."""
         told = {"input_ids": input_ids}  # of every place
         if segments is not None:
             told["token_type_ids"] = segments
@@ -293,7 +300,7 @@ class Backbone(nn.Module):
             return self._run_fused(fused, packed, packing, layer, asking)
         # transformers passes on a mask of four dimensions as it is, and makes none itself.
         options = {"attention_mask": packing.present, "packing": packing}
-        states, middle, _ = self._run(packed, layer, **options)
+        states, middle, *_ = self._run(packed, layer, **options)
         return Encoded(packing.unpack(states), None if middle is None else packing.unpack(middle))
 
     def _packed(self, told: dict[str, Tensor], packing: Packing) -> dict[str, Tensor]:
@@ -359,7 +366,10 @@ class Backbone(nn.Module):
         if middle is not None and not packing.whole:
             middle = packing.unpack(middle)
         if asking is not None:
-            return Encoded(asking.put_back(states, packing.texts, packing.length), middle)
+            # Apart: on the way back, no zeros for all the others, and no sum with theirs.
+            first = take_rows(states.squeeze(0), asking.offsets[: packing.texts].long())
+            padded = asking.put_back(states, packing.texts, packing.length)
+            return Encoded(padded, middle, taken=first)
         return Encoded(states if packing.whole else packing.unpack(states), middle)
 
     def embed(self, input_ids: Tensor, packing: Packing | None = None) -> Tensor:

@@ -65,9 +65,10 @@ class Classifier(Backbone):
     ) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-        states, _, output = self._encode(input_ids, attention_mask, tokens, token_type_ids)
-        if output is not None:
-            return output
+        found = self.encode(input_ids, attention_mask, tokens, token_type_ids)
+        if found.output is not None:
+            return found.output
+        states = found.states
         # BERT's encoder ends in a pooler, which took the stream for one text.
         pooler = getattr(self.encoder, "pooler", None)
         return BaseModelOutputWithPooling(states, None if pooler is None else pooler(states))

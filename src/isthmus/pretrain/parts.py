@@ -242,6 +242,12 @@ class Decoder(Part, nn.Module, ABC):
         }
 
 
+def first_states(step: Batch) -> Tensor:
+    """H_0, the states of every text's first token, [rows, width]."""
+    found = step.get("first_states")  # a step may begin with states of another's making
+    return step["hidden_states"][:, 0] if found is None else found
+
+
 def decoder_prediction(step: Batch) -> Prediction:
     """What a decoder said of the vocabulary."""
     return Prediction(*(step[name] for name in PREDICTED))

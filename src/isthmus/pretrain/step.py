@@ -88,12 +88,10 @@ class PretrainTask(Task):
         step = dict(batch)
         asked = self._asking(batch)
         layer = None if self.decoder is None else self.decoder.middle_layer(self.backbone.depth)
-        if layer is None:
-            step["hidden_states"] = self.backbone(ids, mask, batch.get("tokens"), asked)
-        else:
-            step["hidden_states"], step["middle_states"] = self.backbone.forward_with_layer(
-                ids, mask, layer, batch.get("tokens"), asked
-            )
+        found = self.backbone.encode(ids, mask, batch.get("tokens"), layer=layer, asking=asked)
+        step["hidden_states"], step["first_states"] = found.states, found.first
+        if found.middle is not None:
+            step["middle_states"] = found.middle
         if self.bottleneck is not None:
             step["bottleneck"] = self.bottleneck(step, self.backbone, self.vocabulary)
         return step

@@ -176,13 +176,13 @@ def test_the_encoder_reads_the_corrupted_text(
     batch = model.prepare(examples.collate([examples[0, 0], examples[0, 4]]))
     assert not torch.equal(batch["encoder_ids"], batch["input_ids"])
     seen: list[torch.Tensor] = []
-    forward = model.backbone.forward
+    encode = model.backbone.encode
 
-    def spy(ids: torch.Tensor, *others: Any) -> torch.Tensor:
+    def spy(ids: torch.Tensor, *others: Any, **named: Any) -> Any:
         seen.append(ids)
-        return forward(ids, *others)
+        return encode(ids, *others, **named)
 
-    monkeypatch.setattr(model.backbone, "forward", spy)
+    monkeypatch.setattr(model.backbone, "encode", spy)
     sums = model(batch)
     assert len(seen) == 1, "one encoder pass for all objectives"
     assert torch.equal(seen[0], batch["encoder_ids"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.parts import Bottleneck
+from isthmus.pretrain.parts import Bottleneck, first_states
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
@@ -17,4 +17,4 @@ class Cls(Bottleneck):
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""
-        return step["hidden_states"][:, 0]
+        return first_states(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.parts import Bottleneck
+from isthmus.pretrain.parts import Bottleneck, first_states
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -24,5 +24,5 @@ class ProjectedCls(Bottleneck):
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""
-        projected: Tensor = self.projection(step["hidden_states"][:, 0])
+        projected: Tensor = self.projection(first_states(step))
         return projected

@@ -15,7 +15,7 @@ from torch import Tensor
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
-from isthmus.pretrain.parts import Objective, ObjectiveSettings
+from isthmus.pretrain.parts import Objective, ObjectiveSettings, first_states
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -68,10 +68,10 @@ class BagOfWords(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed loss, and its summed distance from the lower bound log|T|."""
-        states = step["hidden_states"]
         if self.settings.vector == "cls":
-            vector = states[:, 0]
+            vector = first_states(step)
         else:
+            states = step["hidden_states"]
             weights = step["attention_mask"][:, :, None].to(states.dtype)
             vector = (states * weights).sum(1) / weights.sum(1)
         if self.settings.projection == "head":

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.parts import Objective, ObjectiveSettings
+from isthmus.pretrain.parts import Objective, ObjectiveSettings, first_states
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.gather import gather, rank, row_counts
 from isthmus.training.task import Batch
@@ -43,7 +43,7 @@ class SpanContrast(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed loss."""
-        vectors = step["hidden_states"][:, 0].float()
+        vectors = first_states(step).float()
         rows = row_counts(vectors)  # batches of so many tokens have each another number of texts
         everyone = gather(vectors, rows)
         first = sum(rows[: rank()])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.parts import Objective
+from isthmus.pretrain.parts import Objective, first_states
 from isthmus.pretrain.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
@@ -32,7 +32,7 @@ class TermFrequency(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed squared error."""
-        logits = backbone.head(step["hidden_states"][:, 0])
+        logits = backbone.head(first_states(step))
         counts = term_counts(step["input_ids"], vocabulary)
         return {"": term_frequency(logits, counts).sum()}
 
