@@ -172,21 +172,22 @@ def _print_tiles(case: Case, rounds: int) -> None:
             return False
         return True
 
+    # None back without stages: as compiled by Triton 3.6, one of them reads where nothing is.
     forward = [
         Tile(64, 64, 4, 2), Tile(64, 64, 4, 1), Tile(64, 64, 4, 3, 128), Tile(64, 32, 4, 2),
         Tile(64, 32, 4, 3, 96), Tile(64, 128, 4, 1), Tile(32, 64, 2, 2), Tile(128, 64, 8, 2, 128),
         Tile(128, 128, 8, 1),
     ]  # fmt: skip
     short = [
-        Tile(32, 64, 4, 1), Tile(32, 64, 4, 2, 168), Tile(32, 64, 4, 1, 168), Tile(16, 64, 4, 2),
-        Tile(16, 64, 4, 1), Tile(64, 64, 4, 1), Tile(64, 64, 8, 1), Tile(32, 64, 4, 3),
+        Tile(32, 64, 4, 2, 168), Tile(16, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 8, 2),
+        Tile(32, 64, 4, 3),
     ]  # fmt: skip
     middle = [
-        Tile(32, 128, 8, 1), Tile(32, 128, 8, 2, 128), Tile(16, 128, 8, 2), Tile(64, 128, 8, 1),
-        Tile(32, 128, 4, 1), Tile(16, 128, 4, 1), Tile(32, 128, 8, 1, 128), Tile(64, 128, 8, 2),
+        Tile(32, 128, 8, 2, 128), Tile(16, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 128, 4, 2),
+        Tile(16, 128, 4, 2),
     ]  # fmt: skip
-    long = [Tile(64, 64, 4, 2), Tile(32, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 4, 1)]
-    queries = [Tile(64, 64, 4, 1), Tile(64, 32, 4, 2), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2, 168)]
+    long = [Tile(64, 64, 4, 2), Tile(32, 128, 8, 2), Tile(64, 128, 8, 2)]
+    queries = [Tile(64, 32, 4, 2), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2, 168)]
     tried = [("as chosen", chosen)]
     for name, tiles in (
         ("forward", forward),
