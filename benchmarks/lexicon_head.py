@@ -279,12 +279,13 @@ def _ranges(default: Any) -> list[Any]:
     return [
         default,
         default._replace(columns=64),
-        default._replace(vectors=16),
-        default._replace(vectors=16, columns=256),
-        default._replace(vectors=8, columns=256, warps=2),
-        default._replace(vectors=16, warps=2),
-        default._replace(vectors=64),
-        default._replace(columns=256, warps=8),
+        default._replace(vectors=8, columns=256),
+        default._replace(vectors=8, warps=1),
+        default._replace(vectors=32),
+        default._replace(warps=4),
+        default._replace(vectors=32, warps=4),
+        default._replace(columns=256, warps=4),
+        default._replace(vectors=32, columns=256, warps=8),
     ]
 
 
@@ -292,13 +293,12 @@ def _places(default: Any) -> list[Any]:
     """The same for the gradient of the matrix."""
     return [
         default,
-        default._replace(warps=8),
-        default._replace(vectors=64),
-        default._replace(vectors=64, warps=2),
-        default._replace(vectors=32, warps=2),
+        default._replace(vectors=32),
+        default._replace(vectors=32, warps=1),
+        default._replace(warps=4),
+        default._replace(vectors=128, warps=4),
         default._replace(vectors=256, warps=8),
-        default._replace(vectors=64, columns=128),
-        default._replace(vectors=256, columns=32),
+        default._replace(columns=128, warps=4),
     ]
 
 

@@ -238,7 +238,7 @@ class Backbone(nn.Module):
 
         `tokens`: where they are in the flattened batch, for a caller who knows without asking
         the device; otherwise the mask tells. `asking`: those whose states are read, where that
-        are not all; the others' have no meaning then.
+        are not all; the others' have no meaning then. The first of every text is among them.
         """
         return self.encode(input_ids, attention_mask, tokens, asking=asking).states
 
@@ -388,11 +388,13 @@ class Backbone(nn.Module):
         if self._fused() is None or "token_type_ids" in told:
             return self.to_width(parts(**told))
         words = parts.word_embeddings(told["input_ids"])
-        places = told.get("position_ids", self._places(told["input_ids"]))
+        places = told.get("position_ids")
+        if places is None:
+            places = self._places(told["input_ids"])
         positions = parts.position_embeddings(places).expand_as(words)
         types = getattr(parts, "token_type_embeddings", None)  # DistilBERT has none
         first = None if types is None else types.weight[0]
-        rate = parts.dropout.p if parts.training else 0.0
+        rate = parts.dropout.p if self.training else 0.0
         dtype = rounded_type(words)
         return self.to_width(
             drop_add_norm(words, first, positions, parts.LayerNorm, rate, dtype, after=True)[0]

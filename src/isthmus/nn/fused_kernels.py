@@ -112,17 +112,17 @@ def norm_backward(
     """The gradients of the states, of the residual in `dtype`, and of weight, offset and bias.
 
     `above` and `beside`: what comes back for the result, from two who used it; or, where it goes
-    `around` the norm, `beside` is for what was normed.
+    `around` the norm, `beside` is for what was normed. `after`: dropped after the norm.
     """
     rows, width = summed.shape
     for_residual = torch.empty_like(summed, dtype=dtype)
-    # Where nothing was dropped, both are the same.
+    # Where nothing was dropped before the norm, both are the same.
     same = (after or not draw.dropped) and dtype == summed.dtype
     for_states = for_residual if same else torch.empty_like(summed)
     tile = triton.next_power_of_2(width)
     warps = _warps(tile)
     programs = max(TUNING.norm_warps // warps, 1) * _multiprocessors(summed.device)
-    programs = min(triton.cdiv(rows, _ROWS.value), programs)
+    programs = max(min(triton.cdiv(rows, _ROWS.value), programs), 1)
     sums = torch.empty(programs, 3, width, dtype=torch.float32, device=summed.device)
     with _on(summed):
         _norm_backward[(programs,)](
@@ -159,7 +159,7 @@ def gelu_backward(above: Tensor, states: Tensor, bias: Tensor) -> tuple[Tensor, 
     gradient = torch.empty_like(states)
     parts = triton.cdiv(width, TUNING.columns)
     programs = max(TUNING.gelu_programs * _multiprocessors(states.device) // parts, 1)
-    programs = min(triton.cdiv(rows, TUNING.rows), programs)
+    programs = max(min(triton.cdiv(rows, TUNING.rows), programs), 1)
     sums = torch.empty(programs, width, dtype=torch.float32, device=states.device)
     with _on(states):
         _gelu_backward[programs, parts](
@@ -204,7 +204,7 @@ def join(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def added(sums: Tensor) -> Tensor:
     """Sums over the first dimension, in float32, in so little time as a launch takes."""
     tile = TUNING.sum_columns
-    total = torch.empty_like(sums[0])
+    total = torch.empty(sums.shape[1:], dtype=sums.dtype, device=sums.device)
     width, rows = total.numel(), min(triton.next_power_of_2(len(sums)), 512)
     with _on(sums):
         _add[(triton.cdiv(width, tile),)](

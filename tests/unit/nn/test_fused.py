@@ -223,6 +223,17 @@ def test_drops_after_the_norm(way: str, rate: float) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_no_rows(way: str) -> None:
+    states, residual = (numbers(0, WIDTH, seed=seed) for seed in (1, 2))
+    bias, norm = numbers(WIDTH, seed=3), a_norm()
+    normed, _ = drop_add_norm(states, bias, residual, norm, 0.1)
+    active = bias_gelu(states, bias)
+    given = states, bias, residual, norm.weight, norm.bias
+    slopes = torch.autograd.grad(normed.sum() + active.sum(), given)
+    assert [slope.shape for slope in slopes] == [each.shape for each in given]
+    assert not any(slope.any() for slope in slopes)
+
+
 def test_draws_differ(way: str) -> None:
     """From one call to the next, and are the same behind the same seed."""
     states = numbers(64, 64, seed=1)

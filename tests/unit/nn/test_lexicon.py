@@ -258,7 +258,7 @@ def test_numbers_of_all_kinds(kernels: Any, case: str, numbers: str) -> None:
             if with_places:
                 numbered = (tops > -torch.inf) & wanted[:, None]
                 assert torch.equal(where[numbered], places[numbered].int())
-                assert (where[~wanted] == -1).all()
+                assert (where[~numbered] == -1).all()
             else:
                 assert where is None
 

@@ -116,6 +116,9 @@ class Ours:
 
     def warm_up(self, steps: int) -> None:
         """Compiles, and makes what stays: optimiser, caches."""
+        if self.trainer.graphs is not None:
+            # A shape is captured when it is seen again; then all have been before any is timed.
+            steps = max(steps, self.steps + 1)
         self.trainer.args.max_steps = steps
         self.watch.start(0, self.trainer.seen)
         self.trainer.train()
@@ -286,7 +289,8 @@ class _Settled(EpochOrder):
     def __iter__(self) -> Iterator[tuple[int, int]]:
         whole = list(super().__iter__())
         ahead = self.settling * self.batch
-        return iter([*(whole * ahead)[-ahead:], *whole])
+        repeated = whole * -(-ahead // len(whole))
+        return iter([*repeated[-ahead:], *whole])
 
     def __len__(self) -> int:
         return self.settling * self.batch + super().__len__()

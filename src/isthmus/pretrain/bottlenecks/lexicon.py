@@ -48,6 +48,7 @@ class Lexicon(Bottleneck):
         inside = ~vocabulary.is_special(step["input_ids"])
         largest = largest_logits(backbone, step["hidden_states"], inside)
         weights = shares(largest, inside.any(1, keepdim=True), self.settings.form)
+        # In the precision of training, as the rows of the text that it stands among.
         vectors = weights @ backbone.word_embeddings.detach().to(weights.dtype)
         return (
             backbone.embed_first(vectors) if self.settings.embedded else backbone.to_width(vectors)
