@@ -136,14 +136,15 @@ def test_one_user(way: str) -> None:
     torch.testing.assert_close(found[0], found[1])
 
 
+@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_a_way_back(way: str, mode: Any) -> None:
+def test_without_a_way_back(way: str, mode: Any, after: bool) -> None:
     states, residual = (numbers(ROWS, WIDTH, seed=seed, dtype=torch.bfloat16) for seed in (1, 2))
     bias, norm = numbers(WIDTH, seed=3), a_norm()
-    wanted = drop_add_norm(states, bias, residual, norm, 0.0)
+    wanted = drop_add_norm(states, bias, residual, norm, 0.0, after=after)
     active = bias_gelu(states, bias)
     with mode():
-        found = drop_add_norm(states, bias, residual, norm, 0.0)
+        found = drop_add_norm(states, bias, residual, norm, 0.0, after=after)
         assert torch.equal(bias_gelu(states, bias), active)
     for ours, theirs in zip(found, wanted, strict=True):
         assert torch.equal(ours, theirs)
