@@ -16,7 +16,7 @@ setup: .venv/run.installed ## make .venv with the isthmus command in it
 
 setup-development: .venv/test.installed ## the same, with everything the tests and checks need
 
-quickstart: .venv/run.installed ## documentation strings to an evaluated search engine, about ten minutes on 2 cores
+quickstart: .venv/run.installed ## documentation strings to an evaluated search engine, about ten minutes on 2 idle cores
 	$(BIN)/isthmus quickstart
 
 quickstart-scratch: .venv/run.installed ## the same with a tokenizer and an encoder trained from nothing
