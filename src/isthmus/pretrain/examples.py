@@ -104,19 +104,19 @@ class PretrainExamples(Examples):
         """
         sides = range(self.view.rows)
         texts = [example.texts[side] for side in sides for example in examples]
-        frame = len(self.prefix) + len(self.suffix)
-        width = self._width(max(len(text.tokens) for text in texts) + frame)
+        start, frame = len(self.prefix), len(self.prefix) + len(self.suffix)
+        lengths = np.array([len(text.tokens) for text in texts])
+        width = self._width(int(lengths.max()) + frame)
+        place = np.arange(width)
+        inside = (place >= start) & (place < start + lengths[:, None])
         ids = np.full((len(texts), width), self.pad_id, dtype=np.int64)
+        ids[:, :start] = self.prefix
+        ids[inside] = np.concatenate([text.tokens for text in texts])
+        ends = (start + lengths)[:, None] + np.arange(len(self.suffix))
+        np.put_along_axis(ids, ends, np.asarray(self.suffix)[None], axis=1)
+        mask = (place < lengths[:, None] + frame).astype(np.int64)
         words = np.full((len(texts), width), -1, dtype=np.int64)
-        mask = np.zeros((len(texts), width), dtype=np.int64)
-        start = len(self.prefix)
-        for row, text in enumerate(texts):
-            end = start + len(text.tokens)
-            ids[row, :start] = self.prefix
-            ids[row, start:end] = text.tokens
-            ids[row, end : end + len(self.suffix)] = self.suffix
-            mask[row, : end + len(self.suffix)] = 1
-            words[row, start:end] = _numbered(text.words)
+        words[inside] = _numbered(np.concatenate([text.words for text in texts]), lengths)
         first = [example.key for example in examples]
         keys = first if self.view.rows == 1 else first + [second(drawn) for drawn in first]
         partner = np.roll(np.arange(len(texts)), len(examples))
@@ -165,11 +165,19 @@ class PretrainExamples(Examples):
         return np.concatenate([sizes, np.zeros(more, dtype=np.int64)])
 
 
-def _numbered(words: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """The words counted from 0 without gaps, so that no number exceeds the tokens; -1 stays."""
+def _numbered(words: npt.NDArray[np.int32], lengths: Integers) -> Integers:
+    """The words of each text counted from 0 without gaps, so that no number exceeds its tokens.
+
+    All texts one after the other, of these lengths; -1 stays.
+    """
     inside = words >= 0
     begins = inside & (np.diff(words, prepend=-2) != 0)
-    return np.where(inside, np.cumsum(begins) - 1, -1)
+    starts = np.cumsum(lengths) - lengths
+    some = starts[lengths > 0]
+    begins[some] = inside[some]
+    counted = np.cumsum(begins)
+    before = np.concatenate([[0], counted])[starts]
+    return np.where(inside, counted - np.repeat(before, lengths) - 1, -1)
 
 
 def most_sizes(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import secrets
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,30 @@ class TokenisedDocument:
     sentences: Ints
 
 
+class _Lists:
+    """A column of lists as two arrays; asking Arrow for one list at a time takes far longer."""
+
+    def __init__(self, column: pa.ListArray) -> None:
+        self.values: Ints = column.values.to_numpy()
+        self.offsets: Ints = column.offsets.to_numpy()
+
+    def __getitem__(self, row: int) -> Ints:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+
+class _Block:
+    """The columns of one file, memory-mapped: what is not looked at is not read."""
+
+    def __init__(self, file: Path) -> None:
+        reader = pa.ipc.open_file(pa.memory_map(str(file)))
+        assert reader.num_record_batches == 1, "a block is written as one batch"
+        batch = reader.get_batch(0)
+        self.ids: pa.StringArray = batch["id"]
+        self.tokens, self.words, self.sentences = (
+            _Lists(batch[name]) for name in ("tokens", "words", "sentences")
+        )
+
+
 class TokenisedCorpus:
     """Random access to tokenised documents, without loading them."""
 
@@ -52,35 +77,35 @@ class TokenisedCorpus:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         self.fingerprint: str = manifest["fingerprint"]
         self.files = [folder / name for name in manifest["blocks"]]
-        self._blocks = [_open(file) for file in self.files]
-        counts = [block.num_rows for block in self._blocks]
-        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._blocks = [_Block(file) for file in self.files]
+        counts = accumulate((len(block.ids) for block in self._blocks), initial=0)
+        self._starts = list(counts)
         self.lengths: Ints = np.concatenate(
-            [np.diff(_offsets(block["tokens"])) for block in self._blocks]
+            [np.diff(block.tokens.offsets) for block in self._blocks]
         ).astype(np.int32)
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def __getitem__(self, row: int) -> TokenisedDocument:
         block, inner = self._place(row)
         return TokenisedDocument(
-            id=block["id"][inner].as_py(),
-            tokens=_slice(block["tokens"], inner),
-            words=_slice(block["words"], inner),
-            sentences=_slice(block["sentences"], inner),
+            id=block.ids[inner].as_py(),
+            tokens=block.tokens[inner],
+            words=block.words[inner],
+            sentences=block.sentences[inner],
         )
 
     def tokens(self, row: int) -> Ints:
         """The tokens of a document alone, several times faster than all that is known of it."""
         block, inner = self._place(row)
-        return _slice(block["tokens"], inner)
+        return block.tokens[inner]
 
-    def _place(self, row: int) -> tuple[pa.RecordBatch, int]:
+    def _place(self, row: int) -> tuple[_Block, int]:
         if not 0 <= row < len(self):
             raise IndexError(row)
-        number = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self._blocks[number], int(row - self._starts[number])
+        number = bisect_right(self._starts, row) - 1
+        return self._blocks[number], row - self._starts[number]
 
     def __iter__(self) -> Iterator[TokenisedDocument]:
         return (self[row] for row in range(len(self)))
@@ -103,7 +128,7 @@ class TokenisedCorpus:
 
     def row_of_id(self) -> dict[str, int]:
         """The row of every document id."""
-        ids = chain.from_iterable(block["id"].to_pylist() for block in self._blocks)
+        ids = chain.from_iterable(block.ids.to_pylist() for block in self._blocks)
         return {document: row for row, document in enumerate(ids)}
 
 
@@ -112,8 +137,8 @@ def flat_tokens(file: Path) -> tuple[Ints, Ints]:
 
     Memory-mapped: what is not looked at is not read.
     """
-    column = _open(file)["tokens"]
-    return column.values.to_numpy(), _offsets(column)
+    tokens = _Block(file).tokens
+    return tokens.values, tokens.offsets
 
 
 def tokenise(
@@ -210,20 +235,3 @@ def _backend(serialised: str) -> FastTokenizer:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
-
-
-def _open(file: Path) -> pa.RecordBatch:
-    reader = pa.ipc.open_file(pa.memory_map(str(file)))
-    assert reader.num_record_batches == 1, "a block is written as one batch"
-    return reader.get_batch(0)
-
-
-def _offsets(column: pa.ListArray) -> Ints:
-    offsets: Ints = column.offsets.to_numpy()
-    return offsets
-
-
-def _slice(column: pa.ListArray, row: int) -> Ints:
-    offsets = _offsets(column)
-    values: Ints = column.values.to_numpy()[offsets[row] : offsets[row + 1]]
-    return values

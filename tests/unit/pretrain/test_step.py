@@ -93,8 +93,22 @@ def test_words_are_counted_without_gaps_from_the_first_one_shown() -> None:
     view = same("head")
     examples = PretrainExamples(cast(Any, None), view, TOKENIZER, 16, 0, rows=np.arange(0))
     late = Text(np.array([7, 8, 9, 4, 9], np.int32), np.array([41, 41, 43, -1, 50], np.int32))
-    batch = examples.collate([Example((late,), ({},), 1)])
-    assert batch["words"].tolist() == [[-1, 0, 0, 1, -1, 2, -1]]
+    empty = Text(np.array([], np.int32), np.array([], np.int32))
+    alike = Text(np.array([5, 6], np.int32), np.array([50, 51], np.int32))  # 50: another text's
+    batch = examples.collate([Example((text,), ({},), 1) for text in (late, empty, alike, empty)])
+    assert batch["words"].tolist() == [
+        [-1, 0, 0, 1, -1, 2, -1],
+        [-1] * 7,
+        [-1, 0, 1, -1, -1, -1, -1],
+        [-1] * 7,
+    ]
+    assert batch["input_ids"].tolist() == [
+        [2, 7, 8, 9, 4, 9, 3],
+        [2, 3, 0, 0, 0, 0, 0],
+        [2, 5, 6, 3, 0, 0, 0],
+        [2, 3, 0, 0, 0, 0, 0],
+    ]
+    assert batch["attention_mask"].sum(1).tolist() == [7, 2, 4, 2]
 
 
 class Places:
