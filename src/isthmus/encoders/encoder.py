@@ -150,6 +150,11 @@ class Encoder(TextModel):
     def dimension(self) -> int:
         """The length of a vector."""
 
+    @property
+    def alike(self) -> bool:
+        """Whether queries are represented as documents are."""
+        return True
+
     @abstractmethod
     def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
         """The float32 vectors of padded queries, with gradients; `tokens` as the backbone's."""

@@ -93,6 +93,11 @@ class SparseEncoder(Encoder):
             for name, tensor in module.state_dict().items()
         }
 
+    @property
+    def alike(self) -> bool:
+        """Unless queries have weights of their own, term by term."""
+        return self.query_terms is None
+
     def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
         """The weights [rows, vocabulary]: those of the query's terms, or those of the encoder."""
         if self.query_terms is not None:
