@@ -84,6 +84,10 @@ class TokenisedCorpus:
             [np.diff(block.tokens.offsets) for block in self._blocks]
         ).astype(np.int32)
 
+    def __reduce__(self) -> tuple[type[TokenisedCorpus], tuple[Path]]:
+        """Another process opens the files, instead of being sent what is in them."""
+        return TokenisedCorpus, (self.folder,)
+
     def __len__(self) -> int:
         return self._starts[-1]
 

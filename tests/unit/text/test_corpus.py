@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -38,6 +39,17 @@ def test_an_empty_text_is_a_document_without_tokens(tmp_path: Path) -> None:
     assert [len(document.tokens) for document in corpus] == [0, 1, 0]
     assert corpus.lengths.tolist() == [0, 1, 0]
     assert corpus[0].sentences.tolist() == []
+
+
+def test_another_process_is_told_where_a_corpus_lies_and_no_more(tmp_path: Path) -> None:
+    documents = [Document(str(n), "fox dog " * 50) for n in range(100)]
+    corpus = tokenise(documents, "s", TOKENIZER.serialised, cache=tmp_path)
+    sent = pickle.dumps(corpus)
+    assert len(sent) < 1000 < corpus.lengths.sum()
+    there = pickle.loads(sent)
+    assert [document.tokens.tolist() for document in there] == [
+        document.tokens.tolist() for document in corpus
+    ]
 
 
 def test_where_corpora_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
