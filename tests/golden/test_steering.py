@@ -82,10 +82,23 @@ def test_restored_it_goes_on_as_if_never_interrupted() -> None:
 def test_a_device_is_never_asked() -> None:
     # What lies on "meta" has no number: whoever asks for it is refused.
     steering, active = Steering(50.0, 0.02), torch.empty((), device="meta")
+    steering.to(active.device)
     for _ in range(2):
         steering.step(active, steps=30)
         steering.compare(active)
         assert steering.weight.device.type == "meta"
+
+
+def test_what_a_captured_pass_has_read_goes_on_being_true() -> None:
+    steering = Steering(50.0, 0.02)
+    integral, error = steering.integral, steering.error
+    steering.step(terms(400.0), steps=30)
+    steering.step(terms(400.0), steps=30)
+    assert (integral + error).exp() == steering.weight != pytest.approx(0.02)
+    kept = steering.state()
+    steering.step(terms(1.0), steps=30)
+    steering.restore(kept)
+    assert (integral + error).exp() == steering.weight
 
 
 @pytest.mark.parametrize("steps", [300, 3000])

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as functional
 import xxhash
+from torch import Tensor
 
 from isthmus.collections import Collection, Problems
 from isthmus.encoders.encoder import EncoderSettings, pad
 from isthmus.errors import InputError, SettingsError
 from isthmus.finetune.mining.candidates import Rows, Scores
+from isthmus.nn.packing import steady_width, token_places
 from isthmus.progress import notice
 from isthmus.records import Query
 from isthmus.text.corpus import TokenisedCorpus
@@ -144,6 +147,7 @@ class PairExamples(Examples):
         tokenizer: Tokenizer,
         settings: EncoderSettings,
         teacher: TaughtScores | None = None,
+        alike: bool = True,
     ) -> None:
         self.labelled = labelled
         self.negatives = negatives
@@ -152,6 +156,7 @@ class PairExamples(Examples):
         self.tokenizer = tokenizer
         self.settings = settings
         self.teacher = teacher
+        self.alike = alike
         self.query_tokens = tokenizer.encode(
             [query.text for query in labelled.queries], settings.query_max_length
         )
@@ -182,21 +187,44 @@ class PairExamples(Examples):
         return Group(self.query_tokens[number], rows, taught)
 
     def collate(self, examples: list[Group]) -> Batch:
-        """Query and passage matrices; passages are flattened, a whole group per query."""
+        """Query and passage matrices; passages are flattened, a whole group per query.
+
+        `tokens` are the places of what is not padding, of queries above passages in one matrix
+        where they are encoded alike, and otherwise of passages alone.
+        """
         rows = [row for example in examples for row in example.rows]
-        query_ids, query_mask = pad([example.query for example in examples], self.tokenizer.pad_id)
         limit = self.settings.document_max_length
         documents = [self.tokenizer.frame(self.corpus.tokens(row), limit) for row in rows]
-        ids, mask = pad(documents, self.tokenizer.pad_id)
+        query_ids, query_mask = self._padded(
+            [example.query for example in examples], self.settings.query_max_length
+        )
+        ids, mask = self._padded(documents, limit)
+        read = one_matrix([query_mask, mask], 0) if self.alike else mask
         batch = {
             "query_ids": query_ids,
             "query_mask": query_mask,
-            "query_tokens": query_mask.flatten().nonzero()[:, 0],
             "passage_ids": ids,
             "passage_mask": mask,
-            "passage_tokens": mask.flatten().nonzero()[:, 0],
+            "tokens": token_places(read, self.steady),
             "keys": torch.from_numpy(self.corpus.keys[rows]),
         }
         if self.teacher is not None:
             batch["teacher"] = torch.tensor([example.teacher for example in examples])
         return batch
+
+    def _padded(
+        self, rows: Sequence[Sequence[int] | npt.NDArray[np.integer]], limit: int
+    ) -> tuple[Tensor, Tensor]:
+        ids, mask = pad(rows, self.tokenizer.pad_id)
+        if not self.steady:
+            return ids, mask
+        more = steady_width(ids.shape[1], limit) - ids.shape[1]
+        wide = functional.pad(ids, (0, more), value=self.tokenizer.pad_id)
+        return wide, functional.pad(mask, (0, more))
+
+
+def one_matrix(parts: Sequence[Tensor], filler: int) -> Tensor:
+    """The rows of all parts, as wide as the widest of them."""
+    width = max(part.shape[1] for part in parts)
+    wide = [functional.pad(part, (0, width - part.shape[1]), value=filler) for part in parts]
+    return torch.cat(wide)

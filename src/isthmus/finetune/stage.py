@@ -140,7 +140,14 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             encoder, group, settings.temperature, learnt_by, sparse_by, settings.mini_batch_size
         )
         examples = PairExamples(
-            labelled, negatives, group, corpus, encoder.tokenizer, encoder.settings, taught
+            labelled,
+            negatives,
+            group,
+            corpus,
+            encoder.tokenizer,
+            encoder.settings,
+            taught,
+            encoder.alike,
         )
     trainer = Trainer(task, examples, settings.training, output, description="fine-tune")
     indexed = None

@@ -46,6 +46,10 @@ class Steering:
         self.error = torch.zeros_like(self.integral)
         self.ratio = torch.ones_like(self.integral)
 
+    def to(self, device: torch.device) -> None:
+        """Goes on there; from now on integral and error are changed in place."""
+        self.integral, self.error = self.integral.to(device), self.error.to(device)
+
     @property
     def weight(self) -> Tensor:
         """The weight as it is now."""
@@ -62,8 +66,8 @@ class Steering:
         steps = max(steps, _FEWEST)
         before = active if self.wanted is None else self.wanted.to(active.device)
         self.wanted = (before * math.exp(-_GLIDE / steps)).clamp(min=self.target)
-        self.error = (active / self.wanted - 1).clamp(-1, 1)
-        self.integral = self.integral.to(active.device) + _GAIN / steps * self.error
+        self.error.copy_((active / self.wanted - 1).clamp(-1, 1))
+        self.integral += _GAIN / steps * self.error
 
     def compare(self, ratio: Tensor) -> None:
         """Learns how many terms a text of the index has for each that one of the training has."""
@@ -83,9 +87,9 @@ class Steering:
         """Goes on from an earlier state."""
         wanted = state["wanted"]
         self.wanted = None if wanted is None else torch.tensor(wanted, dtype=torch.float64)
-        self.integral, self.error, self.ratio = torch.tensor(
-            [state["integral"], state["error"], state["ratio"]], dtype=torch.float64
-        )
+        self.integral.fill_(state["integral"])
+        self.error.fill_(state["error"])
+        self.ratio = torch.tensor(state["ratio"], dtype=torch.float64)
 
 
 class Steer(transformers.TrainerCallback):  # type: ignore[misc]

@@ -8,13 +8,13 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from isthmus.config.output import write_json
 from isthmus.encoders.encoder import Encoder
 from isthmus.finetune.active_terms import ACTIVE_TERMS, active_terms
 from isthmus.finetune.loss import Loss
+from isthmus.finetune.pairs import one_matrix
 from isthmus.finetune.regularization import SIDES, Regularizer
 from isthmus.finetune.scoring import group_similarities, similarities
 from isthmus.training.chunks import in_chunks
@@ -22,6 +22,7 @@ from isthmus.training.gather import gather, rank
 from isthmus.training.task import Batch, Task
 
 _STEERING_FILE = "steering.json"
+_SIDES = ("query", "passage")
 
 
 class BiEncoderTask(Task):
@@ -58,8 +59,19 @@ class BiEncoderTask(Task):
             for regularizer in self.regularizers
             for side, steering in regularizer.steering.items()
         }
-        self._active: list[Tensor] = []  # of each pass of this optimiser step
+        # Active terms of either side and passes, summed over this optimiser step. It stays where it
+        # is, and so do the numbers of steering: a captured pass finds them there.
+        self._seen = torch.zeros(len(SIDES) + 1)
         self.mini_batch_size = mini_batch_size
+        self.capturable = mini_batch_size is None
+
+    def settle(self) -> None:
+        """Brings what steers to where the encoder is."""
+        super().settle()
+        device = self.encoder.backbone.word_embeddings.device
+        self._seen = self._seen.to(device)
+        for steering in self.steering.values():
+            steering.to(device)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The queries; 1 for what is a mean of the pass already."""
@@ -85,7 +97,7 @@ class BiEncoderTask(Task):
             active = [active_terms(queries), active_terms(own)]
             sums |= {f"{ACTIVE_TERMS}/{side}": n for side, n in zip(SIDES, active, strict=True)}
             if self.steering:
-                self._active.append(torch.stack(active))
+                self._seen += torch.stack([*active, torch.ones_like(active[0])])
                 for name, steering in self.steering.items():
                     sums[f"{name}/weight"] = steering.weight.to(active[0])
         return sums
@@ -96,23 +108,15 @@ class BiEncoderTask(Task):
         Half as many kernels then, which the host of a GPU needs longer to launch than they take.
         """
         encoder, size = self.encoder, self.mini_batch_size
-        packed = encoder.backbone.leaves_padding_out
-        sides = [
-            (batch[f"{side}_ids"], batch[f"{side}_mask"], batch.get(f"{side}_tokens"))
-            for side in ("query", "passage")
-        ]
+        tokens = batch.get("tokens") if encoder.backbone.leaves_padding_out else None
+        ids, masks = ([batch[f"{side}_{of}"] for side in _SIDES] for of in ("ids", "mask"))
         if encoder.alike:
-            ids, mask, tokens = _below_each_other(sides, encoder.tokenizer.pad_id)
-            tokens = tokens if packed else None
-            vectors = in_chunks(encoder.represent_documents, ids, mask, size, tokens)
-            queries, passages = torch.split(vectors, [len(ids) for ids, *_ in sides])
-            return queries, passages
-        queries, passages = (
-            in_chunks(represent, ids, mask, size, tokens if packed else None)
-            for represent, (ids, mask, tokens) in zip(
-                (encoder.represent_queries, encoder.represent_documents), sides, strict=True
-            )
-        )
+            both = one_matrix(ids, encoder.tokenizer.pad_id), one_matrix(masks, 0)
+            vectors = in_chunks(encoder.represent_documents, *both, size, tokens)
+            queries, passages = torch.split(vectors, [len(side) for side in ids])
+        else:
+            queries = encoder.represent_queries(ids[0], masks[0])  # looked up, not computed
+            passages = in_chunks(encoder.represent_documents, ids[1], masks[1], size, tokens)
         return queries, passages
 
     def _given(
@@ -134,12 +138,13 @@ class BiEncoderTask(Task):
 
     def steer(self, step: int, steps: int) -> None:
         """Moves the weights that have a target, after so many of all optimiser steps."""
-        if self.steering and self._active:
-            passes = torch.stack(self._active).mean(0)
-            active = dict(zip(SIDES, gather(passes[None]).mean(0), strict=True))
+        if self.steering:
+            *sums, passes = self._seen
+            means = gather((torch.stack(sums) / passes)[None]).mean(0)
+            active = dict(zip(SIDES, means, strict=True))
             for regularizer in self.regularizers:
                 regularizer.steer(active, step, steps)
-        self._active = []
+            self._seen.zero_()
 
     def weights(self, progress: float) -> Mapping[str, float | Tensor]:
         """The losses' own, and what the regularizers' weights have grown to."""
@@ -171,21 +176,3 @@ class BiEncoderTask(Task):
             states = json.loads((folder / _STEERING_FILE).read_text(encoding="utf-8"))
             for name, steering in self.steering.items():
                 steering.restore(states[name])
-
-
-def _below_each_other(
-    parts: Sequence[tuple[Tensor, Tensor, Tensor | None]], pad_id: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Padded ids, masks and the places of their tokens as those of one batch."""
-    width = max(ids.shape[1] for ids, *_ in parts)
-    all_ids, masks, places, above = [], [], [], 0
-    for ids, mask, tokens in parts:
-        more = width - ids.shape[1]
-        all_ids.append(functional.pad(ids, (0, more), value=pad_id))
-        masks.append(functional.pad(mask, (0, more)))
-        if tokens is not None:
-            row = torch.div(tokens, ids.shape[1], rounding_mode="floor")
-            places.append(tokens + row * more + above * width)
-        above += len(ids)
-    whole = len(places) == len(parts)
-    return torch.cat(all_ids), torch.cat(masks), torch.cat(places) if whole else None

@@ -16,6 +16,7 @@ _KNOWING = frozenset({"cpu"})  # who knows at once how many places there are
 
 _LONG = 256  # tokens from which kernels for one shape pay on a GPU
 _GRANULES = 128  # of the places of a batch, for `steady_number`
+_WIDTHS = 64  # of which the width of a steady batch is a multiple
 
 
 def steady_number(tokens: int, places: int) -> int:
@@ -28,6 +29,24 @@ def steady_number(tokens: int, places: int) -> int:
         return tokens
     granule = _granule(places)
     return min(-(-tokens // granule) * granule, places - 1)
+
+
+def steady_width(longest: int, limit: int) -> int:
+    """So many tokens or more, up to as many as a text may have, that batches have few widths."""
+    return max(longest, min(-(-longest // _WIDTHS) * _WIDTHS, limit))
+
+
+def token_places(mask: Tensor, steady: bool = False) -> Tensor:
+    """Where tokens are in a flattened batch, as `Packing.of` takes them.
+
+    Steady: behind them so many places of padding that there are as many as `steady_number` says.
+    """
+    flat = mask.flatten()
+    tokens = flat.nonzero()[:, 0]
+    if not steady:
+        return tokens
+    more = steady_number(len(tokens), len(flat)) - len(tokens)
+    return torch.cat([tokens, (flat == 0).nonzero()[:more, 0]])
 
 
 def _granule(places: int) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from isthmus.errors import InputError
-from isthmus.nn.packing import steady_number
+from isthmus.nn.packing import steady_width, token_places
 from isthmus.pretrain.parts import Column, Text, View
 from isthmus.pretrain.randomness import key, second
 from isthmus.text.corpus import TokenisedCorpus
@@ -19,9 +19,7 @@ from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Examples
 
 Integers = npt.NDArray[np.int64]
-# Of steady batches, multiples: of their width, and of how many `word_sizes` there are.
-_WIDTHS = 64
-_SIZES = 8
+_SIZES = 8  # of which, in steady batches, the number of `word_sizes` is a multiple
 
 
 def check_texts(corpus: TokenisedCorpus, name: str) -> None:
@@ -114,7 +112,7 @@ class PretrainExamples(Examples):
         ids[inside] = np.concatenate([text.tokens for text in texts])
         ends = (start + lengths)[:, None] + np.arange(len(self.suffix))
         np.put_along_axis(ids, ends, np.asarray(self.suffix)[None], axis=1)
-        mask = (place < lengths[:, None] + frame).astype(np.int64)
+        mask = torch.from_numpy((place < lengths[:, None] + frame).astype(np.int64))
         words = np.full((len(texts), width), -1, dtype=np.int64)
         words[inside] = _numbered(np.concatenate([text.words for text in texts]), lengths)
         first = [example.key for example in examples]
@@ -123,11 +121,11 @@ class PretrainExamples(Examples):
         regular = np.isin(ids, self.special, invert=True)
         batch = {
             "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(mask),
+            "attention_mask": mask,
             "words": torch.from_numpy(words),
             "keys": torch.tensor(keys, dtype=torch.int64),
             "partner": torch.from_numpy(partner),
-            "tokens": torch.from_numpy(tokens := self._tokens(mask)),
+            "tokens": (tokens := token_places(mask, self.steady)),
             "regular": torch.from_numpy(
                 self._filled(np.flatnonzero(regular), len(tokens) - frame * len(texts))
             ),
@@ -142,17 +140,8 @@ class PretrainExamples(Examples):
         return batch
 
     def _width(self, longest: int) -> int:
-        if not self.steady:
-            return longest
         limit = self.room + len(self.prefix) + len(self.suffix)
-        return max(longest, min(-(-longest // _WIDTHS) * _WIDTHS, limit))
-
-    def _tokens(self, mask: Integers) -> Integers:
-        tokens = np.flatnonzero(mask)
-        if not self.steady:
-            return tokens
-        more = steady_number(len(tokens), mask.size) - len(tokens)
-        return np.concatenate([tokens, np.flatnonzero(mask == 0)[:more]])
+        return steady_width(longest, limit) if self.steady else longest
 
     def _filled(self, places: Integers, most: int) -> Integers:
         """Up to as many as there can be among so many tokens: that has no shapes of its own."""

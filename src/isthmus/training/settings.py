@@ -58,7 +58,7 @@ class TrainingSettings(Settings):
         True, description="on a GPU, in bf16, layers of BERT's kind by kernels of our own"
     )
     graphs: bool = Field(
-        True, description="on a GPU, pre-training steps of one pass as CUDA graphs, where packed"
+        True, description="on a GPU, steps of one pass as CUDA graphs, where packed"
     )
     torch_compile: bool | Literal["auto"] = Field(
         "auto", description="fuse the operations of others; auto: on a GPU, from 2,000 steps on"

@@ -263,7 +263,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """The weights of the losses as a part of the batch, sent where they have changed."""
         weights = {_WEIGHT + name: weight for name, weight in self._weights().items()}
         for name, weight in weights.items():
-            if self._sent.get(name, (None,))[0] != weight:
+            if isinstance(weight, Tensor):  # it is there, and nobody asks what it is
+                self._sent[name] = None, weight.to(self.args.device, non_blocking=True)
+            elif self._sent.get(name, (None,))[0] != weight:
                 value = torch.tensor(weight, pin_memory=True)
                 self._sent[name] = weight, value.to(self.args.device, non_blocking=True)
         return {name: self._sent[name][1] for name in weights}

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from isthmus.encoders.dense import DenseSettings
 from isthmus.errors import SettingsError
-from isthmus.finetune.pairs import LabelledQueries, PairExamples, drawn_queries
+from isthmus.finetune.pairs import LabelledQueries, PairExamples, drawn_queries, one_matrix
 from isthmus.finetune.settings import FinetuneSettings
+from isthmus.nn.packing import steady_number
 from isthmus.records import Document, Query
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -91,6 +93,33 @@ def test_a_batch_is_queries_and_flattened_groups(
     ):
         assert found[mask.bool()].tolist() == TOKENIZER.encode([text], 5)[0]
     assert batch["keys"].tolist() == corpus.keys[rows].tolist()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_steady_batches_have_one_width_and_few_numbers_of_tokens(
+    examples: PairExamples, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
+    examples.alike, examples.settings = alike, DenseSettings(query_max_length=9)
+    groups = [examples[0, 0], examples[0, 1]]
+    for steady in (False, True):
+        examples.steady = steady
+        batch = examples.collate(groups)
+        widths = [batch[f"{side}_ids"].shape[1] for side in ("query", "passage")]
+        masks = [batch[f"{side}_mask"] for side in ("query", "passage")]
+        read = one_matrix(masks, 0) if alike else masks[1]
+        places, flat = batch["tokens"], read.flatten()
+        tokens = int(flat.sum())
+        assert torch.equal(places[:tokens], flat.nonzero()[:, 0])
+        assert not flat[places[tokens:]].any(), "then places of padding"
+        if steady:
+            assert widths == [9, 64], "as wide as a query may be; a multiple of 64"
+            assert len(places) == steady_number(tokens, flat.numel()) > tokens
+        else:
+            assert len(places) == tokens
+        for side in ("query", "passage"):
+            rest = batch[f"{side}_ids"][batch[f"{side}_mask"] == 0]
+            assert (rest == TOKENIZER.pad_id).all()
 
 
 def test_without_negatives_the_group_is_the_positive(corpus: TokenisedCorpus) -> None:

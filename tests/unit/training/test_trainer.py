@@ -259,7 +259,7 @@ def test_the_curve_of_steady_batches_is_that_of_the_same_batches_as_they_are(
         run = trainer(corpus, tmp_path / str(fill), max_steps=24, logging_steps=1, save_steps=100)
         run.examples.steady = True  # the same order for both
         if not fill:
-            monkeypatch.setattr("isthmus.pretrain.examples.steady_number", lambda tokens, _: tokens)
+            monkeypatch.setattr("isthmus.nn.packing.steady_number", lambda tokens, _: tokens)
         forward = run.task.forward
 
         def counted(batch: Any, forward: Any = forward) -> Any:
