@@ -66,15 +66,23 @@ WAYS: dict[str, dict[str, Any]] = {
         "stages.distilled.negatives.1.num_negatives": 5,
     },
     "short": {"training.num_train_epochs": 1},
+    "untaught": {  # the same documents without a teacher
+        "stages.distilled.losses.kl.weight": 0.0,
+        "stages.distilled.losses.contrastive.weight": 1.0,
+    },
+    "own": {  # the same weights, with the labels as the teacher
+        "stages.distilled.losses.kl.weight": 0.0,
+        "stages.distilled.losses.listwise.weight": 1.0,
+    },
 }
 TRIED = {
     ("insuranceqa", "bow", "dense"): ("batch",),
     ("insuranceqa", "bow", "sparse"): ("batch",),
     ("medquad", "bow", "dense"): ("batch", "fifteen"),
     ("medquad", "bow", "sparse"): ("batch", "fifteen"),
-    ("openwiki", "bow", "dense"): ("batch", "fifteen", "short"),
-    ("openwiki", "bow", "sparse"): ("batch", "fifteen"),
-    ("openwiki", "minilm", "dense"): ("short",),
+    ("openwiki", "bow", "dense"): ("batch", "untaught", "own", "fifteen", "short"),
+    ("openwiki", "bow", "sparse"): ("batch", "untaught", "own", "fifteen"),
+    ("openwiki", "minilm", "dense"): ("batch", "untaught", "own", "short"),
 }
 STAGES = ("reranker", "bm25", "mined", "distilled")  # by number
 
