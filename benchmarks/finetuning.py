@@ -73,6 +73,7 @@ def main() -> None:
         ("speed", "examples/s"),
         ("work", "examples per second of processor time"),
         ("memory", "MB at most"),
+        ("held", "MB taken from the machine"),
     ):
         ratios = sorted(a[name] / b[name] for a, b in zip(*seen.values(), strict=True))
         print(
@@ -121,13 +122,15 @@ def _measure(options: argparse.Namespace) -> dict[str, float]:
         train(options, groups, Path(folder), clock)
     if torch.cuda.is_available():
         memory = torch.cuda.max_memory_allocated()
+        held = torch.cuda.max_memory_reserved()  # CUDA graphs keep theirs between steps
     else:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        memory = held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     examples = options.batch * options.steps
     return {
         "speed": examples / clock.wall,
         "work": examples / clock.processor,
         "memory": memory / 2**20,
+        "held": held / 2**20,
     }
 
 

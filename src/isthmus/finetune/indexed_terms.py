@@ -14,7 +14,7 @@ from isthmus.finetune.active_terms import active_terms
 from isthmus.finetune.pairs import PairExamples
 from isthmus.finetune.regularization import SIDES
 from isthmus.training.chunks import in_chunks
-from isthmus.training.looking import evaluating
+from isthmus.training.looking import looked
 from isthmus.training.trainer import Trainer
 
 _TEXTS = 256  # of either side
@@ -59,13 +59,15 @@ class IndexedTerms:
 
     def __call__(self) -> dict[str, Tensor]:
         """The mean of each side as the model is now, on its device, which is not waited for."""
-        with evaluating(self._trainer):
-            return self._terms(self._indexed)
+        return looked(self._trainer, lambda: self._terms(self._indexed))
 
     def ratios(self) -> dict[str, Tensor]:
         """The same, as shares of what texts of the training have while it trains on them."""
+        return looked(self._trainer, self._ratios)
+
+    def _ratios(self) -> dict[str, Tensor]:
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-        with evaluating(self._trainer), torch.random.fork_rng(devices):
+        with torch.random.fork_rng(devices):
             indexed = self._terms(self._indexed)
             self._trainer.task.train()
             shown = self._terms(self._shown)

@@ -75,6 +75,7 @@ class Graphs:
         """Gives back the memory of all graphs; what is seen again is captured again."""
         self.captured.clear()
         self._pool = None
+        torch.cuda.empty_cache()
 
     @cached_property
     def _most(self) -> int:
@@ -137,7 +138,6 @@ class Graphs:
         reason = " ".join(str(error).split())
         notice(f"steps are not captured into CUDA graphs ({reason[:200]}), which is slower")
         self._works = False
-        self.release()
         for parameter in self.parameters:
             parameter.grad = None
-        torch.cuda.empty_cache()
+        self.release()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
 BEST = "best"  # the folder of the best model so far
 Better = Literal["higher", "lower"]
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,7 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
     def _measured(self) -> dict[str, float]:
         values: list[dict[str, float]] = [{}]
         if self.trainer.is_world_process_zero():
-            with evaluating(self.trainer):
-                measured = self.measure()
+            measured = looked(self.trainer, self.measure)
             values[0] = {f"{self.topic}/{name}": value for name, value in measured.items()}
         if self.trainer.args.world_size > 1:
             dist.broadcast_object_list(values, src=0)
@@ -124,9 +124,23 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
                 write_json(folder / f"{self.topic}.json", {"step": step, best.name: value})
 
 
+def looked(trainer: Trainer, look: Callable[[], Seen]) -> Seen:
+    """What a look sees: without dropout and gradients, in the precision of the training.
+
+    Where memory does not suffice, that of CUDA graphs is given back, and it looks again.
+    """
+    try:
+        with _evaluating(trainer):
+            return look()
+    except torch.OutOfMemoryError:
+        if not trainer.make_room():
+            raise
+    with _evaluating(trainer):
+        return look()
+
+
 @contextmanager
-def evaluating(trainer: Trainer) -> Iterator[None]:
-    """Without dropout and gradients, in the precision of the training."""
+def _evaluating(trainer: Trainer) -> Iterator[None]:
     task, arguments = trainer.task, trainer.args
     was_training = task.training
     task.eval()
@@ -136,8 +150,10 @@ def evaluating(trainer: Trainer) -> Iterator[None]:
         # Compiling once more, for a look, takes longer than the look.
         torch.compiler.set_stance("force_eager") if trainer.compiled else nullcontext(),
     ):
-        yield
-    task.train(was_training)
+        try:
+            yield
+        finally:
+            task.train(was_training)
 
 
 def _steps(given: float, steps: int) -> int:

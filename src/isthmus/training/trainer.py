@@ -118,6 +118,13 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         history: list[dict[str, float]] = self.state.log_history
         return history
 
+    def make_room(self) -> bool:
+        """Gives back what CUDA graphs hold, which are captured anew; False where none does."""
+        if self.graphs is None or not self.graphs.captured:
+            return False
+        self.graphs.release()
+        return True
+
     def _continue_order(self, checkpoint: Path) -> None:
         """Batches go on as they began, on whatever machine that was."""
         kept = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))

@@ -27,8 +27,8 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.gather import gather, rank
-from isthmus.training.graphs import Graphs
-from isthmus.training.looking import Looking
+from isthmus.training.graphs import Graphs, _Captured
+from isthmus.training.looking import Looking, looked
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer, _workers, last_checkpoint
@@ -322,6 +322,61 @@ def test_a_pass_that_waits_for_the_gpu_is_not_captured(capsys: pytest.CaptureFix
     assert "not captured" in capsys.readouterr().err
     assert torch.cuda.current_stream() == stream
     torch.rand(3, device="cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_released_graphs_give_their_memory_back_and_are_captured_anew() -> None:
+    weight = torch.nn.Parameter(torch.ones(2**26, device="cuda"))  # 256 MiB, as its gradient
+
+    def run(batch: Batch) -> dict[str, Tensor]:
+        loss = (batch["factor"] * weight).square().sum()
+        loss.backward()
+        return {"loss": loss.detach()}
+
+    def passes() -> list[float]:
+        found = []
+        for factor in (1.0, 2.0, 3.0, 4.0):
+            weight.grad = None
+            found.append(graphs({"factor": torch.tensor(factor, device="cuda")})["loss"].item())
+        weight.grad = None
+        return found
+
+    graphs = Graphs(run, [weight])
+    first = passes()
+    assert len(graphs.captured) == 1
+    before = torch.cuda.memory_reserved()
+    graphs.release()
+    assert before - torch.cuda.memory_reserved() >= 2**28
+    assert passes() == first == pytest.approx([factor**2 * 2**26 for factor in (1, 2, 3, 4)])
+    assert len(graphs.captured) == 1
+
+
+def test_a_look_that_lacks_memory_has_that_of_graphs(made: Callable[..., Trainer]) -> None:
+    run = made("run")
+    run.graphs = Graphs(lambda _: {}, [])
+    looks: list[bool] = []
+
+    def look() -> int:
+        looks.append(run.task.training)
+        if run.graphs is not None and run.graphs.captured:
+            raise torch.OutOfMemoryError
+        return 7
+
+    run.graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
+    run.task.train()
+    assert looked(run, look) == 7
+    assert looks == [False, False], "in evaluation mode, both times"
+    assert run.task.training
+    assert not run.graphs.captured
+
+    def never() -> None:
+        looks.append(run.task.training)
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        looked(run, never)
+    assert looks == [False, False, False], "nothing to give back: no second look"
+    assert run.task.training, "as it was, whatever happened"
 
 
 def test_what_is_captured(made: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
