@@ -80,6 +80,7 @@ TRIED = {
     ("insuranceqa", "bow", "sparse"): ("batch",),
     ("medquad", "bow", "dense"): ("batch", "fifteen"),
     ("medquad", "bow", "sparse"): ("batch", "fifteen"),
+    ("medquad", "minilm", "dense"): ("batch", "fifteen"),
     ("openwiki", "bow", "dense"): ("batch", "untaught", "own", "fifteen", "short"),
     ("openwiki", "bow", "sparse"): ("batch", "untaught", "own", "fifteen"),
     ("openwiki", "minilm", "dense"): ("batch", "untaught", "own", "short"),
@@ -535,7 +536,7 @@ def _chosen(jobs: dict[str, Job], options: argparse.Namespace) -> dict[str, Job]
         parts = name.split("/")
         collection = parts[0] in (*options.collections, "texts", "base")
         seed = not any(part.isdigit() and int(part) not in options.seeds for part in parts)
-        if collection and seed and fnmatch(name, options.only):
+        if collection and seed and any(fnmatch(name, only) for only in options.only):
             wanted.add(name)
     for name in reversed(jobs):
         if name in wanted:
@@ -558,7 +559,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("data"), help="raw collections and texts")
     parser.add_argument("--output", type=Path, default=Path("runs/stages"))
     parser.add_argument("--processes", type=int, default=1, help="jobs at a time")
-    parser.add_argument("--only", default="*", help="names of jobs, as in openwiki/*/fifteen")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], help="names of jobs, as in openwiki/*/fifteen"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--collections", nargs="+", default=list(COLLECTIONS), choices=COLLECTIONS)
     parser.add_argument("--small", action="store_true", help="a few steps on pieces, for a CPU")
