@@ -29,7 +29,6 @@ from isthmus.nn.precision import native_bf16
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _TEMPERATURE = 0.05
-_WARM_UP = 3
 _SIDES = ("isthmus", "sentence-transformers")
 
 
@@ -98,7 +97,12 @@ def _groups(options: argparse.Namespace) -> list[list[str]]:
         if relevant and query in queries:
             others = (texts[generator.choice(ids)] for _ in range(options.negatives))
             groups.append([queries[query], texts[relevant[0]], *others])
-    return groups[: options.batch * (options.steps + _WARM_UP)]
+    return groups[: options.batch * (_warm_up(options.steps) + options.steps)]
+
+
+def _warm_up(steps: int) -> int:
+    """As many steps as kernels need and, on a GPU, as have seen almost all shapes of batches."""
+    return steps + 1 if torch.cuda.is_available() else 3
 
 
 def _in_its_own_process(side: str, groups: Path) -> dict[str, float]:
@@ -118,7 +122,7 @@ def _measure(options: argparse.Namespace) -> dict[str, float]:
     groups = json.loads(options.groups.read_text(encoding="utf-8"))
     train = _isthmus if options.side == "isthmus" else _sentence_transformers
     with tempfile.TemporaryDirectory() as folder:
-        clock = Clock()
+        clock = Clock(_warm_up(options.steps))
         train(options, groups, Path(folder), clock)
     if torch.cuda.is_available():
         memory = torch.cuda.max_memory_allocated()
@@ -139,9 +143,12 @@ class Clock(transformers.TrainerCallback):  # type: ignore[misc]
 
     wall = processor = 0.0
 
+    def __init__(self, warm_up: int) -> None:
+        self.warm_up = warm_up
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Reads the time where it matters."""
-        if state.global_step in (_WARM_UP, state.max_steps):
+        if state.global_step in (self.warm_up, state.max_steps):
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             # The first time, these are not durations; the second time they are.
@@ -182,14 +189,16 @@ def _isthmus(
         [[int(row)] for row in rows[:, 0]],
     )
     group = rows.shape[1]
-    examples = PairExamples(labelled, rows[:, 1:], group, corpus, encoder.tokenizer, settings)
+    examples = PairExamples(
+        labelled, rows[:, 1:], group, corpus, encoder.tokenizer, settings, alike=encoder.alike
+    )
     learnt_by = losses({"contrastive": {}}, {"scores", "targets"})
     task = BiEncoderTask(
         encoder, group, _TEMPERATURE, learnt_by, mini_batch_size=options.mini_batch_size
     )
     training = TrainingSettings(
         per_device_train_batch_size=options.batch,
-        max_steps=options.steps + _WARM_UP,
+        max_steps=_warm_up(options.steps) + options.steps,
         save_steps=1_000_000,
         report_to=[],
     )
@@ -222,7 +231,7 @@ def _sentence_transformers(
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=options.batch,
-        max_steps=options.steps + _WARM_UP,
+        max_steps=_warm_up(options.steps) + options.steps,
         bf16=native_bf16(),
         save_strategy="no",
         report_to=[],

@@ -14,6 +14,7 @@ from isthmus.encoders.in_flight import send, taken
 from isthmus.encoders.pairing import Pairing, Row, Tokens
 from isthmus.errors import SettingsError
 from isthmus.nn.classifier import Classifier
+from isthmus.nn.packing import token_places
 from isthmus.records import Document
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
@@ -87,7 +88,7 @@ class CrossEncoder(TextModel):
         def results() -> Iterator[Tensor]:
             for batch in batches:
                 rows = self.pairing.pad([queries[i] for i in batch], [documents[i] for i in batch])
-                tokens = rows[1].flatten().nonzero()[:, 0]
+                tokens = token_places(rows[1])
                 yield self.represent(*(send(part, device) for part in (*rows, tokens)))
 
         with self._inference():

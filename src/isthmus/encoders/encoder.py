@@ -23,6 +23,7 @@ from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.encoders.in_flight import send, taken
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.packing import token_places
 from isthmus.nn.precision import native_bf16
 from isthmus.records import Document
 from isthmus.text.batches import length_sorted_batches
@@ -169,7 +170,7 @@ class Encoder(TextModel):
         """The same of documents as `tokenise` gives them, on the device, not waited for."""
         device = self.backbone.word_embeddings.device
         ids, mask = pad(rows, self.tokenizer.pad_id)
-        tokens = mask.flatten().nonzero()[:, 0]
+        tokens = token_places(mask)
         return self.represent_documents(*(send(part, device) for part in (ids, mask, tokens)))
 
     def use_int8(self) -> None:

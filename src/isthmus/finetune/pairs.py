@@ -147,7 +147,8 @@ class PairExamples(Examples):
         tokenizer: Tokenizer,
         settings: EncoderSettings,
         teacher: TaughtScores | None = None,
-        alike: bool = True,
+        *,
+        alike: bool,
     ) -> None:
         self.labelled = labelled
         self.negatives = negatives

@@ -13,6 +13,7 @@ from isthmus.encoders.pairing import Pairing
 from isthmus.finetune.loss import Loss
 from isthmus.finetune.mining.candidates import Rows
 from isthmus.finetune.pairs import Group, LabelledQueries, PairExamples, TaughtScores
+from isthmus.nn.packing import token_places
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.training.chunks import in_chunks
 from isthmus.training.task import Batch, Task
@@ -87,7 +88,9 @@ class CrossExamples(PairExamples):
         teacher: TaughtScores | None = None,
     ) -> None:
         tokenizer, settings = encoder.tokenizer, encoder.settings
-        super().__init__(labelled, negatives, group, corpus, tokenizer, settings, teacher)
+        super().__init__(
+            labelled, negatives, group, corpus, tokenizer, settings, teacher, alike=False
+        )
         # Without special tokens, and uncut: how much fits, the passage decides too.
         self.query_tokens = encoder.tokens([query.text for query in labelled.queries])
         self.pairing: Pairing = encoder.pairing  # not the encoder: workers need no weights
@@ -97,7 +100,7 @@ class CrossExamples(PairExamples):
         queries = [example.query for example in examples for _ in example.rows]
         passages = [self.corpus.tokens(row) for example in examples for row in example.rows]
         ids, mask, segments = self.pairing.pad(queries, passages)
-        tokens = mask.flatten().nonzero()[:, 0]
+        tokens = token_places(mask)
         batch = {"ids": ids, "mask": mask, "tokens": tokens, "segments": segments}
         if self.teacher is not None:
             batch["teacher"] = torch.tensor([example.teacher for example in examples])

@@ -147,7 +147,7 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             encoder.tokenizer,
             encoder.settings,
             taught,
-            encoder.alike,
+            alike=encoder.alike,
         )
     trainer = Trainer(task, examples, settings.training, output, description="fine-tune")
     indexed = None

@@ -47,8 +47,10 @@ class Steering:
         self.ratio = torch.ones_like(self.integral)
 
     def to(self, device: torch.device) -> None:
-        """Goes on there; from now on integral and error are changed in place."""
+        """Goes on there. What the weight is computed from is changed in place ever after."""
         self.integral, self.error = self.integral.to(device), self.error.to(device)
+        self.ratio = self.ratio.to(device)
+        self.wanted = None if self.wanted is None else self.wanted.to(device)
 
     @property
     def weight(self) -> Tensor:
@@ -60,11 +62,9 @@ class Steering:
 
         On the device of what it saw: a GPU that were asked how many terms would be waited for.
         """
-        active = active.double()
-        self.ratio = self.ratio.to(active.device)
-        active = active * self.ratio
+        active = active.double() * self.ratio
         steps = max(steps, _FEWEST)
-        before = active if self.wanted is None else self.wanted.to(active.device)
+        before = active if self.wanted is None else self.wanted
         self.wanted = (before * math.exp(-_GLIDE / steps)).clamp(min=self.target)
         self.error.copy_((active / self.wanted - 1).clamp(-1, 1))
         self.integral += _GAIN / steps * self.error
@@ -72,7 +72,7 @@ class Steering:
     def compare(self, ratio: Tensor) -> None:
         """Learns how many terms a text of the index has for each that one of the training has."""
         ratio = ratio.double().clamp(1 / _FARTHEST, _FARTHEST)
-        self.ratio = (self.ratio.to(ratio.device) * ratio).sqrt()
+        self.ratio = (self.ratio * ratio).sqrt()
 
     def state(self) -> dict[str, float | None]:
         """All that changes while steering."""
@@ -86,10 +86,10 @@ class Steering:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from an earlier state."""
         wanted = state["wanted"]
-        self.wanted = None if wanted is None else torch.tensor(wanted, dtype=torch.float64)
+        self.wanted = None if wanted is None else torch.full_like(self.integral, wanted)
         self.integral.fill_(state["integral"])
         self.error.fill_(state["error"])
-        self.ratio = torch.tensor(state["ratio"], dtype=torch.float64)
+        self.ratio = torch.full_like(self.integral, state["ratio"])
 
 
 class Steer(transformers.TrainerCallback):  # type: ignore[misc]

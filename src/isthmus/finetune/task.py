@@ -22,7 +22,6 @@ from isthmus.training.gather import gather, rank
 from isthmus.training.task import Batch, Task
 
 _STEERING_FILE = "steering.json"
-_SIDES = ("query", "passage")
 
 
 class BiEncoderTask(Task):
@@ -109,7 +108,8 @@ class BiEncoderTask(Task):
         """
         encoder, size = self.encoder, self.mini_batch_size
         tokens = batch.get("tokens") if encoder.backbone.leaves_padding_out else None
-        ids, masks = ([batch[f"{side}_{of}"] for side in _SIDES] for of in ("ids", "mask"))
+        ids = [batch["query_ids"], batch["passage_ids"]]
+        masks = [batch["query_mask"], batch["passage_mask"]]
         if encoder.alike:
             both = one_matrix(ids, encoder.tokenizer.pad_id), one_matrix(masks, 0)
             vectors = in_chunks(encoder.represent_documents, *both, size, tokens)

@@ -79,7 +79,7 @@ class Packing(NamedTuple):
         """
         filled = tokens is not None
         if tokens is None:
-            tokens = mask.flatten().nonzero()[:, 0]
+            tokens = token_places(mask)
         present = mask.bool()
         offsets = functional.pad(present.sum(1).cumsum(0), (1, 0))
         places, length = mask.numel(), mask.shape[1]

@@ -113,8 +113,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             with writing(Path(self.args.output_dir)), progress, interruption:
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
-            if self.graphs is not None:
-                self.graphs.release()
+            self.make_room()
         history: list[dict[str, float]] = self.state.log_history
         return history
 
@@ -268,14 +267,16 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _given_weights(self) -> Batch:
         """The weights of the losses as a part of the batch, sent where they have changed."""
-        weights = {_WEIGHT + name: weight for name, weight in self._weights().items()}
-        for name, weight in weights.items():
+        given = {}
+        for name, weight in self._weights().items():
             if isinstance(weight, Tensor):  # it is there, and nobody asks what it is
-                self._sent[name] = None, weight.to(self.args.device, non_blocking=True)
-            elif self._sent.get(name, (None,))[0] != weight:
+                given[_WEIGHT + name] = weight.to(self.args.device, non_blocking=True)
+                continue
+            if self._sent.get(name, (None,))[0] != weight:
                 value = torch.tensor(weight, pin_memory=True)
                 self._sent[name] = weight, value.to(self.args.device, non_blocking=True)
-        return {name: self._sent[name][1] for name in weights}
+            given[_WEIGHT + name] = self._sent[name][1]
+        return given
 
     def _pass(self, batch: Batch) -> dict[str, Tensor]:
         """A whole step's one pass from what was collated to gradients; the shares of its losses."""

@@ -36,7 +36,7 @@ def examples(corpus: TokenisedCorpus) -> PairExamples:
     )
     negatives = np.array([[10, 11, 12, 13], [20, 21, 22, 23]], dtype=np.int32)
     settings = DenseSettings(query_max_length=5, document_max_length=6)
-    return PairExamples(labelled, negatives, 3, corpus, TOKENIZER, settings)
+    return PairExamples(labelled, negatives, 3, corpus, TOKENIZER, settings, alike=True)
 
 
 def test_positives_and_negatives_rotate_by_epoch(examples: PairExamples) -> None:
@@ -124,7 +124,7 @@ def test_steady_batches_have_one_width_and_few_numbers_of_tokens(
 
 def test_without_negatives_the_group_is_the_positive(corpus: TokenisedCorpus) -> None:
     labelled = LabelledQueries([Query("1", "fox3"), Query("2", "fox4")], [[3], [29]])
-    examples = PairExamples(labelled, None, 1, corpus, TOKENIZER, DenseSettings())
+    examples = PairExamples(labelled, None, 1, corpus, TOKENIZER, DenseSettings(), alike=True)
     batch = examples.collate([examples[0, 0], examples[0, 1]])
     assert len(batch["passage_ids"]) == 2
     assert batch["keys"][0] == batch["keys"][1], "copies of a text share a key"

@@ -14,7 +14,7 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetune.loss import losses
-from isthmus.finetune.pairs import LabelledQueries, PairExamples
+from isthmus.finetune.pairs import LabelledQueries, PairExamples, TaughtScores
 from isthmus.finetune.regularization import regularizers
 from isthmus.finetune.steering import Steer
 from isthmus.finetune.task import BiEncoderTask
@@ -71,10 +71,12 @@ def trainer(
     queries = [Query(str(n), " ".join(draw.choice(WORDS, size=1 + n % 4))) for n in range(QUERIES)]
     labelled = LabelledQueries(queries, [[n] for n in range(QUERIES)])
     negatives = draw.integers(QUERIES, len(corpus), (QUERIES, 4)).astype(np.int32)
-    learnt = losses({"contrastive": {}}, {"scores", "targets"})
+    chosen_losses = {"contrastive": {}, "kl": {"weight": 0.5}}
+    learnt = losses(chosen_losses, {"scores", "targets", "group", "teacher"})
+    taught = TaughtScores(*(draw.normal(size=(QUERIES, number)) for number in (1, 4)))
     task = BiEncoderTask(encoder, 3, 1.0, learnt, regularizers(chosen))
     examples = PairExamples(
-        labelled, negatives, 3, corpus, TOKENIZER, settings, alike=encoder.alike
+        labelled, negatives, 3, corpus, TOKENIZER, settings, taught, alike=encoder.alike
     )
     values = {
         "per_device_train_batch_size": BATCH, "max_steps": STEPS, "save_steps": 100,
@@ -103,26 +105,47 @@ def test_places_of_padding_change_nothing(
     monkeypatch.setattr("isthmus.training.chunks._WHOLE", ("cpu", "cuda"))
     monkeypatch.setattr(Backbone, "leaves_padding_out", True)
     found, fillers = [], []
+    given: list[Any] = []
     for fill in (True, False):
         run = trainer(corpus, tmp_path / str(fill), kind, bf16=False, graphs=False)
         if not fill:
             monkeypatch.setattr("isthmus.nn.packing.steady_number", lambda tokens, _: tokens)
-        forward = run.task.forward
+        task = run.task
+        assert isinstance(task, BiEncoderTask)
+        forward, represent = task.forward, task.encoder.represent_documents
+
+        def remembered(ids: Any, mask: Any, tokens: Any = None, represent: Any = represent) -> Any:
+            given.append(tokens)
+            return represent(ids, mask, tokens)
+
+        monkeypatch.setattr(task.encoder, "represent_documents", remembered)
 
         def counted(batch: Any, forward: Any = forward, kind: str = kind) -> Any:
             read = batch["passage_mask"].sum()
             read = read if kind == "query terms" else read + batch["query_mask"].sum()
             fillers.append(len(batch["tokens"]) - int(read))
-            return forward(batch)
+            given.clear()
+            found = forward(batch)
+            assert given == [batch["tokens"]], "what the batch knows is what is read"
+            return found
 
-        monkeypatch.setattr(run.task, "forward", counted)
+        monkeypatch.setattr(task, "forward", counted)
+        seen = task._seen.data_ptr()
         found.append(curve(run))
+        assert task._seen.data_ptr() == seen, "where a captured pass would find it"
     assert max(fillers[:STEPS]) > 0 == max(fillers[STEPS:])
     filled, other = found
     assert filled.keys() == other.keys()
     for name, values in filled.items():
         assert values == pytest.approx(other[name], rel=1e-3), name
     assert filled["contrastive"][-1] < 0.95 * filled["contrastive"][0], "something was learnt"
+
+
+def test_a_step_of_several_passes_is_not_captured() -> None:
+    encoder = DenseEncoder(copy.deepcopy(BACKBONE), TOKENIZER, DenseSettings())
+    for mini_batch_size in (None, 2):
+        task = BiEncoderTask(encoder, 3, 1.0, [], mini_batch_size=mini_batch_size)
+        assert task.capturable is (mini_batch_size is None)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

@@ -268,7 +268,7 @@ def test_every_passage_of_a_group_has_its_own_score(epoch: int, corpus: Training
     negatives = np.array([[1, 2, 4, 5], [0, 1, 2, 3], [8, 9, 10, 11]], dtype=np.int32)
     taught = taught_scores(Teacher("t", by_row), LABELLED, negatives)
     examples = PairExamples(
-        LABELLED, negatives, 3, corpus.tokenised, STUDENT, DenseSettings(), taught
+        LABELLED, negatives, 3, corpus.tokenised, STUDENT, DenseSettings(), taught, alike=True
     )
     groups = [examples[epoch, number] for number in (2, 0, 1)]
     batch = examples.collate(groups)
@@ -281,5 +281,5 @@ def test_every_passage_of_a_group_has_its_own_score(epoch: int, corpus: Training
 
 
 def test_without_a_teacher_the_batch_has_none(corpus: TrainingCorpus) -> None:
-    plain = PairExamples(LABELLED, None, 1, corpus.tokenised, STUDENT, DenseSettings())
+    plain = PairExamples(LABELLED, None, 1, corpus.tokenised, STUDENT, DenseSettings(), alike=True)
     assert "teacher" not in plain.collate([plain[0, 0]])

@@ -122,7 +122,7 @@ class Ours:
         self.trainer.args.max_steps = steps
         self.watch.start(0, self.trainer.seen)
         self.trainer.train()
-        self._make_room()
+        self.trainer.make_room()  # others need it
         self.own = _allocated() - self._before
 
     def turn(self) -> Turn:
@@ -133,7 +133,7 @@ class Ours:
         self.trainer.train()
         texts = [self._counted(batch) for batch in self.trainer.seen]
         self.trainer.seen.clear()
-        self._make_room()
+        self.trainer.make_room()  # others need it
         counts = [operations(self.parts, self.shape, each) for each in texts]
         known = [count for count in counts if count is not None]
         return _turn(
@@ -149,11 +149,6 @@ class Ours:
         with torch.no_grad():
             prepared = batch if "labels" in batch else self.task.prepare(batch)
         return Texts.of(prepared, self.task.vocabulary)
-
-    def _make_room(self) -> None:
-        """Graphs keep the memory of a step, which others need."""
-        if self.trainer.graphs is not None:
-            self.trainer.graphs.release()
 
     def masked(self) -> list[Batch]:
         """The same texts for a loop that knows nothing of length: in random order, masked."""
