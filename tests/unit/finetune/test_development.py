@@ -530,9 +530,9 @@ def test_held_out_queries_are_measured_by_and_not_trained_on(
         asked.append({query.id for query in given[2].queries})
         return draw(*given)
 
-    def made(labelled: LabelledQueries, *more: Any) -> Any:
+    def made(labelled: LabelledQueries, *more: Any, **named: Any) -> Any:
         trained.append({query.id for query in labelled.queries})
-        return examples(labelled, *more)
+        return examples(labelled, *more, **named)
 
     monkeypatch.setattr(stage, "draw_development_set", drawn)
     monkeypatch.setattr(stage, "PairExamples", made)
