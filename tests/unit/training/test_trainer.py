@@ -496,7 +496,7 @@ def test_a_look_compiles_nothing(
         "isthmus.training.trainer.compile_layers", partial(compile_layers, backend="aot_eager")
     )
     run = trainer(corpus, tmp_path / "run", torch_compile=True, max_steps=2)
-    ids = torch.arange(5, 15)[None]
+    ids = torch.arange(5, 15, device=run.args.device)[None]
 
     def graphs() -> int:
         return int(counters["stats"]["unique_graphs"])
