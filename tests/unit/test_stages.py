@@ -16,7 +16,7 @@ from isthmus.finetune import pipeline
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 
 EXPERIMENTS = Path(__file__).parents[2] / "docs" / "experiments"
-NAMES = ("stages", "stages_running", "stages_table")
+NAMES = ("stages", "stages_running", "stages_table", "stages_answers")
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_every_model_is_measured_once(modules: Any, tmp_path: Path) -> None:
 def test_a_failed_job_is_tried_once_more_while_others_go_on(
     modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, running, _ = modules
+    _, running, *_ = modules
     fails_once = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); n = p.exists(); p.touch()"
     scripts = {
         "a": f"{fails_once}; sys.exit(not n)",
@@ -116,7 +116,7 @@ def test_a_failed_job_is_tried_once_more_while_others_go_on(
 
 
 def test_long_chains_go_first_and_what_may_wait_last(modules: Any) -> None:
-    _, running, _ = modules
+    _, running, *_ = modules
     job = running.Job
     jobs = {
         "short": job("short", "v", {}, seconds=5),
@@ -130,7 +130,7 @@ def test_long_chains_go_first_and_what_may_wait_last(modules: Any) -> None:
 def test_the_table_compares_the_seeds_means_with_the_stage_before(
     modules: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    *_, table = modules
+    *_, table, _ = modules
     lines = []
     for stage, scores in ((1, (0.25, 0.5)), (2, (0.5, 1.0))):
         for seed, score in enumerate(scores, start=1):
@@ -153,3 +153,17 @@ def test_the_table_compares_the_seeds_means_with_the_stage_before(
     (tmp_path / "tests" / "c" / "articles.json").write_text(articles)
     table.print_tables(tmp_path, ["c"])
     assert "| `bow`, dense, stage 2 | .750 ± .354 (p 1.000) |" in capsys.readouterr().out
+
+
+def test_wrong_first_answers_by_what_they_are_about(modules: Any, tmp_path: Path) -> None:
+    *_, answers = modules
+    found = {"q1": "right", "q2": "beside", "q3": "known", "q4": "other"}
+    lines = [f"{query} Q0 {document} 1 2.0 r\n" for query, document in found.items()]
+    lines += [f"{query} Q0 low 2 1.0 r\n" for query in found]
+    (tmp_path / "run.trec").write_text("".join(lines))
+    first = answers.first_answers(tmp_path / "run.trec")
+    assert first == found
+    titles = {"right": "A", "beside": "A", "known": "B", "other": "C", "low": "C"}
+    judged = {query: {"right": 1} for query in found}
+    expected = (3, pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert answers.wrong_answers(first, judged, titles, {"B"}) == expected
