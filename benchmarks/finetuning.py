@@ -63,7 +63,10 @@ def main() -> None:
         groups.write_text(json.dumps(_groups(options)), encoding="utf-8")
         for _ in range(options.rounds):
             for side in _SIDES:
-                seen[side].append(_in_its_own_process(side, groups))
+                measured = _in_its_own_process(side, groups)
+                seen[side].append(measured)
+                told = ", ".join(f"{name} {value:.1f}" for name, value in measured.items())
+                print(f"{side}: {told}", file=sys.stderr, flush=True)
     ours, theirs = (
         {name: statistics.median(one[name] for one in seen[side]) for name in seen[side][0]}
         for side in _SIDES

@@ -21,6 +21,7 @@ from isthmus.training.task import Batch
 Run = Callable[[Batch], dict[str, Tensor]]  # forward and back: gradients, and what it returns
 _MOST = 16  # graphs
 _SHARE = 1 / 8  # of the device's memory for the gradients that graphs hold
+_NO_MEMORY = ("out of memory", "ALLOC_FAILED")  # of CUDA itself; of cuBLAS and cuDNN
 
 
 class _Captured(NamedTuple):
@@ -88,8 +89,8 @@ class Graphs:
         """Kernel by kernel; graphs make room where there is not enough for both."""
         try:
             return self.run(batch)
-        except torch.OutOfMemoryError as error:
-            if not self.captured:
+        except RuntimeError as error:
+            if not self.captured or not lacks_memory(error):
                 raise
             self._give_up(error)
         return self.run(batch)
@@ -141,3 +142,9 @@ class Graphs:
         for parameter in self.parameters:
             parameter.grad = None
         self.release()
+
+
+def lacks_memory(error: RuntimeError) -> bool:
+    """Whether a GPU had too little: libraries that allocate on it say so in words of their own."""
+    told = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in told for words in _NO_MEMORY)

@@ -16,6 +16,7 @@ import transformers
 
 from isthmus.config.output import whole_folder, write_json
 from isthmus.progress import notice
+from isthmus.training.graphs import lacks_memory
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
 BEST = "best"  # the folder of the best model so far
@@ -132,8 +133,8 @@ def looked(trainer: Trainer, look: Callable[[], Seen]) -> Seen:
     try:
         with _evaluating(trainer):
             return look()
-    except torch.OutOfMemoryError:
-        if not trainer.make_room():
+    except RuntimeError as error:
+        if not lacks_memory(error) or not trainer.make_room():
             raise
     with _evaluating(trainer):
         return look()

@@ -351,7 +351,17 @@ def test_released_graphs_give_their_memory_back_and_are_captured_anew() -> None:
     assert len(graphs.captured) == 1
 
 
-def test_a_look_that_lacks_memory_has_that_of_graphs(made: Callable[..., Trainer]) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_a_look_that_lacks_memory_has_that_of_graphs(
+    made: Callable[..., Trainer], error: RuntimeError
+) -> None:
     run = made("run")
     run.graphs = Graphs(lambda _: {}, [])
     looks: list[bool] = []
@@ -359,7 +369,7 @@ def test_a_look_that_lacks_memory_has_that_of_graphs(made: Callable[..., Trainer
     def look() -> int:
         looks.append(run.task.training)
         if run.graphs is not None and run.graphs.captured:
-            raise torch.OutOfMemoryError
+            raise error
         return 7
 
     run.graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
@@ -371,12 +381,27 @@ def test_a_look_that_lacks_memory_has_that_of_graphs(made: Callable[..., Trainer
 
     def never() -> None:
         looks.append(run.task.training)
-        raise torch.OutOfMemoryError
+        raise error
 
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(type(error)):
         looked(run, never)
     assert looks == [False, False, False], "nothing to give back: no second look"
     assert run.task.training, "as it was, whatever happened"
+
+
+def test_a_look_that_fails_for_another_reason_leaves_graphs_alone(
+    made: Callable[..., Trainer],
+) -> None:
+    run = made("run")
+    run.graphs = Graphs(lambda _: {}, [])
+    run.graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
+
+    def fails() -> None:
+        raise RuntimeError("another reason")
+
+    with pytest.raises(RuntimeError, match="another reason"):
+        looked(run, fails)
+    assert run.graphs.captured
 
 
 def test_what_is_captured(made: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
