@@ -108,6 +108,9 @@ def test_two_processes_equal_one_and_a_resumed_run_an_uninterrupted_one(
         told = commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
         asked = "ask the teacher" in told.stderr
         assert asked == (name == "dense"), "what was scored for one student is known for the next"
+        assert "of a query's own weigh more (1) than those of the batch (0.2)" in " ".join(
+            told.stderr.split()
+        )
         interrupt(Path(one), tmp_path / "resumed")
         commands.succeed(*command, "--output", tmp_path / "resumed", *split(_GLOBAL_BATCH))
         assert log(tmp_path / "resumed") == log(Path(one))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,8 @@ _NEEDS = {
     ),
 }
 _NEEDS["targets"] = _NEEDS["scores"]
+_AMONG_ITS_OWN = ("kl", "listwise")  # softmax over a query's own group
+_FEW = 8  # documents of a group
 
 
 class LossSettings(Settings):
@@ -90,6 +92,20 @@ def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
             remedy="choose one of these: --set losses.NAME.weight=1.0",
         )
     return found
+
+
+def outweighed_batch(learnt_by: Iterable[Loss], group: int) -> str | None:
+    """What to say where few documents of a query's own weigh more than those of the batch."""
+    weights = {loss.name: loss.settings.weight for loss in learnt_by}
+    own = sum(weights.get(name, 0.0) for name in _AMONG_ITS_OWN)
+    batch = weights.get("contrastive", 0.0)
+    if group >= _FEW or own <= batch:
+        return None
+    return (
+        f"{group} documents of a query's own weigh more ({own:g}) than those of the batch "
+        f"({batch:g}), which made worse retrievers wherever it was measured: "
+        f"losses.contrastive.weight={own:g}, or more negatives (of a stage: stages.NAME.losses…)"
+    )
 
 
 def _refuse(loss: Loss, need: str, given: Collection[str]) -> None:

@@ -27,7 +27,7 @@ from isthmus.finetune.development import (
     is_test,
 )
 from isthmus.finetune.indexed_terms import IndexedTerms
-from isthmus.finetune.loss import Loss, losses
+from isthmus.finetune.loss import Loss, losses, outweighed_batch
 from isthmus.finetune.measuring import Development
 from isthmus.finetune.mining.audit import audit
 from isthmus.finetune.mining.candidates import Rows, Source, TrainingCorpus
@@ -92,6 +92,9 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             encoder = _encoder(name, settings)
         _say_what_is_no_test_any_more(settings.split, measured_on)
         _say_what_changes(settings)
+        outweighed = outweighed_batch(learnt_by, group_size(sources))
+        if settings.encoder != "cross" and outweighed is not None:
+            notice(outweighed)
         source = f"{fingerprint} {settings.problems}"
         serialised = encoder.tokenizer.serialised
         corpus = tokenise(collection.documents(), source, serialised, settings.titles)

@@ -11,7 +11,7 @@ import torch
 
 from isthmus.config import resolve
 from isthmus.errors import SettingsError
-from isthmus.finetune.loss import LOSSES, losses
+from isthmus.finetune.loss import LOSSES, losses, outweighed_batch
 from isthmus.finetune.regularization import regularizers
 from isthmus.finetune.settings import FinetuneSettings
 from isthmus.finetune.stage import run
@@ -142,3 +142,27 @@ def test_what_cannot_be_learnt_is_refused_before_data_is_read(
     assert what in caught.value.what
     assert allowed in caught.value.allowed
     assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("chosen", "group", "told"),
+    [
+        (
+            {"kl": {}, "contrastive": {"weight": 0.2}},
+            4,
+            "weigh more (1) than those of the batch (0.2)",
+        ),
+        ({"kl": {}, "contrastive": {"weight": 0.2}}, 8, None),
+        ({"kl": {}, "contrastive": {}}, 4, None),
+        ({"kl": {}}, 4, "(0)"),
+        ({"listwise": {"weight": 0.5}, "contrastive": {"weight": 0.4}}, 2, "weight=0.5"),
+        ({"margin_mse": {}}, 2, None),  # not measured
+        ({"contrastive": {}}, 2, None),
+    ],
+)
+def test_few_documents_that_outweigh_the_batch_are_told(
+    chosen: dict[str, Any], group: int, told: str | None
+) -> None:
+    said = outweighed_batch(losses(chosen, EVERYTHING), group)
+    assert (said is None) is (told is None)
+    assert told is None or told in str(said)
