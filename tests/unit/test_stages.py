@@ -155,15 +155,38 @@ def test_the_table_compares_the_seeds_means_with_the_stage_before(
     assert "| `bow`, dense, stage 2 | .750 ± .354 (p 1.000) |" in capsys.readouterr().out
 
 
-def test_wrong_first_answers_by_what_they_are_about(modules: Any, tmp_path: Path) -> None:
+def test_wrong_first_answers_by_what_they_are_about(
+    modules: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     *_, answers = modules
-    found = {"q1": "right", "q2": "beside", "q3": "known", "q4": "other"}
-    lines = [f"{query} Q0 {document} 1 2.0 r\n" for query, document in found.items()]
-    lines += [f"{query} Q0 low 2 1.0 r\n" for query in found]
-    (tmp_path / "run.trec").write_text("".join(lines))
-    first = answers.first_answers(tmp_path / "run.trec")
-    assert first == found
-    titles = {"right": "A", "beside": "A", "known": "B", "other": "C", "low": "C"}
-    judged = {query: {"right": 1} for query in found}
-    expected = (3, pytest.approx(1 / 3), pytest.approx(1 / 3))
-    assert answers.wrong_answers(first, judged, titles, {"B"}) == expected
+    folder = tmp_path / "collections" / "openwiki"
+    (folder / "qrels").mkdir(parents=True)
+    titles = {"right": "A", "beside": "A", "known": "B", "sibling": "B", "other": "C"}
+    documents = [{"_id": name, "title": title, "text": "t"} for name, title in titles.items()]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))
+    queries = [{"_id": name, "text": "t"} for name in ("q0", "q1", "q2", "q3", "q4")]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
+    header = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels" / "train.tsv").write_text(f"{header}q0\tknown\t1\n")
+    tests = "".join(f"q{number}\tright\t1\n" for number in range(1, 5))
+    (folder / "qrels" / "test.tsv").write_text(header + tests)
+    words = ["answers", "--data", str(tmp_path), "--output", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match=r"no run file .* --only 'openwiki/"):
+        answers.main()
+    (tmp_path / "out" / "searched").mkdir(parents=True)
+    for seed, last in (("1", "sibling"), ("2", "other")):
+        found = {"q1": "right", "q2": "beside", "q3": "known", "q4": last}
+        lines = [
+            f"{query} Q0 other-{query} 2 1.0 r\n" for query in found
+        ]  # not the best, but first
+        lines += [f"{query} Q0 {document} 1 2.0 r\n" for query, document in found.items()]
+        file = tmp_path / "out" / "searched" / f"openwiki-bow-dense-{seed}-3-own.trec"
+        file.write_text("".join(lines))
+    answers.main()
+    told = capsys.readouterr().out
+    assert "0.400 of 5 paragraphs are of 1 articles trained on" in told
+    assert "| bow dense 3 own | 3 | 0.50 |" in told  # two of three, and one of three
