@@ -103,8 +103,9 @@ def outweighed_batch(learnt_by: Iterable[Loss], group: int) -> str | None:
         return None
     return (
         f"{group} documents of a query's own weigh more ({own:g}) than those of the batch "
-        f"({batch:g}), which made worse retrievers wherever it was measured: "
-        f"losses.contrastive.weight={own:g}, or more negatives (of a stage: stages.NAME.losses…)"
+        f"({batch:g}). Equal weights made better retrievers wherever both were measured: "
+        f"--set losses.contrastive.weight={own:g} (of a stage: stages.NAME.losses…), or "
+        f"{_FEW - 1} negatives and more"
     )
 
 

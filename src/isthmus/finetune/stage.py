@@ -72,6 +72,7 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
     settings = with_folders(written, stages or {})
     check(settings)
     sources = negative_sources(settings.negatives, teacher=settings.teacher is not None)
+    group = group_size(sources)
     sparse_by = regularizers(settings.regularizers)
     learnt_by = losses(settings.losses, _given(settings))
     teaching = teacher_source(settings.teacher)
@@ -92,9 +93,8 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
             encoder = _encoder(name, settings)
         _say_what_is_no_test_any_more(settings.split, measured_on)
         _say_what_changes(settings)
-        outweighed = outweighed_batch(learnt_by, group_size(sources))
-        if settings.encoder != "cross" and outweighed is not None:
-            notice(outweighed)
+        if settings.encoder != "cross" and (told := outweighed_batch(learnt_by, group)):
+            notice(told)
         source = f"{fingerprint} {settings.problems}"
         serialised = encoder.tokenizer.serialised
         corpus = tokenise(collection.documents(), source, serialised, settings.titles)
@@ -132,7 +132,6 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
                     )
                 taught = taught_scores(teacher, labelled, negatives)
             del teacher  # and the memory it takes
-    group = group_size(sources)
     task: BiEncoderTask | CrossEncoderTask
     if isinstance(encoder, CrossEncoder):
         assert negatives is not None, "no loss of a cross-encoder does without"
