@@ -351,6 +351,26 @@ def test_released_graphs_give_their_memory_back_and_are_captured_anew() -> None:
     assert len(graphs.captured) == 1
 
 
+def test_graphs_are_given_up_where_a_pass_lacks_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"]
+
+    def run(_: Batch) -> dict[str, Tensor]:
+        if told:
+            raise RuntimeError(told.pop())
+        return {"loss": torch.ones(())}
+
+    graphs = Graphs(run, [])
+    graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
+    assert graphs({})["loss"] == 1
+    assert not graphs.captured
+    assert "not captured into CUDA graphs (CUDA error: CUBLAS_STATUS" in capsys.readouterr().err
+    graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
+    told.append("another reason")
+    with pytest.raises(RuntimeError, match="another reason"):
+        graphs({})
+    assert graphs.captured
+
+
 @pytest.mark.parametrize(
     "error",
     [
