@@ -1,15 +1,16 @@
 """Passes that a GPU repeats by itself: captured once for every shape of a batch, then replayed.
 
 A pass is a thousand kernels, most of them shorter than the host needs to launch one. A CUDA graph
-launches all of them at once; they read the batch where the first one lay, and write gradients and
-losses where the first one wrote them.
+launches all of them at once; they read the batch where the first one lay, and write losses where
+the first one wrote them. All graphs lie in the memory of one, and share one set of gradients.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -20,15 +21,21 @@ from isthmus.training.task import Batch
 
 Run = Callable[[Batch], dict[str, Tensor]]  # forward and back: gradients, and what it returns
 _MOST = 16  # graphs
-_SHARE = 1 / 8  # of the device's memory for the gradients that graphs hold
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the environment's word on it
 _NO_MEMORY = ("out of memory", "ALLOC_FAILED")  # of CUDA itself; of cuBLAS and cuDNN
+
+
+class _Pool(NamedTuple):
+    """As torch.cuda.MemPool, but it lives as long as a graph does that was captured into it."""
+
+    id: tuple[int, int]
 
 
 class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     given: Batch
     results: dict[str, Tensor]
-    gradients: list[tuple[nn.Parameter, Tensor]]
+    gradients: list[tuple[nn.Parameter, Tensor]]  # those of all graphs
 
     def replay(self, batch: Batch) -> dict[str, Tensor]:
         names = list(batch)
@@ -51,7 +58,9 @@ class Graphs:
         self.parameters = parameters
         self.captured: dict[object, _Captured] = {}
         self._seen: set[object] = set()
+        self._gradients: dict[nn.Parameter, Tensor] = {}
         self._pool: Any = None
+        self._stream: Any = None
         self._works: bool | None = None  # None: not known yet
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
@@ -61,8 +70,10 @@ class Graphs:
         captured = self.captured.get(key)
         if captured is not None:
             return captured.replay(batch)
-        if key not in self._seen or self._works is False or len(self.captured) == self._most:
+        if key not in self._seen:
             self._seen.add(key)
+            return self._first(batch)
+        if self._works is False or len(self.captured) == _MOST:
             return self._launch(batch)
         if self._works is None:
             return self._try(batch)
@@ -75,25 +86,58 @@ class Graphs:
     def release(self) -> None:
         """Gives back the memory of all graphs; what is seen again is captured again."""
         self.captured.clear()
+        self._gradients.clear()
         self._pool = None
         torch.cuda.empty_cache()
 
-    @cached_property
-    def _most(self) -> int:
-        """How many graphs there may be: each holds gradients of its own."""
-        size = sum(each.numel() * each.element_size() for each in self.parameters)
-        whole = torch.cuda.get_device_properties(self.parameters[0].device).total_memory
-        return max(1, min(_MOST, int(_SHARE * whole / max(size, 1))))
+    def _first(self, batch: Batch) -> dict[str, Tensor]:
+        """What no pass before it needed may be kept for later ones, such as a table of positions.
+
+        Graphs would write over what lies in their memory: they are captured anew, elsewhere.
+        """
+        if not self.captured:
+            return self._launch(batch)
+        before = _blocks(self._pool)
+        results = self._launch(batch)
+        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        passing = {each.untyped_storage().data_ptr() for each in gradients}
+        if self.captured and _blocks(self._pool) - before - passing:
+            self.release()
+        return results
 
     def _launch(self, batch: Batch) -> dict[str, Tensor]:
-        """Kernel by kernel; graphs make room where there is not enough for both."""
-        try:
+        """Kernel by kernel, in the memory of graphs; where that does not suffice, without them."""
+        if not self.captured:
             return self.run(batch)
+        try:
+            with self._beside_graphs():
+                results = self.run(batch)
+            # Gradients are gone before the next graph writes there; results may stay.
+            return {name: value.clone() for name, value in results.items()}
         except RuntimeError as error:
-            if not self.captured or not lacks_memory(error):
+            if not lacks_memory(error):
                 raise
             self._give_up(error)
         return self.run(batch)
+
+    @contextmanager
+    def _beside_graphs(self) -> Iterator[None]:
+        """What is allocated in here lies where graphs write when they are replayed.
+
+        A pool's memory belongs to the stream that graphs were captured on, and to the thread that
+        asks for it: so backwards must go in this one.
+        """
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        try:
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.use_mem_pool(self._pool),
+                torch.autograd.set_multithreading_enabled(False),
+            ):
+                yield
+        finally:
+            current.wait_stream(self._stream)
 
     def _try(self, batch: Batch) -> dict[str, Tensor]:
         """Kernel by kernel; one that has to wait for the device refuses, and does no harm yet.
@@ -116,24 +160,35 @@ class Graphs:
 
     def _capture(self, batch: Batch) -> _Captured | None:
         if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+            self._pool = _Pool(torch.cuda.graph_pool_handle())
+            self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         given = {name: value.clone() for name, value in batch.items()}
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream()
         try:
             # Others, such as the thread that pins batches, may go on with what they do.
-            with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, self._pool.id, self._stream, capture_error_mode="thread_local"
+            ):
                 results = self.run(given)
+                gradients = self._shared()
         except Exception as error:
             torch.cuda.set_stream(stream)
             self._give_up(error)
             return None
-        gradients = [
-            (parameter, parameter.grad)
-            for parameter in self.parameters
-            if parameter.grad is not None
-        ]
         return _Captured(graph, given, results, gradients)
+
+    def _shared(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Where a parameter's gradient is first, those of all graphs are: later ones go there."""
+        found = {each: each.grad for each in self.parameters if each.grad is not None}
+        later = [each for each in found if each in self._gradients]
+        if later:
+            there = [self._gradients[each] for each in later]
+            torch._foreach_copy_(there, [found[each] for each in later])
+        self._gradients = {**found, **self._gradients}
+        for each in found:
+            each.grad = None  # what has been copied is free for the rest of this graph and others
+        return [(each, self._gradients[each]) for each in found]
 
     def _give_up(self, error: Exception) -> None:
         reason = " ".join(str(error).split())
@@ -142,6 +197,39 @@ class Graphs:
         for parameter in self.parameters:
             parameter.grad = None
         self.release()
+
+
+@contextmanager
+def growing_segments() -> Iterator[None]:
+    """Lets torch's segments of a GPU's memory grow, unless the environment has a word on them.
+
+    In those that do not, batches of many shapes leave gaps, which can be as much as a batch takes.
+    """
+    given = next((os.environ[name] for name in _ALLOCATOR if os.environ.get(name)), "")
+    if not torch.cuda.is_available() or "expandable_segments" in given or "backend" in given:
+        yield
+        return
+
+    def let(grow: bool) -> None:  # with what was given, which it would forget otherwise
+        settings = [given] * bool(given) + [f"expandable_segments:{grow}"]
+        torch._C._accelerator_setAllocatorSettings(",".join(settings))
+
+    let(grow=True)
+    try:
+        yield
+    finally:
+        let(grow=False)
+
+
+def _blocks(pool: _Pool) -> set[int]:
+    """Where what is in use in a pool begins."""
+    return {
+        block["address"]
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        if tuple(segment["segment_pool_id"]) == tuple(pool.id)
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
 
 
 def lacks_memory(error: RuntimeError) -> bool:

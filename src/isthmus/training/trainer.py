@@ -24,7 +24,7 @@ from isthmus.nn.layers import Layer
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
-from isthmus.training.graphs import Graphs
+from isthmus.training.graphs import Graphs, growing_segments
 from isthmus.training.order import EpochOrder, TokenBatches
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
@@ -110,7 +110,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if checkpoint is not None:
             self._continue_order(checkpoint)
         try:
-            with writing(Path(self.args.output_dir)), progress, interruption:
+            with (
+                writing(Path(self.args.output_dir)),
+                progress,
+                interruption,
+                growing_segments(),
+            ):
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
             self.make_room()

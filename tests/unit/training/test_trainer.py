@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -27,7 +29,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.gather import gather, rank
-from isthmus.training.graphs import Graphs, _Captured
+from isthmus.training.graphs import Graphs, _Captured, growing_segments
 from isthmus.training.looking import Looking, looked
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
@@ -325,6 +327,75 @@ def test_a_pass_that_waits_for_the_gpu_is_not_captured(capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_what_is_launched_beside_graphs_lies_where_they_do() -> None:
+    weight = torch.nn.Parameter(torch.ones(64, device="cuda"))
+
+    def run(batch: Batch) -> dict[str, Tensor]:
+        states = batch["states"]  # twenty like it are kept for the way back
+        for _ in range(10):
+            states = (states * weight.repeat(64)).tanh()
+        loss = states.sum()
+        loss.backward()
+        return {"loss": loss.detach()}
+
+    def passes(run: Any, rows: Sequence[int]) -> list[tuple[float, Tensor]]:
+        found = []
+        for number, count in enumerate(rows):
+            draw = torch.Generator("cuda").manual_seed(number)
+            states = torch.randn(count, 4096, device="cuda", generator=draw)
+            loss = run({"states": states})["loss"].item()
+            assert weight.grad is not None
+            found.append((loss, weight.grad.clone()))
+            weight.grad = None
+        return found
+
+    graphs = Graphs(run, [weight])
+    seen = passes(graphs, [8000] * 4)
+    assert len(graphs.captured) == 1
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_reserved()
+    rows = [7900, 8000, 7900, 7900, 8000, 7800, 8000]  # launched, captured, replayed between
+    seen += passes(graphs, rows)
+    assert len(graphs.captured) == 2
+    assert torch.cuda.max_memory_reserved() < 1.4 * before, "that of one pass, not of two"
+    places = {to.data_ptr() for one in graphs.captured.values() for _, to in one.gradients}
+    assert len(places) == 1, "one set of gradients"
+    graphs.release()
+    for (loss, gradient), (other, expected) in zip(
+        seen, passes(run, [8000] * 4) + passes(run, rows), strict=True
+    ):
+        assert loss == pytest.approx(other, rel=1e-5)
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_what_a_launched_pass_keeps_is_not_written_over_by_graphs() -> None:
+    weight = torch.nn.Parameter(torch.ones(1024, device="cuda"))
+    tables: dict[int, Tensor] = {}
+
+    def run(batch: Batch) -> dict[str, Tensor]:
+        states = batch["states"]
+        if len(states) not in tables:
+            tables[len(states)] = torch.full((len(states), 1024), 2.0, device="cuda")
+        for _ in range(4):
+            states = (states * weight).tanh() + tables[len(batch["states"])]
+        loss = states.mean()
+        loss.backward()
+        return {"loss": loss.detach()}
+
+    graphs = Graphs(run, [weight])
+    captured = []
+    for rows in [4000, 4000, 4000, 3000, 4000, 4000, 3000, 4000, 3000]:
+        graphs({"states": torch.ones(rows, 1024, device="cuda")})
+        weight.grad = None
+        captured.append(len(graphs.captured))
+        for table in tables.values():
+            assert table.eq(2).all()
+    assert captured == [0, 0, 1, 0, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_released_graphs_give_their_memory_back_and_are_captured_anew() -> None:
     weight = torch.nn.Parameter(torch.ones(2**26, device="cuda"))  # 256 MiB, as its gradient
 
@@ -351,7 +422,69 @@ def test_released_graphs_give_their_memory_back_and_are_captured_anew() -> None:
     assert len(graphs.captured) == 1
 
 
-def test_graphs_are_given_up_where_a_pass_lacks_memory(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("given", "within", "behind"),
+    [
+        ("", "expandable_segments:True", "expandable_segments:False"),
+        (
+            "max_split_size_mb:512",
+            "max_split_size_mb:512,expandable_segments:True",
+            "max_split_size_mb:512,expandable_segments:False",
+        ),
+        ("expandable_segments:False", "untouched", "untouched"),
+        ("backend:cudaMallocAsync", "untouched", "untouched"),
+    ],
+)
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_segments_grow_during_training_unless_the_environment_has_a_word_on_them(
+    name: str, given: str, within: str, behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ["untouched"]
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv(name, given)
+    with suppress(KeyboardInterrupt), growing_segments():
+        assert told[-1] == within
+        raise KeyboardInterrupt
+    assert told[-1] == behind
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_what_training_takes_of_a_gpu_lies_in_segments_that_grow(
+    made: Callable[..., Trainer],
+) -> None:
+    grown = []
+
+    class Look(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            grown.append(any(one["is_expandable"] for one in torch.cuda.memory_snapshot()))
+
+    torch.cuda.empty_cache()
+    run = made("run", max_steps=2)
+    run.add_callback(Look())
+    run.fit()
+    assert grown == [True, True]
+    torch.cuda.empty_cache()
+    kept = torch.ones(2**26, device="cuda")
+    where = kept.data_ptr()
+    assert not any(
+        one["is_expandable"] and one["address"] <= where < one["address"] + one["total_size"]
+        for one in torch.cuda.memory_snapshot()
+    )
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Where what is in use of graphs' memory begins, on a machine that has no such memory."""
+    found: set[int] = set()
+    monkeypatch.setattr(Graphs, "_beside_graphs", lambda _: nullcontext())
+    monkeypatch.setattr("isthmus.training.graphs._blocks", lambda _: set(found))
+    return found
+
+
+def test_graphs_are_given_up_where_a_pass_lacks_memory(
+    blocks: set[int], capsys: pytest.CaptureFixture[str]
+) -> None:
     told = ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"]
 
     def run(_: Batch) -> dict[str, Tensor]:
@@ -369,6 +502,27 @@ def test_graphs_are_given_up_where_a_pass_lacks_memory(capsys: pytest.CaptureFix
     with pytest.raises(RuntimeError, match="another reason"):
         graphs({})
     assert graphs.captured
+
+
+def test_graphs_are_captured_anew_where_a_pass_keeps_what_lies_in_their_memory(
+    blocks: set[int],
+) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+
+    def run(batch: Batch) -> dict[str, Tensor]:
+        weight.grad = torch.ones(2)
+        blocks.add(weight.grad.untyped_storage().data_ptr())
+        if len(batch["states"]) == 3:
+            blocks.add(1)
+        return {"loss": torch.ones(())}
+
+    graphs = Graphs(run, [weight])
+    graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
+    graphs({"states": torch.ones(2)})
+    assert graphs.captured, "gradients are gone before the next pass"
+    assert graphs({"states": torch.ones(3)})["loss"] == 1
+    assert not graphs.captured
+    assert graphs._works is None, "they are not given up"
 
 
 @pytest.mark.parametrize(
