@@ -75,7 +75,7 @@ def main() -> None:
         ("speed", "examples/s"),
         ("work", "examples per second of processor time"),
         ("memory", "MB at most"),
-        ("held", "MB taken from the machine"),
+        ("held", "MB taken by torch, or by the process"),
     ):
         ratios = sorted(a[name] / b[name] for a, b in zip(*seen.values(), strict=True))
         print(

@@ -21,7 +21,7 @@ from isthmus.training.task import Batch
 
 Run = Callable[[Batch], dict[str, Tensor]]  # forward and back: gradients, and what it returns
 _MOST = 16  # graphs
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the environment's word on it
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # in order
 _NO_MEMORY = ("out of memory", "ALLOC_FAILED")  # of CUDA itself; of cuBLAS and cuDNN
 
 
@@ -50,7 +50,8 @@ class Graphs:
     """Runs passes; one whose shapes have been seen before is captured, and replayed from then on.
 
     What comes back is overwritten by the next pass, and so are the gradients, which must be none
-    before each. A pass may draw from torch's generator of the device, and from no other.
+    before each. A pass may draw from torch's generator of the device, and from no other; only the
+    first of a shape may make tensors that later passes read.
     """
 
     def __init__(self, run: Run, parameters: Sequence[nn.Parameter]) -> None:
@@ -85,6 +86,8 @@ class Graphs:
 
     def release(self) -> None:
         """Gives back the memory of all graphs; what is seen again is captured again."""
+        if self._pool is not None:
+            torch.cuda.synchronize()  # memory that grows is given back at once, whoever reads it
         self.captured.clear()
         self._gradients.clear()
         self._pool = None
@@ -97,11 +100,13 @@ class Graphs:
         """
         if not self.captured:
             return self._launch(batch)
+        torch.cuda.empty_cache()  # as before a capture: beside graphs, torch would not by itself
         before = _blocks(self._pool)
         results = self._launch(batch)
         gradients = [each.grad for each in self.parameters if each.grad is not None]
         passing = {each.untyped_storage().data_ptr() for each in gradients}
         if self.captured and _blocks(self._pool) - before - passing:
+            notice("a step keeps what lies in CUDA graphs' memory: they are captured anew")
             self.release()
         return results
 
@@ -112,7 +117,7 @@ class Graphs:
         try:
             with self._beside_graphs():
                 results = self.run(batch)
-            # Gradients are gone before the next graph writes there; results may stay.
+            # Nothing but gradients is left there, and those are gone before the next pass.
             return {name: value.clone() for name, value in results.items()}
         except RuntimeError as error:
             if not lacks_memory(error):
@@ -127,6 +132,9 @@ class Graphs:
         A pool's memory belongs to the stream that graphs were captured on, and to the thread that
         asks for it: so backwards must go in this one.
         """
+        if not _native():
+            yield
+            return
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         try:
@@ -206,7 +214,7 @@ def growing_segments() -> Iterator[None]:
     In those that do not, batches of many shapes leave gaps, which can be as much as a batch takes.
     """
     given = next((os.environ[name] for name in _ALLOCATOR if os.environ.get(name)), "")
-    if not torch.cuda.is_available() or "expandable_segments" in given or "backend" in given:
+    if not torch.cuda.is_available() or "expandable_segments" in given or not _native():
         yield
         return
 
@@ -219,10 +227,18 @@ def growing_segments() -> Iterator[None]:
         yield
     finally:
         let(grow=False)
+        torch.cuda.empty_cache()  # what is free in those that grew is used by nobody from here on
+
+
+def _native() -> bool:
+    """Whether torch divides memory itself, in pools and segments, not the driver."""
+    return bool(torch.cuda.get_allocator_backend() == "native")
 
 
 def _blocks(pool: _Pool) -> set[int]:
     """Where what is in use in a pool begins."""
+    if not _native():
+        return set()
     return {
         block["address"]
         for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]

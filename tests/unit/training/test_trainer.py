@@ -29,7 +29,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.gather import gather, rank
-from isthmus.training.graphs import Graphs, _Captured, growing_segments
+from isthmus.training.graphs import _ALLOCATOR, Graphs, _Captured, growing_segments
 from isthmus.training.looking import Looking, looked
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
@@ -435,13 +435,17 @@ def test_released_graphs_give_their_memory_back_and_are_captured_anew() -> None:
         ("backend:cudaMallocAsync", "untouched", "untouched"),
     ],
 )
-@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+@pytest.mark.parametrize("name", _ALLOCATOR)
 def test_segments_grow_during_training_unless_the_environment_has_a_word_on_them(
     name: str, given: str, within: str, behind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = ["untouched"]
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    backend = "cudaMallocAsync" if "backend" in given else "native"
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: backend)
+    for other in _ALLOCATOR:
+        monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, given)
     with suppress(KeyboardInterrupt), growing_segments():
         assert told[-1] == within
@@ -480,6 +484,20 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     monkeypatch.setattr(Graphs, "_beside_graphs", lambda _: nullcontext())
     monkeypatch.setattr("isthmus.training.graphs._blocks", lambda _: set(found))
     return found
+
+
+def test_graphs_share_the_gradients_of_the_first() -> None:
+    first, second = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    graphs = Graphs(lambda _: {}, [first, second])
+    first.grad = torch.ones(2)
+    ((parameter, place),) = graphs._shared()
+    assert parameter is first
+    assert first.grad is None
+    first.grad, second.grad = torch.full((2,), 2.0), torch.full((2,), 3.0)
+    both = dict(graphs._shared())
+    assert both[first] is place
+    assert place.tolist() == [2, 2]
+    assert both[second].tolist() == [3, 3]
 
 
 def test_graphs_are_given_up_where_a_pass_lacks_memory(
