@@ -7,7 +7,6 @@ the first one wrote them. All graphs lie in the memory of one, and share one set
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.progress import notice
+from isthmus.training.memory import give_back, in_segments, lacks_memory
 from isthmus.training.task import Batch
 
 Run = Callable[[Batch], dict[str, Tensor]]  # forward and back: gradients, and what it returns
 _MOST = 16  # graphs
-_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # in order
-_NO_MEMORY = ("out of memory", "ALLOC_FAILED")  # of CUDA itself; of cuBLAS and cuDNN
 
 
 class _Pool(NamedTuple):
@@ -86,12 +84,10 @@ class Graphs:
 
     def release(self) -> None:
         """Gives back the memory of all graphs; what is seen again is captured again."""
-        if self._pool is not None:
-            torch.cuda.synchronize()  # memory that grows is given back at once, whoever reads it
         self.captured.clear()
         self._gradients.clear()
         self._pool = None
-        torch.cuda.empty_cache()
+        give_back()
 
     def _first(self, batch: Batch) -> dict[str, Tensor]:
         """What no pass before it needed may be kept for later ones, such as a table of positions.
@@ -106,7 +102,10 @@ class Graphs:
         gradients = [each.grad for each in self.parameters if each.grad is not None]
         passing = {each.untyped_storage().data_ptr() for each in gradients}
         if self.captured and _blocks(self._pool) - before - passing:
-            notice("a step keeps what lies in CUDA graphs' memory: they are captured anew")
+            notice(
+                "a step keeps something in the memory of CUDA graphs, so they are captured anew "
+                "(where this is told often, training.graphs=false is quicker)"
+            )
             self.release()
         return results
 
@@ -132,7 +131,7 @@ class Graphs:
         A pool's memory belongs to the stream that graphs were captured on, and to the thread that
         asks for it: so backwards must go in this one.
         """
-        if not _native():
+        if not in_segments():
             yield
             return
         current = torch.cuda.current_stream()
@@ -207,37 +206,9 @@ class Graphs:
         self.release()
 
 
-@contextmanager
-def growing_segments() -> Iterator[None]:
-    """Lets torch's segments of a GPU's memory grow, unless the environment has a word on them.
-
-    In those that do not, batches of many shapes leave gaps, which can be as much as a batch takes.
-    """
-    given = next((os.environ[name] for name in _ALLOCATOR if os.environ.get(name)), "")
-    if not torch.cuda.is_available() or "expandable_segments" in given or not _native():
-        yield
-        return
-
-    def let(grow: bool) -> None:  # with what was given, which it would forget otherwise
-        settings = [given] * bool(given) + [f"expandable_segments:{grow}"]
-        torch._C._accelerator_setAllocatorSettings(",".join(settings))
-
-    let(grow=True)
-    try:
-        yield
-    finally:
-        let(grow=False)
-        torch.cuda.empty_cache()  # what is free in those that grew is used by nobody from here on
-
-
-def _native() -> bool:
-    """Whether torch divides memory itself, in pools and segments, not the driver."""
-    return bool(torch.cuda.get_allocator_backend() == "native")
-
-
 def _blocks(pool: _Pool) -> set[int]:
     """Where what is in use in a pool begins."""
-    if not _native():
+    if not in_segments():
         return set()
     return {
         block["address"]
@@ -246,9 +217,3 @@ def _blocks(pool: _Pool) -> set[int]:
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     }
-
-
-def lacks_memory(error: RuntimeError) -> bool:
-    """Whether a GPU had too little: libraries that allocate on it say so in words of their own."""
-    told = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or any(words in told for words in _NO_MEMORY)

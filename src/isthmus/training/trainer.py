@@ -24,7 +24,8 @@ from isthmus.nn.layers import Layer
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
-from isthmus.training.graphs import Graphs, growing_segments
+from isthmus.training.graphs import Graphs
+from isthmus.training.memory import growing_segments
 from isthmus.training.order import EpochOrder, TokenBatches
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.gather import gather, rank
-from isthmus.training.graphs import _ALLOCATOR, Graphs, _Captured, growing_segments
+from isthmus.training.graphs import Graphs, _Captured
 from isthmus.training.looking import Looking, looked
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
@@ -422,37 +422,6 @@ def test_released_graphs_give_their_memory_back_and_are_captured_anew() -> None:
     assert len(graphs.captured) == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "within", "behind"),
-    [
-        ("", "expandable_segments:True", "expandable_segments:False"),
-        (
-            "max_split_size_mb:512",
-            "max_split_size_mb:512,expandable_segments:True",
-            "max_split_size_mb:512,expandable_segments:False",
-        ),
-        ("expandable_segments:False", "untouched", "untouched"),
-        ("backend:cudaMallocAsync", "untouched", "untouched"),
-    ],
-)
-@pytest.mark.parametrize("name", _ALLOCATOR)
-def test_segments_grow_during_training_unless_the_environment_has_a_word_on_them(
-    name: str, given: str, within: str, behind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = ["untouched"]
-    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    backend = "cudaMallocAsync" if "backend" in given else "native"
-    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: backend)
-    for other in _ALLOCATOR:
-        monkeypatch.delenv(other, raising=False)
-    monkeypatch.setenv(name, given)
-    with suppress(KeyboardInterrupt), growing_segments():
-        assert told[-1] == within
-        raise KeyboardInterrupt
-    assert told[-1] == behind
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_what_training_takes_of_a_gpu_lies_in_segments_that_grow(
     made: Callable[..., Trainer],
@@ -484,6 +453,16 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     monkeypatch.setattr(Graphs, "_beside_graphs", lambda _: nullcontext())
     monkeypatch.setattr("isthmus.training.graphs._blocks", lambda _: set(found))
     return found
+
+
+def test_graphs_that_share_no_memory_have_passes_launched_in_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    graphs = Graphs(lambda _: {"loss": torch.ones(())}, [])
+    graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
+    assert graphs({})["loss"] == 1
+    assert graphs.captured
 
 
 def test_graphs_share_the_gradients_of_the_first() -> None:
