@@ -62,7 +62,7 @@ clean: ## remove the environment and the caches; runs/ stays
 	@if [ -e .venv/installing ]; then $(PYTHON) -m venv --clear .venv; fi
 	@touch .venv/installing
 	@echo "Installing $$(grep -c == $<) pinned packages into .venv (once, some minutes) ..."
-	@$(PIP) --requirement $<
+	@$(PIP) --no-deps --requirement $<
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@rm .venv/installing
 	@touch $@

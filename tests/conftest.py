@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,13 @@ settings.register_profile("isthmus", deadline=None)
 settings.load_profile("isthmus")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def away_from_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs all tests in an empty folder, so that none sees runs/ or indexes/ of the checkout."""
+    with contextlib.chdir(tmp_path_factory.mktemp("empty")):
+        yield
 
 
 @pytest.fixture(scope="session")

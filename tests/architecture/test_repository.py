@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -84,3 +85,23 @@ def test_locks_choose_no_accelerator(name: str) -> None:
     pins = lock(name)
     assert pins["torch"] == "2.13.0"
     assert not [package for package in pins if re.match(r"nvidia|cuda|triton", package)]
+
+
+def test_what_lies_in_the_checkout_changes_no_test(tmp_path: Path) -> None:
+    """README's two commands in their order: `make quickstart` leaves runs/, then the tests run."""
+    copy = tmp_path / "checkout"
+    for file in kept_files():
+        place = copy / file.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
+    for name in ("runs/quickstart", "indexes/bm25", "data/scifact", "notes"):
+        (copy / name).mkdir(parents=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "tests/architecture/test_documentation.py"],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
