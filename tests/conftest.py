@@ -27,6 +27,15 @@ def away_from_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps what tests make and name out of the user's cache, unless one is chosen for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "ISTHMUS_CACHE" not in os.environ:
+            patch.setenv("ISTHMUS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real collections; tests that need it skip, saying so, where it is absent."""

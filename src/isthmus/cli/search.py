@@ -29,7 +29,7 @@ def search(
         str | None, typer.Option(help="A cross-encoder that reads the best once more.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The encoder, where it is no longer where it was.")
+        str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
     cluster: Cluster = None,

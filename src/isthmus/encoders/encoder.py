@@ -61,7 +61,7 @@ class TextModel(ABC):
     def __init__(
         self, backbone: Backbone, tokenizer: Tokenizer, settings: EncoderSettings, name: str = ""
     ) -> None:
-        backbone.check_tokens(len(tokenizer))
+        backbone.check_tokens(tokenizer.rows)
         backbone.check_length(settings.query_max_length, "query_max_length")
         backbone.check_length(settings.document_max_length, "document_max_length")
         self.backbone = backbone

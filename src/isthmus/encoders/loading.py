@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from isthmus.config.hub import check_hub
+from isthmus.config.model_files import check_plain, damaged, model_file, read_model_json
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE
@@ -21,6 +20,10 @@ from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
 
 _MODULES = "modules.json"
+_LENGTHS = {
+    "sentence_bert_config.json": "max_seq_length",
+    "tokenizer_config.json": "model_max_length",
+}
 _KINDS: dict[str, type[DenseSettings | SparseSettings]] = {
     "dense": DenseSettings,
     "sparse": SparseSettings,
@@ -49,7 +52,8 @@ def load_query_encoder(
     beside the query terms are not those they were saved with.
     """
     folder = model_folder(name)
-    own, file = _json(folder, SETTINGS_FILE) or {}, _file(folder, QUERY_TERMS_FILE)
+    own = read_model_json(folder, SETTINGS_FILE, dict) or {}
+    file = model_file(folder, QUERY_TERMS_FILE)
     if own.pop("kind", None) == SparseEncoder.kind and own.get("query") == "terms" and file:
         settings = SparseSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
         tokenizer = Tokenizer.load(folder)
@@ -84,7 +88,7 @@ def _load(
     else:
         encoder = SparseEncoder(backbone, tokenizer, settings, name)
         if encoder.query_terms is not None:
-            file = _file(folder, QUERY_TERMS_FILE)
+            file = model_file(folder, QUERY_TERMS_FILE)
             encoder.query_terms.restore(Path(folder) if file is None else file.parent)
     return encoder
 
@@ -105,7 +109,7 @@ def load_cross_encoder(
 
 
 def _cross_encoder(name: str, folder: str, settings: CrossSettings | None) -> CrossEncoder:
-    own = _json(folder, SETTINGS_FILE) or {}
+    own = read_model_json(folder, SETTINGS_FILE, dict) or {}
     known = own.pop("kind", None) == CrossEncoder.kind
     if not known:
         _check_modules(folder)
@@ -123,7 +127,7 @@ def _cross_encoder(name: str, folder: str, settings: CrossSettings | None) -> Cr
 
 def _check_modules(folder: str) -> None:
     """Refuses a CrossEncoder of sentence-transformers whose score a classifier does not give."""
-    kinds = [str(module["type"]).rpartition(".")[2] for module in _json(folder, _MODULES) or ()]
+    kinds = [kind for kind, _ in _modules(folder) or ()]
     if _stated(folder).get("model_type") == "CrossEncoder" and kinds != ["Transformer"]:
         raise InputError(
             f"the CrossEncoder has the modules {', '.join(kinds)}",
@@ -149,7 +153,7 @@ def stored_settings(name: str) -> DenseSettings | SparseSettings:
 def known_settings(name: str) -> DenseSettings | SparseSettings | None:
     """The settings that lie beside a model; None for a plain one."""
     folder = model_folder(name)
-    own = _json(folder, SETTINGS_FILE)
+    own = read_model_json(folder, SETTINGS_FILE, dict)
     if own is not None:
         where = f"{folder}/{SETTINGS_FILE}"
         kind = own.pop("kind", "dense")  # which the first encoders, all dense, did not say
@@ -161,7 +165,7 @@ def known_settings(name: str) -> DenseSettings | SparseSettings | None:
                 remedy="re-rank with it (isthmus search INDEX --rerank MODEL), learn from it "
                 "(teacher), or choose a dense or sparse encoder",
             )
-        if kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise InputError(
                 f"the encoder is of the kind {kind!r}",
                 where=where,
@@ -169,16 +173,16 @@ def known_settings(name: str) -> DenseSettings | SparseSettings | None:
                 remedy="update isthmus if a later version wrote it, or correct the file",
             )
         return _KINDS[kind].parse(own, where=where)
-    modules = _json(folder, _MODULES)
+    modules = _modules(folder)
     return None if modules is None else _from_sentence_transformers(folder, modules)
 
 
 def _from_sentence_transformers(
-    folder: str, modules: list[dict[str, Any]]
+    folder: str, modules: list[tuple[str, str]]
 ) -> DenseSettings | SparseSettings:
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    kinds = [kind for kind, _ in modules]
     if kinds[1:] == ["SpladePooling"] and kinds[0] in ("MLMTransformer", "Transformer"):
-        return _splade(folder, modules[1]["path"])
+        return _splade(folder, modules[1][1])
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Normalize"}:
         raise InputError(
             f"the sentence-transformers model has the modules {', '.join(kinds)}",
@@ -187,7 +191,8 @@ def _from_sentence_transformers(
             "SpladePooling",
             remedy="choose a model of these modules, or fine-tune its backbone here",
         )
-    pooling = _json(folder, f"{modules[1]['path']}/config.json") or {}
+    file = f"{modules[1][1]}/config.json"
+    pooling = read_model_json(folder, file, dict) or {}
     modes = [key for key, value in pooling.items() if key.startswith("pooling_mode") and value]
     known = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
     if pooling.get("pooling_mode") in ("cls", "mean"):  # version 6 spells it as one word
@@ -197,7 +202,7 @@ def _from_sentence_transformers(
     else:
         raise InputError(
             f"the model pools by {', '.join(modes) or pooling}",
-            where=f"{folder}/{modules[1]['path']}/config.json",
+            where=f"{folder}/{file}",
             allowed="cls or mean",
             remedy="choose a model that pools in one of these ways",
         )
@@ -216,7 +221,7 @@ def _from_sentence_transformers(
 
 
 def _splade(folder: str, path: str) -> SparseSettings:
-    pooling = _json(folder, f"{path}/config.json") or {}
+    pooling = read_model_json(folder, f"{path}/config.json", dict) or {}
     how = tuple(pooling.get(key) for key in ("pooling_strategy", "activation_function"))
     if how not in (("max", "relu"), ("max", None)):
         raise InputError(
@@ -237,9 +242,29 @@ def _splade(folder: str, path: str) -> SparseSettings:
     )
 
 
+def _modules(folder: str) -> list[tuple[str, str]] | None:
+    """The modules of a sentence-transformers model, each with its path; None for other models."""
+    listed = read_model_json(folder, _MODULES, list)
+    if listed is None:
+        return None
+    found = []
+    for module in listed:
+        kind = module.get("type") if isinstance(module, dict) else None
+        if not isinstance(kind, str):
+            raise damaged(folder, _MODULES, f"{module!r:.60} is no module with a type")
+        path = module.get("path", "")
+        check_plain(folder, _MODULES, path)
+        found.append((kind.rpartition(".")[2], path))
+    return found
+
+
 def _stated(folder: str) -> dict[str, Any]:
-    stated: dict[str, Any] = _json(folder, "config_sentence_transformers.json") or {}
-    if any((stated.get("prompts") or {}).values()):
+    file = "config_sentence_transformers.json"
+    stated = read_model_json(folder, file, dict) or {}
+    prompts = stated.get("prompts") or {}
+    if not isinstance(prompts, dict):
+        raise damaged(folder, file, f"prompts = {prompts!r:.60}")
+    if any(prompts.values()):
         notice(f"{folder}: its prompts are not used; put them before the texts yourself")
     return stated
 
@@ -250,28 +275,10 @@ def _max_length(folder: str) -> int:
 
 def _stated_length(folder: str) -> int | None:
     # Version 6 keeps it with the tokenizer, which without one states a number beyond all lengths.
-    stated = (_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length")
-    stated = stated or (_json(folder, "tokenizer_config.json") or {}).get("model_max_length")
-    return int(stated) if stated and stated < 1_000_000 else None
-
-
-def _json(folder: str, file: str) -> Any:
-    path = _file(folder, file)
-    return None if path is None else json.loads(path.read_text(encoding="utf-8"))
-
-
-def _file(folder: str, file: str) -> Path | None:
-    """A file of a folder or hub name; None where it has none of this name."""
-    if Path(folder).is_dir():
-        path = Path(folder) / file
-        return path if path.is_file() else None
-    from transformers.utils import cached_file
-
-    check_hub(folder)
-    found = cached_file(
-        folder,
-        file,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return None if found is None else Path(found)
+    for file, key in _LENGTHS.items():
+        stated = (read_model_json(folder, file, dict) or {}).get(key)
+        if stated and (isinstance(stated, bool) or not isinstance(stated, int | float)):
+            raise damaged(folder, file, f"{key} = {stated!r:.60}")
+        if stated:
+            return int(stated) if stated < 1_000_000 else None
+    return None

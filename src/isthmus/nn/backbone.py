@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from isthmus.config.model_files import load_pretrained
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.dropout import use_quick_dropout
@@ -22,6 +23,7 @@ from isthmus.nn.prediction import Prediction
 from isthmus.nn.pretrained import (
     explained,
     load_seeded,
+    load_weights,
     loading_options,
     quiet,
     replace_dropout,
@@ -116,7 +118,7 @@ class Backbone(nn.Module):
         from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
         with quiet(), explained(name):
-            config = AutoConfig.from_pretrained(name)
+            config = load_pretrained(AutoConfig, name)
             if config.model_type not in _HEADS:
                 raise InputError(
                     f"{name!r} is a {config.model_type!r} model, which isthmus does not know",
@@ -133,7 +135,7 @@ class Backbone(nn.Module):
                 config.tie_word_embeddings = True
                 model, _ = load_seeded(AutoModelForMaskedLM, name, options, seed)
             if without_head and head == "keep":
-                model = AutoModel.from_pretrained(name, **options)
+                model, _ = load_weights(AutoModel, name, options)
                 _drop_pooler(model)
         if without_head and head == "add":
             notice(

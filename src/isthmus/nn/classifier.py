@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from isthmus.config.model_files import load_pretrained
 from isthmus.errors import InputError
 from isthmus.nn.attention import Attention
 from isthmus.nn.backbone import Backbone
@@ -100,7 +101,7 @@ def load_classifier(
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     with quiet(), explained(name):
-        config = AutoConfig.from_pretrained(name)
+        config = load_pretrained(AutoConfig, name)
         _refuse_labels(name, config)
         config.num_labels = 1
         own_dropout = replace_dropout(config, dropout)

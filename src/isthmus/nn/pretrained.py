@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
-from isthmus.config.hub import check_hub
+from isthmus.config.model_files import damaged, load_pretrained, model_file, readable, shards
 from isthmus.errors import InputError
 from isthmus.nn.attention import Attention, attention_name
 
@@ -17,6 +20,21 @@ _DROPOUTS = (
     "embedding_dropout", "mlp_dropout", "classifier_dropout",
 )  # fmt: skip
 
+_WEIGHTS = "model.safetensors"
+# Sizes by the names that architectures give them.
+_SIZES = {
+    "hidden_size": ("hidden_size", "dim"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layers"),
+    "intermediate_size": ("intermediate_size", "hidden_dim"),
+    "num_attention_heads": ("num_attention_heads", "n_heads"),
+    "vocab_size": ("vocab_size",),
+    "type_vocab_size": ("type_vocab_size",),
+    "max_position_embeddings": ("max_position_embeddings",),
+}
+_LARGEST = 1 << 28
+_SHARED = 32  # layers that may share their weights, as ALBERT's do
+_FRESH = 1 << 16  # parameters that a checkpoint need not hold
+
 
 def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
     """What `from_pretrained` is told; `attention`: by default, what trains faster here."""
@@ -24,7 +42,6 @@ def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
     return {
         "config": config,
         "dtype": torch.float32,
-        "use_safetensors": True,
         # None: fused where the architecture has it (MPNet has not), else plain products.
         "attn_implementation": None if fused else attention_name("eager"),
     }
@@ -35,7 +52,7 @@ def read_config(name: str) -> Any:
     from transformers import AutoConfig
 
     with quiet(), explained(name):
-        return AutoConfig.from_pretrained(name)
+        return load_pretrained(AutoConfig, name)
 
 
 def load_seeded(
@@ -44,8 +61,64 @@ def load_seeded(
     """A model, and the names of the weights its checkpoint lacks, which are drawn by `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model, report = model_class.from_pretrained(name, output_loading_info=True, **options)
-    return model, set(report["missing_keys"])
+        return load_weights(model_class, name, options)
+
+
+def load_weights(model_class: Any, name: str, options: dict[str, Any]) -> tuple[Any, set[str]]:
+    """A model, and the names of the weights its checkpoint lacks; none of those of the encoder."""
+    check_sizes(name, options["config"])
+    # A configuration may name kernels of the hub for its attention: code from outside.
+    options = {"attn_implementation": None, "use_safetensors": True, **options}
+    model, report = load_pretrained(model_class, name, output_loading_info=True, **options)
+    missing = set(report["missing_keys"])
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    inner = "" if model is model.base_model else f"{model.base_model_prefix}."
+    lost = sorted(key for key in missing - tied if key.startswith(inner) and "pooler." not in key)
+    if lost:
+        raise damaged(name, _WEIGHTS, f"it lacks {', '.join(lost[:3])} ({len(lost)} weights)")
+    for key, weight in model.state_dict().items():
+        # A sum is read faster than every number is looked at, and rarely leaves the range.
+        if not weight.sum().isfinite() and not weight.isfinite().all():
+            raise damaged(name, _WEIGHTS, f"{key} holds numbers that are not finite")
+    return model, missing
+
+
+def check_sizes(name: str, config: Any) -> None:
+    """Refuses a configuration that describes a far larger model than the weights there are.
+
+    transformers allocates what a configuration says before it sees that the weights are others.
+    """
+    parameters, tensors = _stored(name)
+    named = config.to_dict()
+    sizes = {own: named[key] for own, keys in _SIZES.items() for key in keys if key in named}
+    for key, value in sizes.items():
+        if not isinstance(value, int) or not 0 < value <= _LARGEST:
+            raise damaged(name, "config.json", f"{key} = {value!r:.40}")
+    width, layers = sizes.get("hidden_size", 1), sizes.get("num_hidden_layers", 1)
+    rows = sizes.get("vocab_size", 1) + sizes.get("type_vocab_size", 1)
+    described = width * (rows + layers * (4 * width + 2 * sizes.get("intermediate_size", 1)))
+    if layers > max(tensors, 1) * _SHARED or described > (parameters + _FRESH) * _SHARED:
+        raise damaged(
+            name,
+            "config.json",
+            f"it describes {described:,} parameters in {layers:,} layers, and there are "
+            f"{parameters:,} in {tensors:,} tensors",
+        )
+
+
+def _stored(name: str) -> tuple[int, int]:
+    """The numbers and the tensors in the weights of a model, as their headers say."""
+    found = 0, 0
+    for file in shards(name) or [_WEIGHTS]:
+        if (path := model_file(name, file)) is None:
+            continue  # loading says that there is none
+        try:
+            with safe_open(path, "pt") as weights:
+                shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise damaged(name, file, str(error)) from None
+        found = found[0] + sum(map(math.prod, shapes)), found[1] + len(shapes)
+    return found
 
 
 def _training_attention() -> Attention:
@@ -85,28 +158,16 @@ class quiet:  # noqa: N801 (reads as a statement)
         logging.set_verbosity(self.level)
 
 
-class explained:  # noqa: N801
-    """Turns the many ways a model cannot be loaded into one InputError."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        folder = Path(self.name)
-        if folder.is_dir() and not (folder / "config.json").is_file():
-            raise InputError(
-                f"{self.name!r} is a folder without a model: it has no config.json",
-                where=self.name,
-                allowed="a folder written by save_pretrained, a run of isthmus, or a hub name",
-                remedy="check the path; of a run, its folder `final`",
-            )
-        check_hub(self.name)
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | ValueError | SafetensorError):
-            raise InputError(
-                f"the model {self.name!r} cannot be loaded: {str(error).splitlines()[0]}",
-                where=self.name,
-                allowed="a folder or hub name with config.json and safetensors weights",
-                remedy="check the name and the network; convert pickled weights to safetensors",
-            ) from error
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Refuses a folder without a model, and turns what else fails into one InputError."""
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise InputError(
+            f"{name!r} is a folder without a model: it has no config.json",
+            where=name,
+            allowed="a folder written by save_pretrained, a run of isthmus, or a hub name",
+            remedy="check the path; of a run, its folder `final`",
+        )
+    with readable(name):
+        yield

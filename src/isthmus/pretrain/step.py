@@ -32,7 +32,7 @@ class PretrainTask(Task):
         self, backbone: Backbone, tokenizer: Tokenizer, parts: Parts, seed: int = 0
     ) -> None:
         super().__init__()
-        backbone.check_tokens(len(tokenizer))
+        backbone.check_tokens(tokenizer.rows)
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.parts = parts

@@ -15,6 +15,7 @@ from pydantic import Field
 from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import Settings
+from isthmus.config.trust import full_name, trust
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.building import already_built, builder_for
@@ -174,8 +175,7 @@ def _describe(
             allowed=f"{encoder.settings.titles}, or nothing: the encoder knows",
             remedy="leave titles out, or choose an encoder trained the other way",
         )
-    # A path is recorded in full, so that the index finds its encoder from any folder.
-    name = str(Path(encoder.name).resolve()) if Path(encoder.name).exists() else encoder.name
+    trust(encoder.name)  # so that searching the index needs no --model
     sparse = encoder.kind == "sparse"
     return Description(
         kind="inverted" if sparse else "dense",
@@ -183,7 +183,9 @@ def _describe(
         titles=encoder.settings.titles,
         texts=settings.texts,
         encoder=EncoderOrigin(
-            name=name, fingerprint=encoder.fingerprint, backend=settings.encoding.backend
+            name=full_name(encoder.name),
+            fingerprint=encoder.fingerprint,
+            backend=settings.encoding.backend,
         ),
         dimension=encoder.dimension,
         dtype=None if sparse else settings.dtype,

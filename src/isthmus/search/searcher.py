@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from isthmus.collections import Problems
+from isthmus.config.trust import is_trusted, trust
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.serving import spread
+from isthmus.nn.loading import PACKAGE
+from isthmus.progress import notice
 from isthmus.records import Document, Query, Ranking
 
 if TYPE_CHECKING:
     from isthmus.indexes.approximation import Backend
     from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.manifest import Manifest
+    from isthmus.indexes.manifest import EncoderOrigin, Manifest
     from isthmus.indexes.segments.index import Index
     from isthmus.indexes.segments.serving import ServedIndex
 
@@ -130,7 +133,35 @@ def open_searcher(
         return Searcher(None, index)
     from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
 
-    name = model or origin.name
+    name = encoder_name(folder, origin, model)
+    exact = origin.backend == "torch-float32"
+    encoder = load_query_encoder(name, origin.fingerprint, exact)
+    return Searcher(encoder, spread(index, folder, backend))
+
+
+def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) -> str:
+    """The encoder to load for an index: `model`, or the recorded one where the user knows it.
+
+    Whoever made an index chose what it records. By itself it loads a package's encoder, one inside
+    its own folder, or one that the user has named on this machine.
+    """
+    if model is not None:
+        trust(model)
+        return model
+    inside = (folder / origin.name).resolve()
+    if inside.is_dir() and inside.is_relative_to(folder.resolve()):
+        return str(inside)
+    name = origin.name
+    if name.startswith(PACKAGE):
+        return name
+    if not is_trusted(name):
+        raise InputError(
+            f"the index asks for the encoder {name!r}, which has not been used here before",
+            where=str(folder),
+            allowed="encoders that an index was built or searched with on this machine, package:"
+            "NAME, or a folder inside the index",
+            remedy=f"if you trust it, name it once: isthmus search {folder} QUERY --model {name}",
+        )
     # Paths are recorded in full, hub names are not paths: an absolute one must still be there.
     if Path(name).is_absolute() and not Path(name).is_dir():
         raise InputError(
@@ -139,9 +170,8 @@ def open_searcher(
             allowed="the folder of the encoder that filled the index",
             remedy="give its new place: --model FOLDER",
         )
-    exact = origin.backend == "torch-float32"
-    encoder = load_query_encoder(name, origin.fingerprint, exact)
-    return Searcher(encoder, spread(index, folder, backend))
+    notice(f"{folder}: loading its encoder {name}")
+    return name
 
 
 def usable(

@@ -35,7 +35,9 @@ class SearchSettings(Combination):
     depth: int | None = Field(
         None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
     )
-    model: str | None = Field(None, description="the encoder, where it is no longer where it was")
+    model: str | None = Field(
+        None, description="the encoder, if it moved, or if it was not used here yet"
+    )
     backend: Backend = Field(
         "numpy",
         description="numpy and faiss are exact; hnsw, ivf (dense) and seismic (sparse), where "

@@ -16,12 +16,12 @@ from isthmus.config import Settings
 from isthmus.errors import InputError
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.manifest import Manifest, read_manifest
+from isthmus.indexes.manifest import read_manifest
 from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 from isthmus.search.approximating import add_approximation, check_approximate
-from isthmus.search.searcher import check_encoder
+from isthmus.search.searcher import check_encoder, encoder_name
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -72,7 +72,7 @@ def add(
     problems = Problems(settings.problems)
     source = open_corpus(corpus, problems)
     with IndexWriter(Path(index), job=source.fingerprint()) as writer:
-        encoder = _encoder(writer.manifest, settings.model)
+        encoder = _encoder(writer, settings.model)
         documents, total = source.documents(), source.count()
         done = writer.resume(documents)
         if done:
@@ -161,7 +161,7 @@ class Writer:
     @cached_property
     def encoder(self) -> DenseEncoder | SparseEncoder:
         """The encoder of the index, loaded when the first document is added."""
-        return _encoder(self.index.manifest, self._model)
+        return _encoder(self.index, self._model)
 
     def add(self, documents: Iterable[Document]) -> None:
         """Adds documents; those whose ids are there already are replaced."""
@@ -197,16 +197,16 @@ class Writer:
         self.close(wait=kind is None)
 
 
-def _encoder(manifest: Manifest, model: str | None) -> DenseEncoder | SparseEncoder:
+def _encoder(index: IndexWriter, model: str | None) -> DenseEncoder | SparseEncoder:
     # They bring torch, which deleting does without.
     from isthmus.encoders import load_encoder, load_int8_encoder
 
-    origin = manifest.encoder
+    origin = index.manifest.encoder
     assert origin is not None
-    name = model or origin.name
+    name = encoder_name(index.folder, origin, model)
     if origin.backend == "onnx-int8":
         encoder = load_int8_encoder(name)
     else:
         encoder = load_encoder(name, exact=origin.backend == "torch-float32")
-    check_encoder(manifest, encoder, where="--model")
+    check_encoder(index.manifest, encoder, where="--model")
     return encoder

@@ -13,13 +13,15 @@ import xxhash
 from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
-from isthmus.config.hub import check_hub
+from isthmus.config.model_files import load_pretrained, readable
 from isthmus.errors import InputError
 
 _TOKENIZER_FILES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model",
     "tokenizer.model",
 )  # fmt: skip
+_PART = "tokenizer of"  # in messages
+_RARE = "a Z 7 \u00df \u5b57 \u0378 \U0001f9ff"  # a text whose characters few vocabularies all have
 _UNUSED = re.compile(r"^\[unused\d+\]$")
 Ids = npt.NDArray[np.int64]
 
@@ -53,16 +55,7 @@ class Tokenizer:
                 remedy="save the tokenizer there: AutoTokenizer.from_pretrained(…)"
                 ".save_pretrained(folder)",
             )
-        check_hub(name)
-        try:
-            pretrained = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"the tokenizer of {name!r} cannot be loaded: {str(error).splitlines()[0]}",
-                where=name,
-                allowed="a folder or a hub name with a fast tokenizer (tokenizer.json)",
-                remedy="check the name, the spelling and the network",
-            ) from error
+        pretrained = load_pretrained(AutoTokenizer, name, _PART)
         if not pretrained.is_fast:
             raise InputError(
                 f"the tokenizer of {name!r} is not a fast one",
@@ -70,7 +63,11 @@ class Tokenizer:
                 allowed="tokenizers with a tokenizer.json: words are found through word_ids",
                 remedy="convert it with transformers (convert_slow_tokenizer) and save it",
             )
-        return cls(pretrained)
+        with readable(name, _PART):  # some damage shows only when a text is read
+            tokenizer = cls(pretrained)
+            assert tokenizer.rows > 0
+            tokenizer.encode([_RARE], 16)
+        return tokenizer
 
     def save(self, folder: Path) -> None:
         """Writes the tokenizer as transformers reads it."""
@@ -78,6 +75,12 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return len(self.pretrained)
+
+    @cached_property
+    def rows(self) -> int:
+        """The embeddings that a model needs: one more than the largest id of any token."""
+        ids = [*self.backend.get_vocab().values(), *self.prefix, *self.suffix, self.pad_id]
+        return int(1 + max(*ids, *self.special_ids.tolist(), len(self) - 1))
 
     @cached_property
     def serialised(self) -> str:

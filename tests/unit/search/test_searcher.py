@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +21,7 @@ from isthmus.search import (
     SearchSettings,
     index,
     open_searcher,
+    open_writer,
     search,
     searching,
 )
@@ -72,6 +75,49 @@ def test_moved_encoder_is_asked_for(corpus: str, tmp_path: Path, encoder: object
         open_searcher(folder)
     assert "--model" in caught.value.remedy
     open_searcher(folder, model=str(tmp_path / "moved"))
+
+
+def named_by(folder: Path, name: str) -> Path:
+    """The index as if it had been received: it names its encoder, which was not named here."""
+    received = folder.with_name("received")
+    shutil.copytree(folder, received)
+    file = received / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["encoder"]["name"] = name
+    file.write_text(json.dumps(manifest))
+    return received
+
+
+@pytest.mark.parametrize("name", ["/some/where", "org/name", "name", "../outside", "~"])
+def test_an_encoder_nobody_named_is_not_loaded(
+    corpus: str, tmp_path: Path, encoder: Any, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    received = named_by(index(corpus, tmp_path / "index", "model"), name)
+    encoder.name = "none"
+    for load in (open_searcher, lambda folder: open_writer(folder).encoder):
+        with pytest.raises(InputError, match="asks for the encoder") as caught:
+            load(received)
+        assert repr(name) in caught.value.what
+        assert f"--model {name}" in caught.value.remedy
+        assert encoder.name == "none", "nothing was loaded"
+    open_searcher(received, model=name)
+    assert encoder.name == name
+    if not name.startswith("/"):  # which is not there
+        capsys.readouterr()
+        open_searcher(received)
+        assert f"loading its encoder {name}" in capsys.readouterr().err
+
+
+def test_an_encoder_inside_the_index_or_of_a_package_is_loaded(
+    corpus: str, tmp_path: Path, encoder: Any
+) -> None:
+    received = named_by(index(corpus, tmp_path / "index", "model"), "encoder")
+    (received / "encoder").mkdir()
+    open_searcher(received)
+    assert encoder.name == str(received / "encoder")
+    shutil.rmtree(received)
+    open_searcher(named_by(tmp_path / "index", "package:some"))
+    assert encoder.name == "package:some"
 
 
 @pytest.mark.parametrize("text", ["", "  ", "of the"])

@@ -27,7 +27,7 @@ from isthmus.benchmark.speed.texts import columns_of
 from isthmus.config import resolve
 from isthmus.errors import TrainingError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.pretrained import explained, quiet
+from isthmus.nn.pretrained import explained, load_weights, quiet, read_config
 from isthmus.pretrain.examples import PretrainExamples
 from isthmus.pretrain.recipe import PretrainSettings, assemble
 from isthmus.pretrain.step import PretrainTask
@@ -178,7 +178,8 @@ class Plain:
 
         before = _allocated()
         with quiet(), explained(model):
-            self.model = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32)
+            options = {"config": read_config(model), "dtype": torch.float32}
+            self.model, _ = load_weights(AutoModelForMaskedLM, model, options)
         self.model.to(device()).train()
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=device().type == "cuda"

@@ -115,6 +115,11 @@ class IndexWriter:
             raise
 
     @property
+    def folder(self) -> Path:
+        """Where the index lies."""
+        return self._folder
+
+    @property
     def manifest(self) -> Manifest:
         """That of the last commit."""
         return self._manifest

@@ -1,0 +1,33 @@
+"""Encoders that the user of this machine has named: an index may load these by itself."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import xxhash
+
+from isthmus.config.cache import cache_folder
+
+
+def full_name(model: str) -> str:
+    """A model as an index records it: a path in full, found from any folder; others as they are."""
+    return str(Path(model).resolve()) if Path(model).exists() else model
+
+
+def trust(model: str) -> None:
+    """Remembers that the user has named this model, outside of anything that could be received."""
+    file = _mark(full_name(model))
+    with contextlib.suppress(OSError):  # nowhere to remember it: it has to be named each time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(full_name(model), encoding="utf-8", errors="surrogateescape")
+
+
+def is_trusted(model: str) -> bool:
+    """Whether the user has named this model before."""
+    return _mark(model).is_file()
+
+
+def _mark(name: str) -> Path:
+    digest = xxhash.xxh3_128_hexdigest(name.encode("utf-8", "surrogatepass"))
+    return cache_folder() / "named" / digest

@@ -1,0 +1,278 @@
+"""A model folder from elsewhere runs no code, opens nothing outside itself, and fails in words."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import isthmus
+from isthmus.encoders import load_cross_encoder, load_encoder
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.errors import InputError, IsthmusError
+from isthmus.finetune import finetune
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.sizes import new_backbone
+from isthmus.pretrain import pretrain
+from isthmus.search import index, search
+from isthmus.search.reranking import RerankSettings
+from isthmus.search.searching import SearchSettings
+from isthmus.text.new_tokenizer import new_tokenizer
+
+TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
+SOURCE = Path(isthmus.__file__).parent
+Change = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "model"
+    backbone = new_backbone("tiny", len(TOKENIZER), TOKENIZER.pad_id, max_length=144)
+    DenseEncoder(backbone, TOKENIZER, DenseSettings()).save(folder)
+    return folder
+
+
+@pytest.fixture
+def model(whole: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "received" / "model"
+    shutil.copytree(whole, folder)
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    file = tmp_path / "corpus.jsonl"
+    rows = [{"_id": f"d{n}", "text": f"the fox {n} jumps"} for n in range(4)]
+    file.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked on standard input is answered with yes."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 20))
+
+
+def update(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def own_code(folder: Path) -> Path:
+    """Makes the model one whose own code leaves a mark when it is run."""
+    mark = folder.parent / "mark"
+    code = f"open({str(mark)!r}, 'w').close()\nfrom transformers import BertConfig\n"
+    (folder / "evil.py").write_text(code + "class Evil(BertConfig):\n    model_type = 'mine'\n")
+    classes = dict.fromkeys(("AutoConfig", "AutoModel", "AutoModelForMaskedLM"), "evil.Evil")
+    update(folder / "config.json", model_type="mine", auto_map=classes)
+    tokenizer = {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}
+    stated = folder / "tokenizer_config.json"
+    update(stated, auto_map=tokenizer, tokenizer_class="EvilTokenizer")
+    update(stated, custom_pipelines={"evil": {"impl": "evil.Evil"}})
+    return mark
+
+
+def test_own_code_is_not_run_however_it_is_reached(model: Path, corpus: str) -> None:
+    place = model.parent
+    made = index(corpus, place / "dense", str(model))
+    bm25 = index(corpus, place / "bm25")
+    mark = own_code(model)
+    queries = place / "queries.tsv"
+    queries.write_text("q\tfox\n")
+    attempts: list[Callable[[], Any]] = [
+        lambda: Backbone.load(str(model)),
+        lambda: load_encoder(str(model)),
+        lambda: load_cross_encoder(str(model)),
+        lambda: index(corpus, place / "other", str(model)),
+        lambda: search(made, "the fox"),
+        lambda: search(
+            bm25, "fox", settings=SearchSettings(rerank=RerankSettings(model=str(model)))
+        ),
+        lambda: pretrain(corpus=corpus, output=str(place / "p"), model=str(model)),
+        lambda: finetune(collection=corpus, output=str(place / "f"), model=str(model)),
+    ]
+    for attempt in attempts:
+        with pytest.raises(IsthmusError):
+            attempt()
+        assert not mark.exists()
+
+
+def test_everything_is_loaded_through_one_door() -> None:
+    calls = {
+        file.relative_to(SOURCE).as_posix()
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("from_pretrained", "SentenceTransformer")
+    }
+    assert calls == {"config/model_files.py"}
+
+
+def test_own_code_of_a_tokenizer_is_not_run(model: Path) -> None:
+    config = (model / "config.json").read_text()
+    mark = own_code(model)
+    (model / "config.json").write_text(config)
+    load_encoder(str(model))  # transformers has a tokenizer for BERT
+    assert not mark.exists()
+
+
+def pickled(folder: Path) -> None:
+    class Marking:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (folder.parent / "mark",))
+
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Marking()))
+
+
+def adapter(folder: Path) -> None:
+    described = {"base_model_name_or_path": str(folder.parent / "other"), "peft_type": "LORA"}
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+
+
+def sharded(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder.parent / "outside.safetensors")
+    names = load_file(folder.parent / "outside.safetensors")
+    described = {"metadata": {}, "weight_map": dict.fromkeys(names, "../outside.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(described))
+
+
+def linked(folder: Path, file: str) -> None:
+    (folder / file).rename(folder.parent / "outside")
+    (folder / file).symlink_to("../outside")
+
+
+def module_at(folder: Path, path: object) -> None:
+    (folder / "encoder.json").unlink()
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (pickled, "cannot be loaded"),
+        (adapter, "holds an adapter"),
+        (sharded, "not inside the model"),
+        (lambda folder: linked(folder, "model.safetensors"), "symbolic link out of the folder"),
+        (lambda folder: linked(folder, "config.json"), "symbolic link out of the folder"),
+        (lambda folder: linked(folder, "tokenizer.json"), "symbolic link out of the folder"),
+        (lambda folder: linked(folder, "1_Pooling"), "symbolic link out of the folder"),
+        (lambda folder: module_at(folder, "../other"), "not inside the model"),
+        (lambda folder: module_at(folder, "/etc"), "not inside the model"),
+        (lambda folder: module_at(folder, 7), "not inside the model"),
+        (
+            lambda folder: update(
+                folder / "config.json", quantization_config={"quant_method": "bitsandbytes"}
+            ),
+            "asks for quantization_config",
+        ),
+        (
+            lambda folder: update(folder / "config.json", transformers_weights="../x.safetensors"),
+            "must reference a file inside",
+        ),
+    ],
+)
+def test_what_leads_out_of_the_folder_is_refused(model: Path, change: Change, what: str) -> None:
+    change(model)
+    with pytest.raises(InputError, match=what) as caught:
+        load_encoder(str(model))
+    assert caught.value.where.startswith(str(model))
+    assert not (model.parent / "mark").exists()
+
+
+def test_links_of_the_hub_s_cache_are_followed(model: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a--b/snapshots/1", tmp_path / "models--a--b/blobs"
+    shutil.copytree(model, snapshot)
+    blobs.mkdir()
+    for file in (file for file in snapshot.iterdir() if file.is_file()):
+        file.rename(blobs / file.name)
+        file.symlink_to(f"../../blobs/{file.name}")
+    assert load_encoder(str(snapshot)).fingerprint == load_encoder(str(model)).fingerprint
+
+
+def test_kernels_that_a_configuration_names_are_not_fetched(model: Path) -> None:
+    update(model / "config.json", attn_implementation="some/kernel")
+    update(model / "config.json", _attn_implementation="some/kernel")
+    load_encoder(str(model))
+
+
+def weights(file: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    state = load_file(file)
+    change(state)
+    save_file(state, file, {"format": "pt"})
+
+
+QUERY = "bert.encoder.layer.0.attention.self.query.weight"
+HUGE = 10**9
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config.json", lambda file: update(file, hidden_size=HUGE)),
+        ("config.json", lambda file: update(file, num_hidden_layers=HUGE)),
+        ("config.json", lambda file: update(file, num_hidden_layers=5_000)),
+        ("config.json", lambda file: update(file, vocab_size=10**8)),
+        ("config.json", lambda file: update(file, intermediate_size=10**8)),
+        ("config.json", lambda file: update(file, max_position_embeddings=HUGE)),
+        ("config.json", lambda file: update(file, hidden_size=-1)),
+        ("config.json", lambda file: file.write_text("[]")),
+        ("config.json", lambda file: file.write_text("")),
+        ("config.json", lambda file: file.write_text("[" * 200_000)),
+        ("config.json", lambda file: file.write_bytes(b'{"a": "\xff"}')),
+        ("encoder.json", lambda file: file.write_text("[]")),
+        ("encoder.json", lambda file: file.write_text('{"kind": ["dense"]}')),
+        ("tokenizer_config.json", lambda file: file.write_text("3")),
+        ("model.safetensors", lambda file: file.write_bytes(b"\xff" * 8 + b"{}")),
+        ("model.safetensors", lambda file: file.write_bytes(file.read_bytes()[:100])),
+        ("model.safetensors", lambda file: file.write_bytes(b"")),
+        ("model.safetensors", lambda file: weights(file, lambda w: w[QUERY].fill_(torch.nan))),
+        ("model.safetensors", lambda file: weights(file, lambda w: w.__delitem__(QUERY))),
+    ],
+)  # fmt: skip
+def test_damage_names_the_file(model: Path, file: str, change: Change) -> None:
+    change(model / file)
+    with pytest.raises(IsthmusError) as caught:
+        load_encoder(str(model))
+    assert caught.value.where == str(model / file)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("modules.json", "{}"),
+        ("modules.json", "[3]"),
+        ("modules.json", '[{"type": 3}]'),
+        ("config_sentence_transformers.json", "[]"),
+        ("config_sentence_transformers.json", '{"prompts": [1]}'),
+        ("sentence_bert_config.json", '{"max_seq_length": "many"}'),
+        ("1_Pooling/config.json", "[]"),
+        ("1_Pooling/config.json", '{"a'),
+    ],
+)
+def test_damage_of_sentence_transformers_files(model: Path, file: str, text: str) -> None:
+    (model / "encoder.json").unlink()
+    (model / file).write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_encoder(str(model))
+    assert caught.value.where == str(model / file)
+
+
+def test_a_tokenizer_with_ids_beyond_the_embeddings(model: Path) -> None:
+    file = model / "tokenizer.json"
+    values = json.loads(file.read_text())
+    vocabulary = values["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 5_000
+    file.write_text(json.dumps(values))
+    with pytest.raises(IsthmusError, match="the tokenizer"):
+        load_encoder(str(model))
