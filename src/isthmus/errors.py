@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import re
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_LONGEST_PART = 4_000  # characters of one part of an error
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class IsthmusError(Exception):
     """Something the user gave cannot be used: what is wrong, where, what is allowed, what to do."""
 
     def __init__(self, what: str, *, where: str, allowed: str, remedy: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.allowed = allowed
-        self.remedy = remedy
+        self.what, self.where, self.allowed, self.remedy = (
+            _shortened(printable(part)) for part in (what, where, allowed, remedy)
+        )
+        super().__init__(self.what)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Raised in a worker process, it must reach the user as it is.
@@ -67,6 +74,30 @@ class MissingPackageError(IsthmusError):
             allowed=f"the extra [{extra}] brings it",
             remedy=f"pip install 'isthmus[{extra}]'",
         )
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what no terminal or UTF-8 file should get.
+
+    These are control characters other than tab and line feed, and the lone surrogates that stand
+    for bytes in names of files that are not UTF-8.
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def shown(value: object) -> str:
+    """The value as Python writes it, shortened where it is long, nested or a giant number."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # more digits than Python converts
+        return f"a number of more than {_SHORT.maxlong} digits"
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST_PART:
+        return text
+    half = _LONGEST_PART // 2
+    return f"{text[:half]} … ({len(text) - 2 * half:,} characters) … {text[-half:]}"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from isthmus.collections.files import lines
 from isthmus.collections.problems import Problems
+from isthmus.errors import shown
 
 DOCUMENT_ID = ("_id", "id", "docid", "document_id")
 DOCUMENT_TITLE = ("title",)
@@ -16,6 +19,7 @@ DOCUMENT_TEXT = ("text", "contents", "body")
 QUERY_ID = ("_id", "id", "query_id")
 QUERY_TEXT = ("text", "query")
 
+_SHOWN_KEYS = 20
 _FORMAT_REMEDY = "correct the line"
 
 
@@ -25,14 +29,12 @@ def json_lines(file: Path, problems: Problems) -> Iterator[tuple[str, dict[str, 
         where = f"{file}:{number}"
         try:
             record = json.loads(line)
-            if "\\u" in line:
-                _require_unicode(record)
         except json.JSONDecodeError as error:
             detail = f"not JSON: {error.msg} at column {error.colno}"
             problems.report("broken line", where, detail, _FORMAT_REMEDY)
-        except UnicodeEncodeError:
-            detail = "an escaped half of a surrogate pair is no character"
-            problems.report("wrong encoding", where, detail, _FORMAT_REMEDY)
+        except ValueError:  # Python converts no more digits than this
+            detail = f"a number of more than {sys.get_int_max_str_digits():,} digits"
+            problems.report("broken line", where, detail, _FORMAT_REMEDY)
         except RecursionError:
             problems.report("broken line", where, "nested too deeply", _FORMAT_REMEDY)
         else:
@@ -54,7 +56,9 @@ def identifier(
     if isinstance(value, str) and value:
         return value
     detail = (
-        f"the value of {key!r} is {value!r}, not an id" if key else _without("id", keys, record)
+        f"the value of {key!r} is {shown(value)}, not an id"
+        if key
+        else _without("id", keys, record)
     )
     problems.report("broken line", where, detail, "give every line a non-empty id")
     return None
@@ -71,7 +75,10 @@ def text(
     if isinstance(value, str):
         return value
     problems.report(
-        "broken line", where, f"the value of {key!r} is {value!r}, not a text", "quote the value"
+        "broken line",
+        where,
+        f"the value of {key!r} is {shown(value)}, not a text",
+        "quote the value",
     )
     return None
 
@@ -92,9 +99,6 @@ def _first(record: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
 
 
 def _without(kind: str, keys: tuple[str, ...], record: Mapping[str, Any]) -> str:
-    found = ", ".join(map(repr, record)) or "none"
+    found = ", ".join(map(shown, islice(record, _SHOWN_KEYS))) or "none"
+    found += ", …" * (len(record) > _SHOWN_KEYS)
     return f"no key for the {kind} ({', '.join(keys)}); the keys are {found}"
-
-
-def _require_unicode(record: object) -> None:
-    json.dumps(record, ensure_ascii=False).encode("utf-8")

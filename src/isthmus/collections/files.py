@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import io
 import lzma
+import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import xxhash
 import zstandard
@@ -22,14 +24,24 @@ ENDINGS = ("", ".gz", ".zst", ".xz")
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CHUNK = 2**20
+_STEP = 2**10
+"""Compressed bytes taken at once: zstd makes 32 MiB of them at most, xz less."""
+_MOST_MEMORY = 2**27  # for a decompressor's window; `xz -9` takes half of it, `zstd --ultra` all
 _CONVERT = "convert it, say with `iconv -f LATIN1 -t UTF-8`"
 
 
 def lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     """The lines that hold something, with their numbers, without their ends (LF or CRLF)."""
+    most = problems.line_limit + 1  # and the line feed
     with open_bytes(file) as stream:
         number = 0
-        for number, raw in enumerate(stream, start=1):
+        while raw := stream.readline(most):
+            number += 1
+            if len(raw) == most and not raw.endswith(b"\n"):
+                while raw and not raw.endswith(b"\n"):
+                    raw = stream.readline(_CHUNK)
+                problems.report_length(f"{file}:{number}")
+                continue
             if number == 1:
                 raw = raw.removeprefix(_BYTE_ORDER_MARK)
             try:
@@ -60,40 +72,61 @@ def open_bytes(file: Path) -> Iterator[BinaryIO]:
     """The content of a plain, gzip, zstd or xz file; which of these, its first bytes tell."""
     require_file(file)
     try:
-        with file.open("rb") as raw:
+        with readable(file), file.open("rb") as raw:
             yield _decompressed(raw)
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
         raise InputError(
             f"the compressed file is damaged or cut off: {error}",
             where=str(file),
-            allowed="complete gzip, zstd or xz files, or plain ones",
+            allowed="complete gzip, zstd or xz files that are read in "
+            f"{_MOST_MEMORY // 2**20} MiB, or plain ones",
             remedy="copy or download it again",
         ) from error
-    except PermissionError:
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns the operating system's refusals to read a path into InputErrors."""
+    try:
+        yield
+    except gzip.BadGzipFile:
+        raise
+    except OSError as error:
+        refused = isinstance(error, PermissionError)
         raise InputError(
-            f"no permission to read {str(file)!r}",
-            where=str(file),
-            allowed="a readable file",
-            remedy="change its permissions, or copy it",
+            f"no permission to read {str(path)!r}"
+            if refused
+            else f"{str(path)!r} cannot be read: {error.strerror or error}",
+            where=str(path),
+            allowed="a readable file or folder",
+            remedy="change its permissions, or copy it" if refused else "check the path",
         ) from None
 
 
 def require_file(file: Path, what: str = "file") -> None:
     """Refuses a path where there is no file, naming those of a similar name."""
-    if file.is_dir():
-        raise InputError(
-            f"{str(file)!r} is a folder where a file should be",
-            where=str(file),
-            allowed=choices(file.name, (entry.name for entry in file.iterdir())),
-            remedy="name the file itself",
-        )
-    if not file.exists():
-        raise InputError(
-            f"there is no {what} {str(file)!r}",
-            where=str(file),
-            allowed=existing(what, file),
-            remedy="check the path",
-        )
+    with readable(file):
+        if file.is_dir():
+            raise InputError(
+                f"{str(file)!r} is a folder where a file should be",
+                where=str(file),
+                allowed=choices(file.name, (entry.name for entry in file.iterdir())),
+                remedy="name the file itself",
+            )
+        if not file.exists():
+            raise InputError(
+                f"there is no {what} {str(file)!r}",
+                where=str(file),
+                allowed=existing(what, file),
+                remedy="check the path",
+            )
+        if not file.is_file():
+            raise InputError(
+                f"{str(file)!r} is a pipe or a device, which is read but once",
+                where=str(file),
+                allowed="a plain file",
+                remedy="write its content to a file first",
+            )
 
 
 def find_file(folder: Path, name: str) -> Path | None:
@@ -113,8 +146,9 @@ def fingerprint(files: Iterable[Path], root: Path | None = None) -> str:
     for file in files:
         require_file(file)
         name = file.relative_to(root).as_posix() if root else file.name
-        digest.update(f"{name}\0{file.stat().st_size}\0".encode())
-        with file.open("rb") as stream:
+        with readable(file), file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
     return digest.hexdigest()
@@ -126,21 +160,37 @@ def _decompressed(raw: BinaryIO) -> BinaryIO:
     if start.startswith(b"\x1f\x8b"):
         return gzip.open(raw)  # type: ignore[return-value]
     if start.startswith(b"\xfd7zXZ\x00"):
-        return lzma.open(raw)  # type: ignore[return-value]
+        frame = functools.partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _MOST_MEMORY)
+        return io.BufferedReader(_Frames(raw, frame), _CHUNK)
     if start.startswith(b"\x28\xb5\x2f\xfd"):
-        return io.BufferedReader(_ZstdFrames(raw), _CHUNK)
+        zstd = zstandard.ZstdDecompressor(max_window_size=_MOST_MEMORY)
+        return io.BufferedReader(_Frames(raw, zstd.decompressobj), _CHUNK)
     return raw
 
 
-class _ZstdFrames(io.RawIOBase):
-    """The content of one zstd frame after another.
+class _Frame(Protocol):
+    """One compressed frame, decompressed piece by piece."""
 
-    The library's own reader takes the end of a cut-off file for the end of its content.
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class _Frames(io.RawIOBase):
+    """The content of one compressed frame after another, in bounded memory.
+
+    The libraries' own readers take the end of a cut-off zstd file for the end of its content, and
+    know no limit on what an xz file takes.
     """
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: BinaryIO, start: Callable[[], _Frame]) -> None:
         self._raw = raw
-        self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._start = start
+        self._frame: _Frame | None = None
         self._ready = memoryview(b"")
         self._left_over = b""
 
@@ -149,16 +199,20 @@ class _ZstdFrames(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while not self._ready:
-            compressed = self._left_over or self._raw.read(_CHUNK // 8)
+            compressed = self._left_over or self._raw.read(_STEP)
             if not compressed:
                 if self._frame is not None:
                     raise EOFError("the last frame is incomplete")
                 return 0
+            self._left_over = b""
             if self._frame is None:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                compressed = compressed.lstrip(b"\0")  # xz files may be padded
+                if not compressed:
+                    continue
+                self._frame = self._start()
             self._ready = memoryview(self._frame.decompress(compressed))
-            self._left_over = self._frame.unused_data
             if self._frame.eof:
+                self._left_over = self._frame.unused_data
                 self._frame = None
         size = min(len(buffer), len(self._ready))
         buffer[:size] = self._ready[:size]

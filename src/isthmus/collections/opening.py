@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from isthmus.collections.collection import Collection, Corpus
-from isthmus.collections.files import find_file, plain_name, require_file
+from isthmus.collections.files import find_file, plain_name, readable, require_file
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError
 from isthmus.registry import Registry
@@ -21,8 +21,9 @@ _ALLOWED = (
 
 def open_corpus(spec: str, problems: Problems | None = None) -> Corpus:
     """The corpus that `scheme:location` or a plain path names; nothing is read yet."""
-    scheme, location = _resolve(spec)
-    corpus = FORMATS.load(scheme, where=spec).open(location, problems or Problems())
+    with readable(Path(spec)):
+        scheme, location = _resolve(spec)
+        corpus = FORMATS.load(scheme, where=spec).open(location, problems or Problems())
     assert isinstance(corpus, Corpus)
     return corpus
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal
 
-from isthmus.errors import InputError
+from isthmus.errors import InputError, printable
+
+LINE_LIMIT = 64 * 2**20
+"""The bytes that a line, or a file of a folder of texts, may have by default."""
 
 _KEPT_EXAMPLES = 5
 _ALLOWED = {
@@ -13,6 +16,7 @@ _ALLOWED = {
     "duplicate id": "every id once",
     "duplicate judgement": "one relevance for a query and a document",
     "empty text": "texts with at least one visible character",
+    "too long": "lines, and files of a folder of texts, within line_limit",
     "unknown document": "ids of documents in the corpus",
     "unknown query": "ids of queries in the collection",
     "wrong encoding": "UTF-8",
@@ -22,8 +26,11 @@ _ALLOWED = {
 class Problems:
     """The account of everything that could not be used as it was given."""
 
-    def __init__(self, action: Literal["refuse", "skip"] = "refuse") -> None:
+    def __init__(
+        self, action: Literal["refuse", "skip"] = "refuse", line_limit: int = LINE_LIMIT
+    ) -> None:
         self.action = action
+        self.line_limit = line_limit
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
         self._remedies: dict[str, str] = {}
@@ -42,14 +49,23 @@ class Problems:
         self._remedies.setdefault(kind, remedy)
         examples = self._examples.setdefault(kind, [])
         if len(examples) < _KEPT_EXAMPLES:
-            examples.append(f"{where}: {detail}")
+            examples.append(printable(f"{where}: {detail}"))
+
+    def report_length(self, where: str) -> None:
+        """Reports a line, or a file of a folder of texts, that is longer than the limit."""
+        self.report(
+            "too long",
+            where,
+            f"more than {self.line_limit:,} bytes",
+            "check that it is what it should be, or raise the limit: --set line_limit=BYTES",
+        )
 
     def reading(self, source: str) -> Problems:
         """The account of one reading of a source, in place of that of an earlier reading.
 
         Documents are often read several times (tokenised, then indexed): each problem counts once.
         """
-        self._readings[source] = Problems(self.action)
+        self._readings[source] = Problems(self.action, self.line_limit)
         return self._readings[source]
 
     @property

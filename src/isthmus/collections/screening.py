@@ -17,8 +17,9 @@ def screened(
     seen = _Seen()
     empty = True
     for where, document in documents:
-        first = seen.add(document.id)
-        if first is not None:
+        if half := _surrogate(document.id, document.title, document.text):
+            _report_surrogate(half, f"document {document.id!r}", where, problems)
+        elif (first := seen.add(document.id)) is not None:
             problems.report(
                 "duplicate id",
                 where,
@@ -50,7 +51,9 @@ def screened_queries(
     """The queries, given with their places, that have a text and an id not seen before, by id."""
     found: dict[str, Query] = {}
     for where, query in queries:
-        if query.id in found:
+        if half := _surrogate(query.id, query.text):
+            _report_surrogate(half, f"query {query.id!r}", where, problems)
+        elif query.id in found:
             detail = f"{query.id!r} is the id of an earlier query"
             problems.report("duplicate id", where, detail, "give every query an id of its own")
         elif _is_blank(query.text):
@@ -89,6 +92,25 @@ class _Seen:
             return None
         found = self._table.execute("SELECT position FROM seen WHERE id = ?", (identifier,))
         return int(found.fetchone()[0])
+
+
+def _surrogate(*texts: str) -> str:
+    """The first half of a surrogate pair in these texts, which no file or index can hold."""
+    for text in texts:
+        try:
+            text.isascii() or text.encode()
+        except UnicodeEncodeError as error:
+            return text[error.start]
+    return ""
+
+
+def _report_surrogate(half: str, record: str, where: str, problems: Problems) -> None:
+    problems.report(
+        "wrong encoding",
+        where,
+        f"{record} holds {half!r}, half of a surrogate pair, in place of a character",
+        "correct the text, or rename the file whose name is not UTF-8",
+    )
 
 
 def _told(problems: Problems) -> str:

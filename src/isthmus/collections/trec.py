@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Container, Iterable, Iterator
+import re
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from isthmus.collections.files import lines
 from isthmus.collections.problems import Problems
 from isthmus.config.output import writing
-from isthmus.errors import InputError, OutputError
+from isthmus.errors import InputError, OutputError, shown
 from isthmus.records import Ranking, Run
 
-T = TypeVar("T", int, float)
+# Python's int() and float() also take 1_0, digits of other scripts, and words such as infinity.
+_WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST_SCORE = 1e38
 _LEAST_STEP = np.float32(1e-30)
 
@@ -86,9 +89,9 @@ def read_run(path: str | Path, problems: Problems | None = None) -> Run:
             )
             continue
         query_id, _, document_id, _, score_text, tag = columns
-        score = _number(float, score_text)
-        if score is None or not abs(score) < float("inf"):
-            detail = f"the score {score_text!r} is not a finite number"
+        score = decimal(score_text)
+        if score is None:
+            detail = f"the score {shown(score_text)} is not a finite number"
             problems.report("broken line", where, detail, "correct the fifth column")
         elif document_id in scores.setdefault(query_id, {}):
             detail = f"document {document_id!r} is in the ranking of query {query_id!r} twice"
@@ -187,19 +190,22 @@ def _judgement_lines(file: Path, problems: Problems) -> Iterator[tuple[str, str,
                 "correct the line",
             )
             continue
-        relevance = _number(int, columns[-1])
-        if relevance is None:
-            detail = f"the relevance {columns[-1]!r} is not a whole number"
+        relevance = columns[-1].strip(" ")
+        if not (columns[0].strip() and columns[-2].strip()):
+            problems.report("broken line", where, "an id is empty", "correct the line")
+            continue
+        if not _WHOLE.fullmatch(relevance):
+            detail = f"the relevance {shown(columns[-1])} is not a whole number of few digits"
             problems.report("broken line", where, detail, "correct the last column")
             continue
-        yield where, columns[0], columns[-2], relevance
+        yield where, columns[0], columns[-2], int(relevance)
 
 
-def _number(kind: Callable[[str], T], value: str) -> T | None:
-    try:
-        return kind(value)
-    except ValueError:
-        return None
+def decimal(text: str) -> float | None:
+    """The finite number that a score is written as, in ASCII digits; None where it is none."""
+    text = text.strip(" ")
+    score = float(text) if _DECIMAL.fullmatch(text) else math.inf
+    return score if math.isfinite(score) else None
 
 
 def _run_lines(ranking: Ranking, tag: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ def evaluate(
     """
     settings = EvaluationSettings.given(settings)
     sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
-    problems = Problems(settings.problems)
+    problems = settings.account()
     judged = _read_judgements(judgements, problems)
     scores: dict[str, dict[str, dict[str, float]]] = {}
     counts: dict[str, RunCounts] = {}

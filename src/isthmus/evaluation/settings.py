@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from isthmus.config import Settings
+from isthmus.collections.reading import ReadingSettings
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.significance import Correction, Test
 
 
-class EvaluationSettings(Settings):
+class EvaluationSettings(ReadingSettings):
     """Measures, test, correction, level, samples and seed: what a report's numbers depend on."""
 
     verb = "evaluate"

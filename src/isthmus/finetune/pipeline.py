@@ -85,7 +85,7 @@ def check_outside(pipeline: Pipeline) -> None:
     ids_of = cache(_ids)
     for name, settings in pipeline.stages.items():
         with within(name):
-            collection = open_collection(settings.collection, Problems(settings.problems))
+            collection = open_collection(settings.collection, settings.account())
             check_split(collection, settings)
             if settings.development is not None and settings.development.split is not None:
                 development_split(settings.development, collection, settings.split)
@@ -99,11 +99,15 @@ def check_outside(pipeline: Pipeline) -> None:
                     with named_at(path):
                         read_config(model_folder(named, path))
             if any(path.endswith("file") for path in outside(settings)):
-                _check_files(settings, collection, ids_of(settings.collection, settings.problems))
+                _check_files(
+                    settings,
+                    collection,
+                    ids_of(settings.collection, settings.problems, settings.line_limit),
+                )
 
 
 def _check_files(settings: FinetuneSettings, collection: Collection, corpus: CorpusIds) -> None:
-    problems = Problems(settings.problems)
+    problems = settings.account()
     labelled, _ = training_queries(collection, settings, corpus.rows, problems)
     teaching = teacher_source(settings.teacher)
     for source in negative_sources(settings.negatives, teacher=teaching is not None):
@@ -112,14 +116,14 @@ def _check_files(settings: FinetuneSettings, collection: Collection, corpus: Cor
         teaching.check(labelled, corpus)
 
 
-def _ids(spec: str, problems: Literal["refuse", "skip"]) -> CorpusIds:
-    documents = open_collection(spec, Problems(problems)).documents()
+def _ids(spec: str, problems: Literal["refuse", "skip"], line_limit: int) -> CorpusIds:
+    documents = open_collection(spec, Problems(problems, line_limit)).documents()
     rows: dict[str, int] = {}
     with Bar("read the ids of the corpus", unit="documents") as bar:
         for block in blocks(documents, _BLOCK):
             rows |= {document.id: row for row, document in enumerate(block, start=len(rows))}
             bar.advance(len(block))
-    return CorpusIds(rows, problems)
+    return CorpusIds(rows, problems, line_limit)
 
 
 def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:

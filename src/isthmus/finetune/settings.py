@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from isthmus.config import Settings
+from isthmus.collections.reading import ReadingSettings
 from isthmus.encoders.sparse import SparseForm
 from isthmus.finetune.development import DevelopmentSettings
 from isthmus.training.settings import TrainingSettings
@@ -19,7 +19,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
 """The settings that mean nothing to an encoder of each kind."""
 
 
-class FinetuneSettings(Settings):
+class FinetuneSettings(ReadingSettings):
     """One stage: a starting point, a labelled collection, negatives, and how vectors compare."""
 
     verb = "finetune"
@@ -32,7 +32,6 @@ class FinetuneSettings(Settings):
         None, gt=0, description="drawn from the split by training.seed; below 1: a share; null: all"
     )
     titles: bool = Field(True, description="whether titles are part of the text")
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     encoder: Literal["dense", "sparse", "cross"] = Field(
         "dense", description="cross: a re-ranker, which reads query and document together"
     )

@@ -76,7 +76,7 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
     sparse_by = regularizers(settings.regularizers)
     learnt_by = losses(settings.losses, _given(settings))
     teaching = teacher_source(settings.teacher)
-    problems = Problems(settings.problems)
+    problems = settings.account()
     collection = open_collection(settings.collection, problems)
     check_split(collection, settings)
     measured_on = development_split(settings.development, collection, settings.split)
@@ -95,14 +95,20 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
         _say_what_changes(settings)
         if settings.encoder != "cross" and (told := outweighed_batch(learnt_by, group)):
             notice(told)
-        source = f"{fingerprint} {settings.problems}"
+        source = f"{fingerprint} {settings.kept}"
         serialised = encoder.tokenizer.serialised
         corpus = tokenise(collection.documents(), source, serialised, settings.titles)
         if isinstance(encoder, SparseEncoder) and settings.start_terms is not None:
             start_with(encoder, corpus, settings.start_terms, settings.training.seed)
         remembered = corpus.remember(problems.summary())
         searched = TrainingCorpus(
-            settings.collection, collection, source, corpus, settings.titles, settings.problems
+            settings.collection,
+            collection,
+            source,
+            corpus,
+            settings.titles,
+            settings.problems,
+            settings.line_limit,
         )
         labelled, held_out = training_queries(collection, settings, searched.rows, problems)
         development = None

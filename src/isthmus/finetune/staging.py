@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from isthmus.collections import Problems, open_collection
+from isthmus.collections import open_collection
 from isthmus.config.output import (
     SNAPSHOT,
     claim,
@@ -71,7 +71,7 @@ def run(pipeline: Pipeline) -> Path:
 
 def _digest(settings: FinetuneSettings, folders: Mapping[str, Path]) -> str:
     """What distinguishes a stage from all others of its name: settings, stages, data."""
-    collection = open_collection(settings.collection, Problems(settings.problems))
+    collection = open_collection(settings.collection, settings.account())
     described = identity(settings, folders, collection.fingerprint())
     return xxhash.xxh3_64_hexdigest(json.dumps(described, sort_keys=True).encode())[:8]
 

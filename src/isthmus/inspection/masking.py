@@ -19,7 +19,7 @@ import torch
 from rich.console import Group
 from rich.table import Table
 
-from isthmus.collections import Problems, open_corpus
+from isthmus.collections import open_corpus
 from isthmus.config import resolve
 from isthmus.config.output import write_json
 from isthmus.indexes.without_jax import STOPWORDS_EN_PLUS
@@ -136,10 +136,10 @@ def masking(
     own = [part for part in parts if isinstance(part, Importance)]
     for one in own:
         one.statistics(tokenizer)  # refused before the corpus is read
-    texts = open_corpus(corpus, Problems(settings.problems))
+    texts = open_corpus(corpus, settings.account())
     tokenised = tokenise(
         texts.documents(),
-        f"{texts.fingerprint()} {settings.problems}",
+        f"{texts.fingerprint()} {settings.kept}",
         tokenizer.serialised,
         settings.titles,
     )

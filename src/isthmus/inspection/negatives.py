@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from isthmus.collections import Problems, open_collection
+from isthmus.collections import open_collection
 from isthmus.config import resolve
 from isthmus.config.output import SNAPSHOT, read_snapshot
 from isthmus.errors import InputError, SettingsError, choices
@@ -49,15 +49,21 @@ def negatives(
             allowed="a source of negatives, or several",
             remedy="--set negatives=bm25, or another recipe",
         )
-    problems = Problems(settings.problems)
+    problems = settings.account()
     opened = open_collection(settings.collection, problems)
     check_split(opened, settings)
-    source = f"{opened.fingerprint()} {settings.problems}"
+    source = f"{opened.fingerprint()} {settings.kept}"
     tokenizer = Tokenizer.load(model_folder(settings.model))
     tokenised = tokenise(opened.documents(), source, tokenizer.serialised, settings.titles)
     training = settings.training
     corpus = TrainingCorpus(
-        settings.collection, opened, source, tokenised, settings.titles, settings.problems
+        settings.collection,
+        opened,
+        source,
+        tokenised,
+        settings.titles,
+        settings.problems,
+        settings.line_limit,
     )
     labelled, _ = training_queries(opened, settings, corpus.rows, problems)
     if problems.counts:

@@ -67,7 +67,7 @@ def run(settings: PretrainSettings) -> Path:
     parts = assemble(settings)
     probes = assemble_probes(settings.probes, parts)
     check_trackers(settings.training)
-    problems = Problems(settings.problems)
+    problems = settings.account()
     texts = open_corpus(settings.corpus, problems)
     output = Path(settings.output)
     final = output / "final"
@@ -90,7 +90,7 @@ def run(settings: PretrainSettings) -> Path:
         # Parts refuse a model that they cannot work with: before the corpus is read.
         task = PretrainTask(backbone, tokenizer, parts, settings.training.seed)
         # What is skipped changes the corpus, and what is refused must be refused again.
-        source = f"{texts.fingerprint()} {settings.problems}"
+        source = f"{texts.fingerprint()} {settings.kept}"
         tokenised = tokenise(texts.documents(), source, tokenizer.serialised, settings.titles)
         if summary := tokenised.remember(problems.summary()):
             notice(summary)
@@ -112,7 +112,9 @@ def run(settings: PretrainSettings) -> Path:
         notice(f"{len(held_out):,} documents are held out, to see how training goes")
 
         def prepare() -> HeldOut:
-            documents = open_corpus(settings.corpus, Problems("skip")).documents()
+            documents = open_corpus(
+                settings.corpus, Problems("skip", settings.line_limit)
+            ).documents()
             return prepare_held_out(examples, held_out, documents, task, settings.probes)
 
         trainer.add_callback(Probing(trainer, probes, prepare, settings.probes))

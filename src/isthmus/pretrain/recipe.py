@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from isthmus.cluster import ClusterSettings
-from isthmus.config import Settings
+from isthmus.collections.reading import ReadingSettings
 from isthmus.errors import SettingsError
 from isthmus.nn.sizes import SIZES
 from isthmus.pretrain.parts import (
@@ -32,7 +32,7 @@ from isthmus.registry import Registry
 from isthmus.training.settings import TrainingSettings
 
 
-class PretrainSettings(Settings):
+class PretrainSettings(ReadingSettings):
     """Everything `isthmus pretrain` can be told."""
 
     verb = "pretrain"
@@ -43,7 +43,6 @@ class PretrainSettings(Settings):
     init: str | None = Field(None, description="or a size to start from nothing: tiny, mini, …")
     vocabulary: int = Field(16_000, ge=100, description="tokens to learn, with init")
     titles: bool = Field(True, description="whether titles are part of the text")
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
     view: dict[str, Any] = Field(
         default_factory=lambda: {"name": "same"}, description="which texts of a document are seen"

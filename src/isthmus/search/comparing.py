@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 from rich.table import Table
 from scipy.sparse import csr_matrix
 
-from isthmus.collections import Problems, read_queries
-from isthmus.config import Settings
+from isthmus.collections import read_queries
+from isthmus.collections.reading import ReadingSettings
 from isthmus.config.output import writing
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.contents import FIELDS
@@ -31,7 +31,7 @@ _QUERIES_AT_ONCE = 256
 _ROUNDING = 1e-5  # of a query's highest score: engines add in float32
 
 
-class ParitySettings(Settings):
+class ParitySettings(ReadingSettings):
     """What is compared."""
 
     verb = "parity"
@@ -43,7 +43,6 @@ class ParitySettings(Settings):
     )
     depth: int = Field(10, ge=1, le=10_000, description="documents per query")
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def parity(
     """The same queries asked of an index and of the engine it was exported to."""
     settings = ParitySettings.given(settings)
     engine: Engine = engines.load(to, where="--to")(at, settings.name)
-    problems = Problems(settings.problems)
+    problems = settings.account()
     asked = read_queries(queries, problems)
     searcher = open_searcher(index, settings.model)
     if searcher.index.manifest.kind not in FIELDS:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from isthmus.cluster import Cluster, ClusterSettings, connected
-from isthmus.collections import Corpus, Problems, open_corpus
+from isthmus.collections import Corpus, open_corpus
+from isthmus.collections.reading import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.trust import full_name, trust
 from isthmus.errors import MismatchError, SettingsError
@@ -54,7 +55,7 @@ class EncodingSettings(Settings):
     )
 
 
-class IndexSettings(Settings):
+class IndexSettings(ReadingSettings):
     """How an index is filled and what it keeps."""
 
     verb = "index"
@@ -70,7 +71,6 @@ class IndexSettings(Settings):
     )
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
     encoding: EncodingSettings = EncodingSettings()
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     inverted: InvertedSettings = InvertedSettings()
     bm25: Bm25Settings = Bm25Settings()
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")
@@ -114,7 +114,7 @@ def index(
 def _index(
     corpus: str, output: Path, model: str | None, settings: IndexSettings, cluster: Cluster | None
 ) -> Path:
-    problems = Problems(settings.problems)
+    problems = settings.account()
     source = open_corpus(corpus, problems)
     origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
     encoder = _load(model, settings.encoding.backend)

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from isthmus.cluster import ClusterSettings, connected
-from isthmus.collections import Problems, read_queries, write_run
+from isthmus.collections import read_queries, write_run
+from isthmus.collections.reading import ReadingSettings
 from isthmus.collections.trec import ExistingRun
 from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
@@ -27,7 +28,7 @@ _SNIPPET = 200
 _WORD = re.compile(r"\w+")
 
 
-class SearchSettings(Combination):
+class SearchSettings(Combination, ReadingSettings):
     """How deep to search, with what, and what to do with queries that cannot be asked."""
 
     verb = "search"
@@ -48,7 +49,6 @@ class SearchSettings(Combination):
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
     )
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 
@@ -91,7 +91,7 @@ def search(
 
 def _search_one(index: str | Path, query: str, settings: SearchSettings) -> list[Hit]:
     searcher = _searcher(index, settings)
-    problems = Problems(settings.problems)
+    problems = settings.account()
     (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
     return hits(searcher, ranking, query)
 
@@ -101,7 +101,7 @@ def _search_many(
 ) -> Path:
     tag = settings.tag or run.stem
     existing = ExistingRun(run, tag)
-    problems = Problems(settings.problems)
+    problems = settings.account()
     asked = list(read_queries(queries, problems))
     searcher = _searcher(index, settings)
     rankings: dict[str, Ranking] = {}
@@ -151,7 +151,7 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> None:
         raise SettingsError(
             f"{str(index)!r} is a tuned hybrid, which says itself what {min(decided)!r} is",
             where=min(decided),
-            allowed="depth, rerank, backend, tag, problems and cluster",
+            allowed="depth, rerank, backend, tag, problems, line_limit and cluster",
             remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
         )
 

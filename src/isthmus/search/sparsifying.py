@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 from pydantic import Field
 
-from isthmus.collections import Corpus, Problems, open_corpus, read_judgements, read_queries
-from isthmus.config import Settings
+from isthmus.collections import Corpus, open_corpus, read_judgements, read_queries
+from isthmus.collections.reading import ReadingSettings
 from isthmus.config.output import claim, finish, is_complete, read_snapshot, writing
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.evaluation import Cell, Table
@@ -45,7 +45,7 @@ _PASSES = 3  # over all queries, the quickest of which counts
 _POSTING = 3  # bytes by the papers' accounting: two for the term, one for its weight
 
 
-class SparsifySettings(Settings):
+class SparsifySettings(ReadingSettings):
     """Which sizes are compared, on what."""
 
     verb = "sparsify"
@@ -58,7 +58,6 @@ class SparsifySettings(Settings):
     inverted: InvertedSettings = InvertedSettings()
     keep: bool = Field(False, description="keep the indexes, which hold no texts")
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def sparsify(
     """
     settings = SparsifySettings.given(settings)
     _check(settings)
-    problems = Problems(settings.problems)
+    problems = settings.account()
     judgements = read_judgements(Path(qrels), problems)
     asked = [query for query in read_queries(queries, problems) if judgements.get(query.id)]
     source = open_corpus(corpus, problems)

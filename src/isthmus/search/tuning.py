@@ -6,12 +6,13 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import xxhash
 from pydantic import Field
 
-from isthmus.collections import Problems, read_judgements, read_queries
+from isthmus.collections import read_judgements, read_queries
+from isthmus.collections.reading import ReadingSettings
 from isthmus.config.output import claim, finish, write_json, writing
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
@@ -30,7 +31,7 @@ from isthmus.search.fusion import fusions
 from isthmus.search.weighing import TunedWeights, tune_weights
 
 
-class TuneSettings(Fusing):
+class TuneSettings(Fusing, ReadingSettings):
     """What is measured, how finely weights are tried, and what is fused."""
 
     verb = "tune"
@@ -38,7 +39,6 @@ class TuneSettings(Fusing):
     measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
     steps: int = Field(20, ge=1, le=100, description="weights are multiples of 1 / steps")
     folds: int = Field(5, ge=2, description="parts of the queries, for the estimate on new ones")
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def tune(
     settings = TuneSettings.given(settings)
     parse_measure(settings.measure, "measure")
     fusions.check(settings.fusion, "fusion")
-    problems = Problems(settings.problems)
+    problems = settings.account()
     judgements = read_judgements(Path(qrels), problems)
     asked = [q for q in read_queries(queries, problems) if judgements.get(q.id)]
     searchers = open_together(indexes)

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from isthmus.collections import Problems, open_corpus
 from isthmus.collections.files import lines
+from isthmus.collections.reading import ReadingSettings
 from isthmus.config import Settings
 from isthmus.errors import InputError
 from isthmus.indexes.approximation import ApproximateSettings
@@ -30,17 +31,16 @@ _BLOCK = 1024
 _NAMED = 5  # of the ids that are not in the index
 
 
-class AddSettings(Settings):
+class AddSettings(ReadingSettings):
     """How documents are added."""
 
     verb = "add"
 
     model: str | None = Field(None, description="the encoder, where it is no longer where it was")
     block_size: int = Field(_BLOCK, ge=1, description="documents between two recorded steps")
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
 
 
-class DeleteSettings(Settings):
+class DeleteSettings(ReadingSettings):
     """What is done about ids that no document has."""
 
     verb = "delete"
@@ -69,7 +69,7 @@ def add(
     All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
     """
     settings = AddSettings.given(settings)
-    problems = Problems(settings.problems)
+    problems = settings.account()
     source = open_corpus(corpus, problems)
     with IndexWriter(Path(index), job=source.fingerprint()) as writer:
         encoder = _encoder(writer, settings.model)
@@ -101,7 +101,9 @@ def delete(
     settings = DeleteSettings.given(settings)
     unwanted = dict.fromkeys(ids)  # in the order in which they were given
     if file is not None:
-        found = (line.strip() for _, line in lines(Path(file), Problems()))
+        found = (
+            line.strip() for _, line in lines(Path(file), Problems(line_limit=settings.line_limit))
+        )
         unwanted |= dict.fromkeys(line for line in found if line)
     if not unwanted:
         raise InputError(

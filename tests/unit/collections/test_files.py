@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,3 +115,97 @@ def test_fingerprint_changes_with_content_name_and_order(tmp_path: Path) -> None
     assert first != fingerprint([two, one])
     two.write_text("c")
     assert first != fingerprint([one, two])
+
+
+def zstd_bomb(content: int) -> bytes:
+    """A zstd frame of so many letters a, four bytes for every 128 KiB of them."""
+    blocks = content // 2**17
+    header = b"\x28\xb5\x2f\xfd\x00\x38"  # content of unknown size, window of 128 KiB
+    block = (2**17 << 3 | 1 << 1).to_bytes(3, "little") + b"a"
+    last = (1 << 1 | 1).to_bytes(3, "little") + b"a"  # of no letter
+    return header + block * blocks + last
+
+
+@pytest.mark.parametrize(("kind", "most"), [("gzip", 20), ("xz", 20), ("zstd", 80)])
+def test_a_bomb_is_read_in_bounded_memory(kind: str, most: int, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    pack = COMPRESSORS[kind]
+    bomb = zstd_bomb(2**28) if kind == "zstd" else pack(b"a" * 2**20) * 2**5
+    file.write_bytes(pack(b"first\n") + bomb + pack(b"\nlast\n"))
+    problems = Problems("skip", line_limit=2**20)
+    tracemalloc.start()
+    try:
+        found = read(file, problems)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [(1, "first"), (3, "last")]
+    assert problems.counts == {"too long": 1}
+    assert peak < most * 2**20
+
+
+def test_a_zstd_frame_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    packed = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    file = tmp_path / "file"
+    file.write_bytes(packed.compress(b"line\n") + packed.flush())
+    with pytest.raises(InputError, match="too much memory"):
+        read(file)
+
+
+def test_an_xz_file_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
+    wide = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**28}]
+    file = tmp_path / "file"
+    file.write_bytes(lzma.compress(b"line\n", filters=wide))
+    with pytest.raises(InputError, match="Memory usage limit") as caught:
+        read(file)
+    assert "128 MiB" in caught.value.allowed
+
+
+def test_an_xz_file_may_be_padded(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(lzma.compress(b"one\n") + bytes(8) + lzma.compress(b"two\n") + bytes(4))
+    assert read(file) == [(1, "one"), (2, "two")]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_a_line_over_the_limit_is_named_or_counted(end: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"short\n12345678" + end)
+    with pytest.raises(InputError) as caught:
+        read(file, Problems(line_limit=7))
+    assert caught.value.what == "too long: more than 7 bytes"
+    assert caught.value.where == f"{file}:2"
+    assert "--set line_limit=BYTES" in caught.value.remedy
+    problems = Problems("skip", line_limit=7)
+    assert read(file, problems) == [(1, "short")]
+    assert problems.counts == {"too long": 1}
+
+
+def test_a_line_as_long_as_the_limit_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"1234567\nabcdefg\nABCDEFG")
+    assert len(read(file, Problems(line_limit=7))) == 3
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is a pipe or a device"):
+        read(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is a pipe or a device"):
+        fingerprint([tmp_path / "pipe"])
+
+
+def test_a_link_to_itself_and_a_name_too_long_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("loop", "x" * 5000):
+        with pytest.raises(InputError):
+            read(tmp_path / name)
+
+
+def test_the_fingerprint_of_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    file.write_text("text")
+    other = tmp_path / "cafe.txt"
+    other.write_text("text")
+    assert fingerprint([file]) != fingerprint([other])

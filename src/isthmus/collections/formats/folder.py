@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Self
 
 from isthmus.collections.collection import Corpus
-from isthmus.collections.files import fingerprint, open_bytes, report_encoding
+from isthmus.collections.files import fingerprint, open_bytes, readable, report_encoding
 from isthmus.collections.problems import Problems
 from isthmus.collections.screening import screened
 from isthmus.errors import InputError, existing
@@ -18,7 +18,7 @@ from isthmus.records import Document
 
 ENDINGS = (".txt", ".md", ".html", ".htm")
 
-_HEADING = re.compile(r"#{1,6}[ \t]+(.+?)[ \t#]*")
+_HEADING = re.compile(r"#{1,6}[ \t]+(.+)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 _UNSEEN = frozenset(("script", "style", "template", "noscript"))
 _INLINE = frozenset(
@@ -63,7 +63,10 @@ class Folder(Corpus):
     def _documents(self, problems: Problems) -> Iterator[tuple[str, Document]]:
         for file in _files(self.folder):
             with open_bytes(file) as stream:
-                content = stream.read()
+                content = stream.read(problems.line_limit + 1)
+            if len(content) > problems.line_limit:
+                problems.report_length(str(file))
+                continue
             try:
                 text = content.decode("utf-8-sig")
             except UnicodeDecodeError as error:
@@ -79,13 +82,16 @@ class Folder(Corpus):
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files(Path(entry.path))
-        elif entry.is_file() and entry.name.lower().endswith(ENDINGS):
-            yield Path(entry.path)
+    """The files to read, in the order of their paths; pipes, devices and broken links are none."""
+    ahead = [folder]
+    while ahead:
+        path = ahead.pop()
+        if path == folder or (path.is_dir() and not path.is_symlink()):
+            with readable(path):
+                entries = sorted(path.iterdir(), key=lambda entry: entry.name, reverse=True)
+            ahead += [entry for entry in entries if not entry.name.startswith(".")]
+        elif path.name.lower().endswith(ENDINGS) and path.is_file():
+            yield path
 
 
 def _markdown(text: str) -> tuple[str, str]:
@@ -95,8 +101,12 @@ def _markdown(text: str) -> tuple[str, str]:
     for number, line in enumerate(lines):
         if _FENCE.match(line):
             fenced = not fenced
-        elif not fenced and (heading := _HEADING.fullmatch(line)):
-            return heading[1], "\n".join(lines[:number] + lines[number + 1 :])
+        elif (
+            not fenced
+            and (heading := _HEADING.fullmatch(line))
+            and (title := heading[1].rstrip(" \t#"))
+        ):
+            return title, "\n".join(lines[:number] + lines[number + 1 :])
     return "", text
 
 
@@ -115,23 +125,24 @@ class _Text(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.title: list[str] = []
         self.text: list[str] = []
-        self._inside: list[str] = []
+        self._inside: Counter[str] = Counter()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         del attrs
         if tag in _UNSEEN or tag == "title":
-            self._inside.append(tag)
+            self._inside[tag] += 1
         elif tag not in _INLINE:
             self.text.append("\0")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._inside:
-            self._inside.remove(tag)
+        if self._inside[tag]:
+            self._inside[tag] -= 1
         elif tag not in _INLINE:
             self.text.append("\0")
 
     def handle_data(self, data: str) -> None:
-        if not self._inside:
+        inside = self._inside.total()
+        if not inside:
             self.text.append(data.replace("\0", " "))
-        elif self._inside == ["title"]:
+        elif inside == 1 and self._inside["title"]:
             self.title.append(data)

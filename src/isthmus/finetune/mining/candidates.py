@@ -17,6 +17,7 @@ from filelock import FileLock
 from numpy.lib.format import open_memmap
 
 from isthmus.collections import Collection, Problems
+from isthmus.collections.problems import LINE_LIMIT
 from isthmus.config import Settings
 from isthmus.config.cache import cache_folder
 from isthmus.config.output import whole_folder, writing
@@ -42,6 +43,7 @@ class CorpusIds:
 
     rows: Mapping[str, int]  # of every document id
     problems: Literal["refuse", "skip"] = "refuse"
+    line_limit: int = LINE_LIMIT
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class TrainingCorpus:
     tokenised: TokenisedCorpus
     titles: bool = True
     problems: Literal["refuse", "skip"] = "refuse"
+    line_limit: int = LINE_LIMIT
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -66,7 +69,7 @@ class TrainingCorpus:
     @property
     def ids(self) -> CorpusIds:
         """The same, and what to do with files that have others."""
-        return CorpusIds(self.rows, self.problems)
+        return CorpusIds(self.rows, self.problems, self.line_limit)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Retriever(Source):
         settings = IndexSettings(
             texts=False,
             problems=corpus.problems,
+            line_limit=corpus.line_limit,
             # Not whole numbers: a margin is a distance between the encoder's own scores.
             inverted=InvertedSettings(weights="float"),
         )

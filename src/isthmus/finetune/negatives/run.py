@@ -47,7 +47,7 @@ class Run(Source):
 
 
 def _rankings(file: str, queries: Sequence[Query], corpus: CorpusIds, tell: Tell) -> list[Ranking]:
-    problems = Problems(corpus.problems)
+    problems = Problems(corpus.problems, corpus.line_limit)
     found = read_run(file, problems).rankings
     if problems.counts:
         tell(problems.summary())

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from isthmus.collections import Problems
 from isthmus.collections.files import fingerprint, lines
+from isthmus.collections.trec import decimal
 from isthmus.config import Settings
-from isthmus.errors import MismatchError
+from isthmus.errors import MismatchError, shown
 from isthmus.finetune.mining.candidates import NOTHING, CorpusIds, Rows, TrainingCorpus
 from isthmus.finetune.mining.candidates import Scores as Matrix
 from isthmus.finetune.pairs import LabelledQueries
@@ -85,7 +86,7 @@ class Scores(TeacherSource):
 
 
 def _read(file: Path, corpus: CorpusIds, tell: Callable[[str], None]) -> ScoreTable:
-    problems = Problems(corpus.problems)
+    problems = Problems(corpus.problems, corpus.line_limit)
     queries, rows, scores = array("Q"), array("I"), array("f")
     known: dict[str, int] = {}
     elsewhere = 0
@@ -133,12 +134,9 @@ def _lines(file: Path, problems: Problems) -> Iterator[tuple[str, str, float]]:
             continue
         if number == 1 and columns[0] in _HEADERS:
             continue
-        try:
-            score = float(columns[2])
-        except ValueError:
-            score = float("nan")
-        if not np.isfinite(score):
-            detail = f"the score {columns[2]!r} is not a finite number"
+        score = decimal(columns[2])
+        if score is None or abs(score) > np.finfo(np.float32).max:
+            detail = f"the score {shown(columns[2])} is not a finite number"
             problems.report("broken line", where, detail, "correct the score")
             continue
         yield columns[0], columns[1], score

@@ -1,0 +1,41 @@
+"""What every verb that reads users' data can be told about it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from isthmus.collections.problems import LINE_LIMIT, Problems
+from isthmus.config import Settings
+
+
+class ReadingSettings(Settings):
+    """What is done with bad input, and how much of it is read at once."""
+
+    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
+    line_limit: int = Field(
+        LINE_LIMIT,
+        ge=1,
+        le=2**40,
+        description="bytes of a line, or of a file of a folder of texts; longer ones are bad input",
+    )
+
+    def account(self) -> Problems:
+        """A new account of what is wrong with the data."""
+        return Problems(self.problems, self.line_limit)
+
+    @property
+    def kept(self) -> str:
+        """What decides, besides the data, which documents are read: part of the names of caches."""
+        if self.problems == "refuse" or self.line_limit == LINE_LIMIT:
+            return self.problems
+        return f"{self.problems} {self.line_limit}"
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Outputs described before there was a limit are still those of the same settings.
+        values: dict[str, Any] = serialise(self)
+        if self.line_limit == LINE_LIMIT:
+            values.pop("line_limit", None)
+        return values
