@@ -29,6 +29,13 @@ from rich.text import Text
 T = TypeVar("T")
 _QUIET_SECONDS = 30.0
 
+# What a terminal obeys instead of showing it: control characters, and those that turn a line round.
+_INVISIBLE = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\t\n"
+}
+
 console = Console(stderr=True)
 """Where progress and notices go; results go to standard output."""
 
@@ -118,8 +125,14 @@ def track(
             bar.advance()
 
 
+def visible(text: str) -> str:
+    """The text as it can be shown on any terminal: control characters as their escapes."""
+    return text.translate(_INVISIBLE)
+
+
 def result(message: RenderableType) -> None:
     """Tells the user what came of it, on standard output, once per launch."""
+    message = visible(message) if isinstance(message, str) else message
     if os.environ.get("RANK", "0") == "0":
         Console(soft_wrap=True).print(message, highlight=False, markup=False)
 
@@ -127,4 +140,4 @@ def result(message: RenderableType) -> None:
 def notice(message: str) -> None:
     """Tells the user something worth knowing, on standard error, once per launch."""
     if os.environ.get("RANK", "0") == "0":
-        console.print(message, highlight=False, markup=False, soft_wrap=True)
+        console.print(visible(message), highlight=False, markup=False, soft_wrap=True)

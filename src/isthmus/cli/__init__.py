@@ -81,6 +81,7 @@ def main() -> None:
         raise
     except Exception as error:
         from isthmus.errors import InputError, IsthmusError
+        from isthmus.progress import visible
 
         if isinstance(error, OSError) and error.filename is not None:
             # What no reader expected of a file (no permission, a name too long, a device).
@@ -92,5 +93,5 @@ def main() -> None:
             )
         if not isinstance(error, IsthmusError):
             raise
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(visible(f"error: {error}\n"))
         sys.exit(2)

@@ -13,6 +13,7 @@ from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from isthmus.evaluation.report import Report
+from isthmus.progress import visible
 
 _TESTS = {"t_test": "paired two-sided t-test", "randomisation": "paired randomisation test"}
 _CORRECTIONS = {"bonferroni": "Bonferroni", "holm": "Holm", "none": "no correction"}
@@ -52,7 +53,7 @@ class Table:
         drawn = TerminalTable(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
         for place, column in enumerate(self.columns):
             drawn.add_column(
-                Text(column),
+                Text(visible(column)),
                 justify="left" if place < self.names else "right",
                 overflow="fold",  # a narrow window must not cut digits off
                 min_width=max((len(row[place].interval) for row in self.rows), default=0),
@@ -161,7 +162,7 @@ def _caption(report: Report) -> str:
 
 
 def _terminal(cell: Cell) -> Text:
-    text = Text(cell.text, style="bold" if cell.best else "")
+    text = Text(visible(cell.text), style="bold" if cell.best else "")
     if cell.letters:
         text.append(f"^{cell.letters}")
     if cell.interval:

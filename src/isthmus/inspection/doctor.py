@@ -20,7 +20,7 @@ from isthmus.collections import Problems, open_collection, open_corpus
 from isthmus.config.cache import cache_folder
 from isthmus.errors import IsthmusError
 from isthmus.indexes.manifest import verify
-from isthmus.progress import track
+from isthmus.progress import track, visible
 
 Verdict = Literal["good", "note", "wrong"]
 _LITTLE_DISK = 10 * 2**30
@@ -67,8 +67,9 @@ def findings_table(findings: list[Finding]) -> Table:
         colour = colours[finding.verdict]
         verdict = Text(finding.verdict, style=colour)
         found = finding.detail + (f"\nto do: {finding.remedy}" if finding.remedy else "")
+        subject, found = visible(finding.subject), visible(found)
         # Folded: of a path that is cut short, the file and the line are gone.
-        table.add_row(Text(finding.subject, overflow="fold"), verdict, Text(found, overflow="fold"))
+        table.add_row(Text(subject, overflow="fold"), verdict, Text(found, overflow="fold"))
     return table
 
 

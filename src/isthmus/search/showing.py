@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from isthmus.progress import visible
 from isthmus.search.searching import Hit
 
 
 def hits_table(query: str, found: Sequence[Hit]) -> Table:
     """The hits of a query as a terminal table, best first."""
     # As Text: brackets in documents are not markup.
-    table = Table(title=Text(f"“{query}”"), title_justify="left")
+    table = Table(title=Text(visible(f"“{query}”")), title_justify="left")
     table.caption = None if found else "no results"
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
@@ -21,5 +22,5 @@ def hits_table(query: str, found: Sequence[Hit]) -> Table:
     table.add_column("text")
     for rank, hit in enumerate(found, start=1):
         name = hit.title if hit.title == hit.id else "\n".join(filter(None, (hit.title, hit.id)))
-        table.add_row(str(rank), f"{hit.score:.3f}", Text(name), Text(hit.snippet))
+        table.add_row(str(rank), f"{hit.score:.3f}", *map(Text, map(visible, (name, hit.snippet))))
     return table

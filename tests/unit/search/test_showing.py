@@ -25,6 +25,13 @@ def test_hits_are_numbered_from_1() -> None:
     ]
 
 
+def test_a_terminal_shows_control_characters_and_does_not_obey_them() -> None:
+    shown_text = shown([Hit(1.0, "d\x1b]0;t\x07", "\x9b2J", "te\u202ext\r")])
+    assert shown_text.replace("\n", "").isprintable()
+    for escape in (r"d\x1b]0;t\x07", r"\x9b2J", r"te\u202ext\x0d"):
+        assert escape in shown_text
+
+
 def test_brackets_are_no_markup_and_nothing_found_is_said() -> None:
     assert "[bold]" in shown([Hit(1.0, "d", "[bold]", "text")])
     assert "no results" in shown([])
