@@ -198,12 +198,10 @@ def test_an_index_that_lost_a_part_is_refused(
 
     refused = commands.run("search", index, "ba")
     assert refused.returncode == 2
-    assert f"half-written: {largest.name!r} has" in refused.stderr
+    assert f"damaged: {largest.name!r}: it has" in refused.stderr
 
     largest.unlink()
-    assert (
-        f"half-written: {largest.name!r} is missing" in commands.run("search", index, "ba").stderr
-    )
+    assert f"damaged: {largest.name!r}: it is missing" in commands.run("search", index, "ba").stderr
     (index / "manifest.json").unlink()
     assert "half-written: it has no manifest.json" in commands.run("search", index, "ba").stderr
 

@@ -13,20 +13,25 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(
+    folder: Annotated[
+        str | None,
+        typer.Argument(metavar="[INDEX]", help="An index or hybrid whose every byte to read."),
+    ] = None,
     corpus: Annotated[str | None, typer.Option(help="A corpus to read through.")] = None,
     collection: Annotated[str | None, typer.Option(help="A judged collection to check.")] = None,
     model: Annotated[str | None, typer.Option(help="A model to load.")] = None,
-    index: Annotated[str | None, typer.Option(help="An index whose checksums to verify.")] = None,
+    index: Annotated[str | None, typer.Option(help="As INDEX.")] = None,
 ) -> None:
     """Check versions, hardware, disk and, where named, data, model and index.
 
-    Example: isthmus doctor --collection beir:scifact --model bert-base-uncased
+    Example: isthmus doctor --collection beir:scifact --model bert-base-uncased;
+    isthmus doctor indexes/dense
     """
     from rich.console import Console
 
     from isthmus.inspection.doctor import doctor, findings_table
 
-    findings = doctor(corpus, collection, model, index)
+    findings = doctor(corpus, collection, model, folder or index)
     Console().print(findings_table(findings))
     if any(finding.verdict == "wrong" for finding in findings):
         raise typer.Exit(1)

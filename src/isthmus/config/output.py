@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus import __version__
+from isthmus.config.sealing import UnreadableError, read_mapping
 from isthmus.errors import InputError, OutputError
 
 SNAPSHOT = "isthmus.json"
@@ -147,29 +148,26 @@ def is_complete(folder: Path) -> bool:
 def read_snapshot(folder: Path) -> dict[str, Any]:
     """What made this output: verb, settings, versions, commit, seeds, data fingerprints."""
     file = folder / SNAPSHOT
-    try:
-        snapshot = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         raise InputError(
             f"{str(folder)!r} was not written by isthmus: it has no {SNAPSHOT}",
             where=str(folder),
             allowed="the --output folder of an earlier isthmus command",
             remedy="check the path",
-        ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        )
+    try:
+        snapshot = read_mapping(file)
+        if not isinstance(snapshot.get("verb"), str) or not isinstance(
+            snapshot.get("identity"), dict
+        ):
+            raise UnreadableError("it does not say which command made the folder")
+    except UnreadableError as error:
         raise InputError(
             f"{SNAPSHOT} is damaged: {error}",
             where=str(file),
             allowed="the file as isthmus wrote it",
             remedy="remove the folder and run the command again",
         ) from None
-    if not isinstance(snapshot, dict):
-        raise InputError(
-            f"{SNAPSHOT} is damaged: it is not a mapping",
-            where=str(file),
-            allowed="the file as isthmus wrote it",
-            remedy="remove the folder and run the command again",
-        )
     return snapshot
 
 

@@ -7,7 +7,6 @@ deleted at any time.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,11 @@ import xxhash
 from pydantic import Field, model_validator
 
 from isthmus.config import Settings
+from isthmus.config.names import PlainName
+from isthmus.config.output import write_json
+from isthmus.config.sealing import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described
 from isthmus.indexes.manifest import Kind, Manifest, read_manifest
 
 Approximation = Literal["hnsw", "ivf", "seismic"]
@@ -89,8 +92,9 @@ class About(Settings):
 
     settings: ApproximateSettings
     made_of: str
-    file: str
-    bytes: int
+    file: PlainName
+    bytes: Count
+    xxh3: str | None = None
     depths: list[int]
     recall: list[float]
     speedup: list[float]
@@ -157,7 +161,15 @@ def read_about(folder: Path, name: str) -> About | None:
     file = folder / name / ABOUT
     if not file.is_file():
         return None
-    return About.parse(json.loads(file.read_text(encoding="utf-8")), where=str(file))
+    try:
+        return About.parse(read_mapping(file), where=str(file))
+    except (UnreadableError, SettingsError) as error:
+        raise damaged(file, getattr(error, "what", str(error)), folder) from None
+
+
+def write_about(folder: Path, about: About) -> None:
+    """Puts what is known of an approximation beside it."""
+    write_json(folder / ABOUT, sealed(about.model_dump()))
 
 
 def same_about(folder: Path, settings: ApproximateSettings, manifest: Manifest) -> About | None:
@@ -166,7 +178,11 @@ def same_about(folder: Path, settings: ApproximateSettings, manifest: Manifest) 
     made_of = fingerprint(manifest)
     if about is None or (about.settings, about.made_of) != (settings, made_of):
         return None
-    return about if _is_whole(folder, about) else None
+    try:
+        check_approximation(folder, about)
+    except InputError:
+        return None
+    return about
 
 
 def usable_about(folder: Path, name: Approximation, manifest: Manifest) -> About:
@@ -174,14 +190,7 @@ def usable_about(folder: Path, name: Approximation, manifest: Manifest) -> About
     about = read_about(folder, name)
     if about is None:
         raise not_there(folder, name)
-    if not _is_whole(folder, about):
-        raise InputError(
-            f"the {name} beside {str(folder)!r} is damaged: {about.file!r} has not the "
-            f"{about.bytes:,} bytes that were written",
-            where=str(folder / name / about.file),
-            allowed="the file as it was written",
-            remedy=f"{building_command(folder, about.settings)} builds it again",
-        )
+    check_approximation(folder, about)
     if about.made_of != fingerprint(manifest):
         raise MismatchError(
             f"the {name} beside {str(folder)!r} was made of another index",
@@ -190,6 +199,17 @@ def usable_about(folder: Path, name: Approximation, manifest: Manifest) -> About
             remedy=f"{building_command(folder, about.settings)} builds it again",
         )
     return about
+
+
+def check_approximation(folder: Path, about: About) -> None:
+    """Refuses the approximation beside an index whose file is not what was written."""
+    place = folder / about.settings.name
+    remedy = f"{building_command(folder, about.settings)} builds it again"
+    if about.xxh3 is not None:
+        check(place, {about.file: StoredFile(bytes=about.bytes, xxh3=about.xxh3)}, folder, remedy)
+    elif not (file := place / about.file).is_file() or file.stat().st_size != about.bytes:
+        why = f"it has not the {about.bytes:,} bytes that were written"
+        raise damaged(file, why, folder, remedy)
 
 
 def not_there(folder: Path, name: Approximation) -> InputError:
@@ -258,18 +278,13 @@ def measured(
         settings=settings,
         made_of=fingerprint(exact.manifest),
         file=file.name,
-        bytes=file.stat().st_size,
+        **described(file.parent, [file.name])[file.name].model_dump(),
         depths=depths,
         recall=recall,
         speedup=speedup,
         queries=count,
         asked=asked,
     )
-
-
-def _is_whole(folder: Path, about: About) -> bool:
-    file = folder / about.settings.name / about.file
-    return file.is_file() and file.stat().st_size == about.bytes
 
 
 def _article(kind: Kind) -> str:

@@ -16,6 +16,7 @@ from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.indexes.building import complete, refuse_empty, start_anew
 from isthmus.indexes.documents import DocumentStore, DocumentWriter, blocks
+from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Bm25Settings, Description, Manifest, read_manifest
 from isthmus.indexes.selection import best
 from isthmus.indexes.without_jax import STOPWORDS_EN, bm25s
@@ -95,7 +96,8 @@ class Bm25Index:
         bm25s writes .npy arrays and JSON; neither can carry code (pickled arrays are refused).
         """
         manifest = read_manifest(folder, "bm25")
-        scorer = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
+        with parsing(folder, folder):
+            scorer = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
         return cls(manifest, DocumentStore(folder), scorer)
 
     def __len__(self) -> int:

@@ -7,9 +7,8 @@ files to what is recorded there and goes on. The last step is one rename of `ind
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.config.output import differences, publish, write_json, write_snapshot, writing
+from isthmus.config.sealing import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes.dense.codes import write_codes
 from isthmus.indexes.dense.index import VECTORS, unusable
@@ -80,19 +80,27 @@ def start_anew(folder: Path) -> Path:
 def record_progress(folder: Path, description: Description, counts: Mapping[str, int]) -> None:
     """Records what has reached the disk; `offset` is where the documents end."""
     progress = {"identity": description.identity(), **counts}
-    write_json(workplace(folder) / PROGRESS, progress)
+    write_json(workplace(folder) / PROGRESS, sealed(progress))
 
 
-def read_progress(folder: Path, description: Description) -> dict[str, int] | None:
-    """What earlier work on this very index recorded; None where its documents are not whole."""
+def read_progress(
+    folder: Path, description: Description, counts: Collection[str] = ("rows",)
+) -> dict[str, int] | None:
+    """What earlier work on this very index recorded; None where its documents are not whole.
+
+    It holds these counts and `offset`, where the documents end.
+    """
     try:
-        text = (workplace(folder) / PROGRESS).read_text(encoding="utf-8")
-        progress: dict[str, Any] = json.loads(text)
-        same = progress.pop("identity") == description.identity()
+        progress = read_mapping(workplace(folder) / PROGRESS)
         stored = (workplace(folder) / "index" / DOCUMENTS).stat().st_size
-        return progress if same and stored >= progress["offset"] else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (UnreadableError, OSError):
         return None
+    same = progress.pop("identity", None) == description.identity()
+    if not same or progress.keys() != {*counts, "offset"}:
+        return None
+    if not all(type(count) is int and 0 <= count < 2**53 for count in progress.values()):
+        return None
+    return progress if stored >= progress["offset"] else None
 
 
 def complete(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError
+from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.inverted.forward import weighed_rows
@@ -117,7 +118,8 @@ class _Held:
             self._parts.append((folder, Part(DocumentStore(folder), np.empty(0, np.int64))))
         for segment in self.manifest.segments or ():
             place = folder / SEGMENTS / segment.name
-            part = Part(DocumentStore(place), read_deleted(folder, segment.deleted))
+            read_manifest(place)
+            part = Part(DocumentStore(place), read_deleted(folder, segment))
             self._parts.append((place, part))
 
     def rows(self) -> Iterator[tuple[list[Document], Any]]:
@@ -139,7 +141,7 @@ class _Held:
         for folder, part in self._parts:
             rows = part.store.locate(ids)
             here = np.flatnonzero((rows >= 0) & part.lives[rows])
-            vectors[here] = np.load(folder / VECTORS, mmap_mode="r")[rows[here]]
+            vectors[here] = mapped(folder / VECTORS, folder)[rows[here]]
             documents |= {int(n): part.store.document(int(rows[n])) for n in here}
         if len(documents) < len(ids):
             return None
@@ -151,7 +153,7 @@ class _Held:
             for matrix in weighed_rows(folder):
                 yield _searched(matrix, self.manifest.inverted)
             return
-        vectors = np.load(folder / VECTORS, mmap_mode="r")
+        vectors = mapped(folder / VECTORS, folder)
         for first in range(0, len(vectors), _ROWS):
             yield vectors[first : first + _ROWS].astype(np.float32)
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isthmus.errors import InputError
+from isthmus.indexes.integrity import damaged, parsing
 from isthmus.records import Document, Ranking
 
 DOCUMENTS = "documents.arrow"
@@ -34,8 +35,11 @@ class DocumentStore:
     """The documents of an index in row order, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
-        with pa.ipc.open_stream(pa.memory_map(str(folder / DOCUMENTS))) as reader:
+        file = folder / DOCUMENTS
+        with parsing(file, folder), pa.ipc.open_stream(pa.memory_map(str(file))) as reader:
             table = reader.read_all()
+            if table.schema != _SCHEMA:
+                raise damaged(file, f"it has the columns {table.schema.names}", folder)
         self._columns = {name: table.column(name) for name in _SCHEMA.names}
         self._starts = np.cumsum([0, *map(len, self._columns["id"].chunks)])
         self._by_id, self.ranks = _load_order(folder, len(self))
@@ -183,8 +187,10 @@ def flush(stream: BinaryIO) -> int:
 
 
 def _load_order(folder: Path, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    order = np.asarray(np.load(folder / ORDER, mmap_mode="r"))  # a plain view is quicker to ask
-    assert order.shape == (2, count)
+    with parsing(folder / ORDER, folder):
+        order = np.asarray(np.load(folder / ORDER, mmap_mode="r"))  # a plain view is quicker to ask
+    if order.shape != (2, count):
+        raise damaged(folder / ORDER, f"it is not of {count:,} documents", folder)
     return order[0], order[1]
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import xxhash
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from isthmus import __version__
 from isthmus.config import Settings
+from isthmus.config.names import plain
 from isthmus.config.output import write_json
+from isthmus.config.sealing import UnreadableError, parse_mapping, sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described, forget
 
-FORMAT = 2
+FORMAT = 3  # from which on a manifest vouches for itself
 _OLDEST: dict[str, int] = {"inverted": 2}  # kinds whose older files cannot be read
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 Kind = Literal["dense", "inverted", "bm25"]
+_MANIFESTS = 64  # as they were read last: an index of few segments is opened in several steps
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "dense": ("dimension", "dtype", "largest_norm"),
+    "inverted": ("dimension", "inverted", "layout"),
+    "bm25": ("bm25",),
+}  # of an index in one piece
 _NAMES = {"dense": "a dense", "inverted": "an inverted", "bm25": "a bm25"}
 
 
@@ -70,7 +77,7 @@ class Description(Settings):
     titles: bool
     texts: bool = True
     encoder: EncoderOrigin | None = None
-    dimension: int | None = None
+    dimension: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     dtype: Literal["float32", "float16"] | None = None
     codes: Literal["int8"] | None = None
     inverted: InvertedSettings | None = None
@@ -88,16 +95,19 @@ class Layout(Settings):
     Lists of `long_from` postings and more within a block carry bounds.
     """
 
-    block: int
-    long_from: int
-    postings: int
+    block: Annotated[int, Field(ge=1, lt=2**16)]
+    long_from: Count
+    postings: Count
 
 
-class StoredFile(Settings):
-    """Size and xxh3 checksum of one file."""
+def _inside(name: str) -> str:
+    """A file of the index itself, or one beside its segments."""
+    plain(name.removeprefix(f"{SEGMENTS}/"))
+    return name
 
-    bytes: int
-    xxh3: str
+
+FileName = Annotated[str, AfterValidator(_inside)]
+"""A name that leads out of the index in no way."""
 
 
 class Segment(Settings):
@@ -106,9 +116,9 @@ class Segment(Settings):
     `deleted` names the file of those of its rows that no longer count, where there are any.
     """
 
-    name: str
-    documents: int
-    deleted: str | None = None
+    name: Annotated[str, Field(pattern="^[0-9]{1,18}$")]
+    documents: Count
+    deleted: FileName | None = None
 
 
 class Manifest(Description):
@@ -119,11 +129,25 @@ class Manifest(Description):
 
     format: int = FORMAT
     created_by: str = f"isthmus {__version__}"
-    documents: int
-    largest_norm: float | None = None
+    documents: Count
+    largest_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     layout: Layout | None = None
     segments: list[Segment] | None = None
-    files: dict[str, StoredFile]
+    files: dict[FileName, StoredFile]
+
+    @model_validator(mode="after")
+    def _is_of_its_kind(self) -> Manifest:
+        missing = [name for name in _NEEDED[self.kind] if getattr(self, name) is None]
+        if missing and self.segments is None:
+            raise ValueError(f"{_NAMES[self.kind]} index has {', '.join(missing)}")
+        return self
+
+    @model_validator(mode="after")
+    def _vouches_for_deleted_rows(self) -> Manifest:
+        deleted = {one.deleted for one in self.segments or () if one.deleted is not None}
+        if unknown := deleted - self.files.keys():
+            raise ValueError(f"{', '.join(sorted(unknown))} is not among its files")
+        return self
 
 
 def write_manifest(
@@ -134,15 +158,20 @@ def write_manifest(
     layout: Layout | None = None,
 ) -> None:
     """Describes every file that is searched; an index exists from this moment on."""
-    files = {file.name: stored_file(file) for file in sorted(folder.iterdir()) if is_searched(file)}
+    names = sorted(file.name for file in folder.iterdir() if is_searched(file))
     manifest = Manifest(
         **dict(description),
         documents=documents,
         largest_norm=largest_norm,
         layout=layout,
-        files=files,
+        files=described(folder, names),
     )
-    write_json(folder / MANIFEST, manifest.model_dump())
+    replace_manifest(folder, manifest)
+
+
+def replace_manifest(folder: Path, manifest: Manifest) -> None:
+    """Puts a manifest into its place, in one step."""
+    write_json(folder / MANIFEST, sealed(manifest.model_dump()))
 
 
 def is_searched(file: Path) -> bool:
@@ -150,49 +179,13 @@ def is_searched(file: Path) -> bool:
     return file.suffix in (".npy", ".arrow") or file.name.endswith(".index.json")
 
 
-def stored_file(file: Path) -> StoredFile:
-    """What a manifest says about a file."""
-    return StoredFile(bytes=file.stat().st_size, xxh3=_checksum(file))
-
-
 def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
-    """The manifest of a whole index, of this kind where one is named; anything less is refused."""
-    file = folder / MANIFEST
-    if not file.is_file():
-        raise _not_an_index(folder)
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        version = values["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(file, f"the manifest is damaged: {error}") from None
-    if not isinstance(version, int) or version > FORMAT:
-        raise InputError(
-            f"the index has format version {version}; isthmus {__version__} knows up to {FORMAT}",
-            where=str(file),
-            allowed=f"format version {FORMAT} or older",
-            remedy="pip install --upgrade isthmus, or build the index again with this version",
-        )
-    try:
-        manifest = Manifest.parse(values, where=str(file))
-    except SettingsError as error:
-        raise _damaged(file, f"the manifest is damaged: {error.what}") from None
-    if manifest.segments is None and version < (oldest := _OLDEST.get(manifest.kind, 1)):
-        raise InputError(
-            f"the index has format version {version}, which isthmus {__version__} no longer reads "
-            f"for {_NAMES[manifest.kind]} index",
-            where=str(file),
-            allowed=", ".join(f"format version {known}" for known in range(oldest, FORMAT + 1)),
-            remedy="build it again: isthmus index with another --output, or remove this folder",
-        )
-    for name, stored in manifest.files.items():
-        part = folder / name
-        if not part.is_file():
-            raise _damaged(part, f"the index is half-written: {name!r} is missing")
-        if (size := part.stat().st_size) != stored.bytes:
-            raise _damaged(
-                part,
-                f"the index is half-written: {name!r} has {size:,} bytes, not {stored.bytes:,}",
-            )
+    """The manifest of an index whose files are what was written, of this kind where one is named.
+
+    Anything less is refused.
+    """
+    manifest = stated_manifest(folder)
+    check(folder, manifest.files)
     if kind not in (None, manifest.kind):
         raise MismatchError(
             f"the index {str(folder)!r} is {_NAMES[manifest.kind]} index, not {_NAMES[kind]} one",
@@ -210,14 +203,51 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
     return manifest
 
 
+def stated_manifest(folder: Path) -> Manifest:
+    """The manifest of an index, whatever its files are."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise _not_an_index(folder)
+    try:
+        return _parsed(file.read_bytes(), folder)
+    except (UnreadableError, OSError) as error:
+        raise damaged(file, str(error), folder) from None
+
+
+@lru_cache(maxsize=_MANIFESTS)
+def _parsed(text: bytes, folder: Path) -> Manifest:
+    file = folder / MANIFEST
+    values = parse_mapping(text)
+    version = values.get("format")
+    if not isinstance(version, int):
+        raise UnreadableError("it states no format version")
+    if version > FORMAT:
+        raise InputError(
+            f"the index has format version {version}; isthmus {__version__} knows up to {FORMAT}",
+            where=str(file),
+            allowed=f"format version {FORMAT} or older",
+            remedy="pip install --upgrade isthmus, or build the index again with this version",
+        )
+    try:
+        manifest = Manifest.parse(values, where=str(file))
+    except SettingsError as error:
+        raise UnreadableError(error.what) from None
+    if manifest.segments is None and version < (oldest := _OLDEST.get(manifest.kind, 1)):
+        raise InputError(
+            f"the index has format version {version}, which isthmus {__version__} no longer reads "
+            f"for {_NAMES[manifest.kind]} index",
+            where=str(file),
+            allowed=", ".join(f"format version {known}" for known in range(oldest, FORMAT + 1)),
+            remedy="build it again: isthmus index with another --output, or remove this folder",
+        )
+    return manifest
+
+
 def verify(folder: Path) -> Manifest:
     """The manifest, after reading every byte of the index and comparing checksums."""
-    manifest = read_manifest(folder)
-    for name, stored in manifest.files.items():
-        if (found := _checksum(folder / name)) != stored.xxh3:
-            raise _damaged(
-                folder / name, f"{name!r} was changed: checksum {found}, not {stored.xxh3}"
-            )
+    manifest = stated_manifest(folder)
+    forget(folder, manifest.files)
+    check(folder, manifest.files)
     for segment in manifest.segments or ():
         verify(folder / SEGMENTS / segment.name)
     return manifest
@@ -226,11 +256,6 @@ def verify(folder: Path) -> Manifest:
 def workplace(folder: Path) -> Path:
     """Where an index lives until it is whole: a hidden folder beside its final name."""
     return folder.with_name(f".{folder.name}.building")
-
-
-def _checksum(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
 
 
 def _not_an_index(folder: Path) -> InputError:
@@ -251,13 +276,4 @@ def _not_an_index(folder: Path) -> InputError:
         remedy = "give the folder that `isthmus index --output` wrote"
     return InputError(
         what, where=str(folder), allowed="a folder written by `isthmus index`", remedy=remedy
-    )
-
-
-def _damaged(file: Path, what: str) -> InputError:
-    return InputError(
-        what,
-        where=str(file),
-        allowed="an index as `isthmus index` wrote it",
-        remedy="copy the whole folder again, or remove it and build the index again",
     )

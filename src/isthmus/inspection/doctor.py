@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -19,11 +19,22 @@ from rich.text import Text
 from isthmus.collections import Problems, open_collection, open_corpus
 from isthmus.config.cache import cache_folder
 from isthmus.errors import IsthmusError
-from isthmus.indexes.manifest import verify
+from isthmus.indexes.approximation import (
+    ApproximateSettings,
+    Approximation,
+    approximations,
+    building_command,
+    read_about,
+)
+from isthmus.indexes.integrity import StoredFile, changed, described, forget, parsing
+from isthmus.indexes.manifest import MANIFEST, SEGMENTS, stated_manifest
+from isthmus.indexes.segments.index import open_index
 from isthmus.progress import track, visible
+from isthmus.search.combining import HYBRID, is_hybrid, read_hybrid
 
 Verdict = Literal["good", "note", "wrong"]
 _LITTLE_DISK = 10 * 2**30
+_COPY = "copy it again from a whole copy of the folder, or build the index again: isthmus index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +221,57 @@ def _model(name: str) -> list[Finding]:
 
 
 def _index(folder: str) -> list[Finding]:
-    manifest = verify(Path(folder))
-    detail = f"{manifest.kind}, {manifest.documents:,} documents, every checksum holds"
-    return [Finding(f"index {folder}", "good", detail)]
+    place = Path(folder)
+    if not is_hybrid(place):
+        return _files(place)
+    hybrid = read_hybrid(place)
+    findings = [Finding(str(place / HYBRID), "good", f"whole, {len(hybrid.members)} indexes")]
+    return findings + [one for each in hybrid.members for one in _files(place / each.index)]
+
+
+def _files(folder: Path) -> list[Finding]:
+    """Every file that an index consists of, each of its bytes read."""
+    try:
+        manifest = stated_manifest(folder)
+    except IsthmusError as error:
+        return [Finding(str(folder / MANIFEST), "wrong", error.what, _COPY)]
+    findings = _compared(folder, manifest.files, _COPY)
+    for segment in manifest.segments or ():
+        findings += _files(folder / SEGMENTS / segment.name)
+    for name in approximations(folder):
+        findings += _approximation(folder, name)
+    detail = f"{manifest.kind}, {manifest.documents:,} documents"
+    if all(one.verdict != "wrong" for one in findings):
+        open_index(folder)
+        detail += ", every checksum holds"
+    return [Finding(str(folder / MANIFEST), "good", detail), *findings]
+
+
+def _approximation(folder: Path, name: Approximation) -> list[Finding]:
+    remedy = f"remove {str(folder / name)!r}; {{}} builds it again"
+    try:
+        about = read_about(folder, name)
+    except IsthmusError as error:
+        command = building_command(folder, ApproximateSettings(name=name))
+        return [Finding(error.where, "wrong", error.what, remedy.format(command))]
+    assert about is not None
+    remedy = remedy.format(building_command(folder, about.settings))
+    if about.xxh3 is None:
+        detail = "made by an older isthmus, which kept no checksum of it"
+        return [Finding(str(folder / name / about.file), "note", detail, remedy)]
+    stored = StoredFile(bytes=about.bytes, xxh3=about.xxh3)
+    return _compared(folder / name, {about.file: stored}, remedy)
+
+
+def _compared(folder: Path, files: Mapping[str, StoredFile], remedy: str) -> list[Finding]:
+    forget(folder, files)
+    with parsing(folder, folder):
+        found = described(folder, [name for name in files if (folder / name).is_file()])
+    findings = []
+    for name, stored in files.items():
+        what = changed(stored, found[name]) if name in found else "it is missing"
+        if found.get(name) == stored:
+            findings.append(Finding(str(folder / name), "good", f"whole, {stored.bytes:,} bytes"))
+        else:
+            findings.append(Finding(str(folder / name), "wrong", f"damaged: {what}", remedy))
+    return findings

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from isthmus.config import Settings
-from isthmus.errors import InputError, MismatchError
+from isthmus.config.names import plain
+from isthmus.config.sealing import UnreadableError, read_mapping
+from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import suits
+from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import read_manifest
 from isthmus.search.hybrid import HybridSearcher
 from isthmus.search.pipeline import PipelineSearcher
@@ -44,17 +46,27 @@ class Combination(Fusing):
         return kind(searchers, self.fusion, self.weights, self.candidates)
 
 
+def _findable(index: str) -> str:
+    """A path in full, as `tune` writes it: such an index is read, never changed.
+
+    Any other is the name of an index inside the hybrid's own folder.
+    """
+    if "\0" in index or not Path(index).is_absolute():
+        plain(index)
+    return index
+
+
 class Member(Settings):
     """An index of a hybrid, and the encoder it had when the weights were tuned."""
 
-    index: str
+    index: Annotated[str, AfterValidator(_findable)]
     encoder: str | None
 
 
 class Hybrid(Settings):
     """What `isthmus tune` found: hybrid.json."""
 
-    members: list[Member]
+    members: Annotated[list[Member], Field(min_length=1)]
     combination: Combination
 
 
@@ -63,20 +75,22 @@ def is_hybrid(folder: str | Path) -> bool:
     return (Path(folder) / HYBRID).is_file()
 
 
+def read_hybrid(folder: Path) -> Hybrid:
+    """What `isthmus tune` wrote into a folder."""
+    file = folder / HYBRID
+    try:
+        return Hybrid.parse(read_mapping(file), where=str(file))
+    except (UnreadableError, SettingsError) as error:
+        raise damaged(file, getattr(error, "what", str(error)), folder) from None
+
+
 def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearcher:
     """The tuned hybrid in a folder; an index that has another encoder since is refused."""
     file = Path(folder) / HYBRID
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(
-            f"{HYBRID} is damaged: {error}",
-            where=str(file),
-            allowed="the file as `isthmus tune` wrote it",
-            remedy="run `isthmus tune` again",
-        ) from None
-    hybrid = Hybrid.parse(values, where=str(file))
-    searchers = open_together([member.index for member in hybrid.members], backend=backend)
+    hybrid = read_hybrid(Path(folder))
+    searchers = open_together(
+        [Path(folder, member.index) for member in hybrid.members], backend=backend
+    )
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := fingerprint(searcher)) != member.encoder:
             raise MismatchError(

@@ -14,6 +14,7 @@ from pydantic import Field
 from isthmus.collections import read_judgements, read_queries
 from isthmus.collections.reading import ReadingSettings
 from isthmus.config.output import claim, finish, write_json, writing
+from isthmus.config.sealing import sealed
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.tables import format_score
@@ -105,7 +106,7 @@ def tune(
         (output / "table.md").write_text(table.markdown(), encoding="utf-8")
         (output / "weights.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         _plot(tuned, names, settings.measure, output / "weights.svg")
-    write_json(output / HYBRID, found.model_dump())
+    write_json(output / HYBRID, sealed(found.model_dump()))
     finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
     return Tuning(tuned, table, output)
 

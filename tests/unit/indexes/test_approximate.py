@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isthmus.config.sealing import sealed
 from isthmus.errors import InputError, MismatchError, MissingPackageError
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.building import DenseBuilder
@@ -102,7 +103,7 @@ def test_absent_or_of_other_vectors(
     assert "--set approximate.name=ivf" in caught.value.remedy
     approximate(folder, ApproximateSettings(), vectors[:20])
     file = folder / "hnsw" / "approximate.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"made_of": "others"}))
+    file.write_text(json.dumps(sealed(json.loads(file.read_text()) | {"made_of": "others"})))
     with pytest.raises(MismatchError, match="made of another index"):
         DenseIndex.open(folder, "hnsw")
     shutil.rmtree(folder / "hnsw")

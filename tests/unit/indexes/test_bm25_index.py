@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isthmus.config.sealing import sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.bm25 import Analyzer, Bm25Index
+from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import Bm25Settings, verify
 from isthmus.records import Document, Ranking
 
@@ -88,9 +90,9 @@ def test_scores_are_memory_mapped_and_pickles_refused(build_bm25: Build, tmp_pat
     file = tmp_path / "bm25" / "data.csc.index.npy"
     np.save(file, np.array([{"any": "object"}], dtype=object), allow_pickle=True)
     manifest = json.loads((tmp_path / "bm25" / "manifest.json").read_text())
-    manifest["files"][file.name]["bytes"] = file.stat().st_size
-    (tmp_path / "bm25" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match=r"[Pp]ython objects|allow_pickle"):
+    manifest["files"] |= {file.name: described(file.parent, [file.name])[file.name].model_dump()}
+    (tmp_path / "bm25" / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    with pytest.raises(InputError, match=r"damaged.*([Pp]ython objects|allow_pickle)"):
         Bm25Index.open(tmp_path / "bm25")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from isthmus.config.sealing import sealed
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.building import InvertedBuilder
@@ -190,7 +191,7 @@ def test_manifest_lists_every_array(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["offsets.npy", "weights.npy", "list_lengths.npy", "rows.npy"])
 def test_truncated_files_are_named(folder: Path, name: str) -> None:
     os.truncate(folder / name, (folder / name).stat().st_size - 1)
-    with pytest.raises(InputError, match=f"half-written: '{name}'") as caught:
+    with pytest.raises(InputError, match=f"damaged: '{name}'") as caught:
         InvertedIndex.open(folder)
     assert caught.value.where == str(folder / name)
 
@@ -201,20 +202,20 @@ def test_changed_bytes_are_found_by_verify(folder: Path) -> None:
         last = stream.read(1)
         stream.seek(-1, 2)
         stream.write(bytes([last[0] ^ 1]))
-    with pytest.raises(InputError, match=r"'weights.npy' was changed"):
+    with pytest.raises(InputError, match=r"'weights.npy': it was changed"):
         verify(folder)
 
 
 def test_newer_format_is_refused(folder: Path) -> None:
     file = folder / "manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 99}))
+    file.write_text(json.dumps(sealed({**json.loads(file.read_text()), "format": 99})))
     with pytest.raises(InputError, match="format version 99"):
         InvertedIndex.open(folder)
 
 
 def test_an_older_format_is_refused(folder: Path) -> None:
     file = folder / "manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 1}))
+    file.write_text(json.dumps(sealed({**json.loads(file.read_text()), "format": 1})))
     with pytest.raises(InputError, match=r"format version 1, which .* no longer reads") as caught:
         InvertedIndex.open(folder)
     assert "isthmus index" in str(caught.value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from isthmus.config.sealing import sealed
 from isthmus.errors import InputError
-from isthmus.indexes.manifest import FORMAT, read_manifest, verify, workplace
+from isthmus.indexes.manifest import FORMAT, Manifest, read_manifest, verify, workplace
 
 
 def test_manifest_tells_what_filled_the_index(dense_folder: Path) -> None:
@@ -23,7 +25,7 @@ def test_manifest_tells_what_filled_the_index(dense_folder: Path) -> None:
 
 def _edit(folder: Path, **changes: object) -> None:
     file = folder / "manifest.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    file.write_text(json.dumps(sealed({**json.loads(file.read_text()), **changes})))
 
 
 def _refusal(folder: Path) -> InputError:
@@ -58,22 +60,23 @@ def test_truncated_and_missing_files_are_refused(dense_folder: Path, name: str) 
     with file.open("r+b") as stream:
         stream.truncate(size - 1)
     error = _refusal(dense_folder)
-    assert "half-written" in error.what
+    assert f"damaged: {name!r}" in error.what
+    assert f"isthmus doctor {dense_folder}" in error.remedy
     assert f"{size - 1:,} bytes, not {size:,}" in error.what
     assert error.where == str(file)
     file.unlink()
-    assert f"{name!r} is missing" in _refusal(dense_folder).what
+    assert f"{name!r}: it is missing" in _refusal(dense_folder).what
 
 
-def test_changed_byte_is_found_by_verify(dense_folder: Path) -> None:
+@pytest.mark.parametrize("found", [read_manifest, verify])
+def test_changed_byte_is_found(dense_folder: Path, found: Callable[[Path], Manifest]) -> None:
     with (dense_folder / "vectors.npy").open("r+b") as stream:
         stream.seek(-1, 2)
         last = stream.read(1)
         stream.seek(-1, 2)
         stream.write(bytes([last[0] ^ 1]))
-    read_manifest(dense_folder)
-    with pytest.raises(InputError, match=r"'vectors.npy' was changed"):
-        verify(dense_folder)
+    with pytest.raises(InputError, match=r"'vectors.npy': it was changed"):
+        found(dense_folder)
 
 
 def test_index_without_manifest_is_half_written(dense_folder: Path) -> None:

@@ -10,6 +10,7 @@ from statistics import fmean
 import pytest
 
 from isthmus.collections import Problems
+from isthmus.config.sealing import sealed
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.evaluation import per_query
 from isthmus.records import Query, Ranking, Run
@@ -182,11 +183,11 @@ def test_another_encoder_since_is_refused(files: dict[str, Path], tmp_path: Path
     values = json.loads(file.read_text())
     assert values["members"][1]["encoder"] is None
     values["members"][0]["encoder"] = "words-0"
-    file.write_text(json.dumps(values))
+    file.write_text(json.dumps(sealed(values)))
     with pytest.raises(MismatchError, match="filled by another encoder since the weights"):
         search(tmp_path / "hybrid", "river")
     file.write_text("{")
-    with pytest.raises(InputError, match=r"hybrid\.json is damaged"):
+    with pytest.raises(InputError, match=r"damaged: .hybrid\.json"):
         search(tmp_path / "hybrid", "river")
 
 

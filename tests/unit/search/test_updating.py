@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.config.sealing import sealed
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.manifest import read_manifest
 from isthmus.records import Document, Query
@@ -157,7 +158,7 @@ def test_documents_are_encoded_as_the_others_were(
     folder = index(corpus, tmp_path / "index", "model")
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["encoder"]["backend"] = "onnx-int8"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
     loaded = []
 
     def load_int8_encoder(name: str) -> Any:

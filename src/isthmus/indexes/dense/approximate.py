@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.config.output import whole_folder, write_json
+from isthmus.config.output import whole_folder
 from isthmus.indexes.approximation import (
-    ABOUT,
     About,
     ApproximateSettings,
     Approximation,
@@ -19,8 +18,10 @@ from isthmus.indexes.approximation import (
     same_about,
     sampled_rows,
     usable_about,
+    write_about,
 )
 from isthmus.indexes.dense.scanning import Floats, Rows, import_faiss
+from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Manifest
 from isthmus.progress import Bar
 
@@ -46,7 +47,10 @@ class Approximate:
         """The approximation of a dense index; one of other vectors is refused."""
         about = usable_about(folder, name, manifest)
         faiss = import_faiss(f"backend={name}")
-        return cls(faiss.read_index(str(folder / name / about.file)), about.settings)
+        file = folder / name / about.file
+        with parsing(file, folder):
+            index = faiss.read_index(str(file))
+        return cls(index, about.settings)
 
     def near(self, queries: Floats, depth: int) -> Iterator[Rows]:
         """Rows that are probably among the `depth` best, query after query."""
@@ -82,7 +86,7 @@ def approximate(
     with whole_folder(folder / settings.name) as partial:
         faiss.write_index(built, str(partial / _GRAPH))
         about = measured(settings, partial / _GRAPH, exact, quick, queries, "all at once")
-        write_json(partial / ABOUT, about.model_dump())
+        write_about(partial, about)
     return about
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes.arrays import GrowingArray
+from isthmus.indexes.arrays import GrowingArray, mapped
 from isthmus.indexes.inverted.index import usable_cores
 
 CODES, SIZES = "codes.npy", "code_sizes.npy"
@@ -30,8 +30,7 @@ class Codes(NamedTuple):
     @classmethod
     def open(cls, folder: Path) -> Codes:
         """The codes in the folder of an index, memory-mapped."""
-        values, sizes = (np.load(folder / name, mmap_mode="r") for name in (CODES, SIZES))
-        return cls(np.asarray(values), np.asarray(sizes).T)
+        return cls(mapped(folder / CODES, folder), mapped(folder / SIZES, folder).T)
 
 
 def write_codes(vectors: npt.NDArray[np.floating[Any]], folder: Path) -> None:

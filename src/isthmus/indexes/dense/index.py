@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.approximation import Backend, is_approximate
+from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.approximate import Approximate
 from isthmus.indexes.dense.codes import Codes
 from isthmus.indexes.dense.scanning import (
@@ -30,6 +31,7 @@ from isthmus.indexes.dense.scanning import (
     import_faiss,
 )
 from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import Manifest, read_manifest
 from isthmus.indexes.selection import best
 from isthmus.indexes.vector_index import Answer, VectorIndex
@@ -71,10 +73,14 @@ class DenseIndex(VectorIndex):
     ) -> DenseIndex:
         """The index in a folder; nothing but the manifest is read yet."""
         manifest = read_manifest(folder, "dense")
-        vectors = np.load(folder / VECTORS, mmap_mode="r")
+        vectors = mapped(folder / VECTORS, folder)
         codes = Codes.open(folder) if manifest.codes is not None else None
         near = Approximate.open(folder, backend, manifest) if is_approximate(backend) else None
-        return cls(manifest, DocumentStore(folder), vectors, backend, block_rows, codes, near)
+        store = DocumentStore(folder)
+        if vectors.shape != (len(store), manifest.dimension):
+            why = f"it is of shape {vectors.shape}, not {(len(store), manifest.dimension)}"
+            raise damaged(folder / VECTORS, why, folder)
+        return cls(manifest, store, vectors, backend, block_rows, codes, near)
 
     def prepared(self, vectors: npt.NDArray[np.floating[Any]], query_ids: Sequence[str]) -> Floats:
         """The queries as `answers` takes them."""

@@ -212,7 +212,8 @@ class InvertedBuilder:
         return counts["rows" if name == "lengths" else "postings"] * self._kinds[name].itemsize
 
     def _resume(self) -> tuple[dict[str, int], int]:
-        progress = read_progress(self._folder, self._description)
+        none = {"rows": 0, "postings": 0, "parts": 0, "largest": 0}
+        progress = read_progress(self._folder, self._description, none)
         place = workplace(self._folder)
         if progress is not None and all(
             (place / name).is_file() and (place / name).stat().st_size >= self._size(name, progress)
@@ -220,7 +221,7 @@ class InvertedBuilder:
         ):
             return progress, progress.pop("offset")
         start_anew(self._folder)
-        return {"rows": 0, "postings": 0, "parts": 0, "largest": 0}, 0
+        return none, 0
 
     def __enter__(self) -> Self:
         return self

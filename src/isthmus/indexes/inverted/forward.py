@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
+from isthmus.indexes.inverted.index import mapped_part
 from isthmus.indexes.inverted.lists import Array
 from isthmus.indexes.manifest import InvertedSettings, Layout, read_manifest
 
@@ -26,7 +27,7 @@ def weighed_rows(folder: Path) -> Iterator[scipy.sparse.csr_matrix]:
     assert manifest.inverted is not None
     assert manifest.dimension is not None
     count = max(1, manifest.documents * _KEPT // max(1, manifest.layout.postings))
-    rows = _mapped(folder, "rows")
+    rows = mapped_part(folder, "rows")
     postings = _Postings(folder, manifest.dimension, manifest.layout)
     for first in range(0, manifest.documents, count):
         size = min(count, manifest.documents - first)
@@ -49,14 +50,20 @@ class _Postings:
     """Term, position and weight of all postings, some at a time, in no order."""
 
     def __init__(self, folder: Path, vocabulary: int, layout: Layout) -> None:
-        lengths = _mapped(folder, "list_lengths").astype(np.int64)
-        terms = np.repeat(np.arange(vocabulary), np.diff(_mapped(folder, "term_lists")))
-        firsts = _mapped(folder, "list_blocks").astype(np.int64) * layout.block
+        lengths = mapped_part(folder, "list_lengths").astype(np.int64)
+        terms = np.repeat(np.arange(vocabulary), np.diff(mapped_part(folder, "term_lists")))
+        firsts = mapped_part(folder, "list_blocks").astype(np.int64) * layout.block
         long = lengths >= layout.long_from
         self._short = terms[~long], firsts[~long], lengths[~long]
         self._long = terms[long], firsts[long], lengths[long]
-        self._offsets, self._weights = _mapped(folder, "offsets"), _mapped(folder, "weights")
-        self._masks, self._masked = _mapped(folder, "cell_masks"), _mapped(folder, "masked_weights")
+        self._offsets, self._weights = (
+            mapped_part(folder, "offsets"),
+            mapped_part(folder, "weights"),
+        )
+        self._masks, self._masked = (
+            mapped_part(folder, "cell_masks"),
+            mapped_part(folder, "masked_weights"),
+        )
 
     def __iter__(self) -> Iterator[tuple[Array, Array, Array]]:
         terms, firsts, lengths = self._short
@@ -85,7 +92,3 @@ def _before_quantising(weights: Array, settings: InvertedSettings) -> Array:
     if settings.weights == "float":
         return weights
     return (weights + (0.5 if settings.rounding == "floor" else 0)) / settings.scale
-
-
-def _mapped(folder: Path, name: str) -> Array:
-    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))

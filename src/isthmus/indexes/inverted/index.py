@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from isthmus.indexes.arrays import mapped
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.inverted.lists import Allowed, Array, Lists, Plan, Postings, Shape
 from isthmus.indexes.inverted.quantising import Rows, quantised
@@ -38,9 +39,9 @@ class InvertedIndex(VectorIndex):
         self.manifest = manifest
         self.store = store
         self._threads = threads or usable_cores()
-        self._rows = _mapped(folder, "rows")
-        self._lists = Lists(*(_mapped(folder, name) for name in Lists._fields))
-        self._postings = Postings(*(_mapped(folder, name) for name in Postings._fields))
+        self._rows = mapped_part(folder, "rows")
+        self._lists = Lists(*(mapped_part(folder, name) for name in Lists._fields))
+        self._postings = Postings(*(mapped_part(folder, name) for name in Postings._fields))
         self._shape = Shape(len(store), manifest.layout.block, manifest.layout.long_from)
 
     @classmethod
@@ -155,6 +156,6 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _mapped(folder: Path, name: str) -> Array:
-    # A plain view: kernels know no memmap.
-    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+def mapped_part(folder: Path, name: str) -> Array:
+    """One of the arrays that the index consists of."""
+    return mapped(folder / f"{name}.npy", folder)

@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from isthmus.config.output import whole_folder, write_json
+from isthmus.config.output import whole_folder
 from isthmus.errors import InputError, MissingPackageError
 from isthmus.indexes.approximation import (
-    ABOUT,
     About,
     ApproximateSettings,
     Approximation,
@@ -29,7 +28,9 @@ from isthmus.indexes.approximation import (
     same_about,
     sampled_rows,
     usable_about,
+    write_about,
 )
+from isthmus.indexes.integrity import parsing
 from isthmus.indexes.inverted.forward import weighed_rows
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.inverted.quantising import Rows, quantised
@@ -63,8 +64,9 @@ class SeismicIndex(VectorIndex):
         exact = InvertedIndex.open(folder)
         about = usable_about(folder, _NAME, exact.manifest)
         seismic = _class(import_seismic(f"backend={_NAME}"), exact.manifest)
-        with _silence():
-            lists = seismic.load(str(folder / _NAME / about.file))
+        file = folder / _NAME / about.file
+        with parsing(file, folder), _silence():
+            lists = seismic.load(str(file))
         return cls(exact, lists, about.settings)
 
     def prepared(self, vectors: Any, query_ids: Sequence[str]) -> Rows:
@@ -145,7 +147,7 @@ def build_seismic(
         near = SeismicIndex(exact, lists, settings)
         asked = sample if queries is None else queries
         about = measured(settings, partial / _LISTS, exact, near, asked, "one at a time")
-        write_json(partial / ABOUT, about.model_dump())
+        write_about(partial, about)
     return about
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from isthmus.config.output import SNAPSHOT, read_snapshot, write_json, write_snapshot
-from isthmus.errors import IsthmusError
+from isthmus.config.output import SNAPSHOT, read_snapshot, write_snapshot
+from isthmus.errors import InputError, IsthmusError
 from isthmus.indexes.approximation import approximations
 from isthmus.indexes.documents import flush
-from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, is_searched
+from isthmus.indexes.manifest import SEGMENTS, Manifest, is_searched, replace_manifest
 from isthmus.indexes.segments.index import Rows
 
 UPDATE = "update"
@@ -45,7 +45,7 @@ def become_segment(folder: Path, manifest: Manifest, name: str) -> None:
         if (folder / file).is_file():
             _link(folder / file, segment / file)
     _link_approximations(folder, segment)
-    write_json(segment / MANIFEST, manifest.model_dump())
+    replace_manifest(segment, manifest)
 
 
 def become_whole(folder: Path, name: str, manifest: Manifest) -> None:
@@ -55,6 +55,19 @@ def become_whole(folder: Path, name: str, manifest: Manifest) -> None:
         (folder / f".{file}").replace(folder / file)
     _link_approximations(folder / SEGMENTS / name, folder)
     commit(folder, manifest)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuses to write into a folder with symbolic links: what lies behind them is another's."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if (link := Path(place, name)).is_symlink():
+                raise InputError(
+                    f"{str(link)!r} is a symbolic link: what it leads to could be overwritten",
+                    where=str(link),
+                    allowed="files and folders that lie in the index folder themselves",
+                    remedy="copy the index with what its links lead to (cp -rL), and write there",
+                )
 
 
 def settle(folder: Path) -> None:
@@ -71,7 +84,7 @@ def commit(folder: Path, manifest: Manifest) -> None:
     """Replaces the manifest; once this returns, no crash can undo it."""
     if (folder / SEGMENTS).is_dir():
         _settle_names(folder / SEGMENTS)
-    write_json(folder / MANIFEST, manifest.model_dump())
+    replace_manifest(folder, manifest)
     _settle_names(folder)
 
 

@@ -24,9 +24,11 @@ from isthmus.indexes.approximation import (
     is_approximate,
     not_there,
 )
+from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, read_manifest
+from isthmus.indexes.integrity import damaged
+from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, Segment, read_manifest
 from isthmus.indexes.vector_index import Answer, VectorIndex
 from isthmus.records import Document, Ranking
 
@@ -156,7 +158,7 @@ class SegmentedIndex:
         if is_approximate(backend) and not any(backend in approximations(one) for one in folders):
             raise not_there(folder, backend)
         indexes = [open_segment(one, backend) for one in folders]
-        return cls(manifest, indexes, [read_deleted(folder, one.deleted) for one in segments])
+        return cls(manifest, indexes, [read_deleted(folder, one) for one in segments])
 
     def __len__(self) -> int:
         return len(self.store)
@@ -283,11 +285,15 @@ def open_segment(folder: Path, backend: Backend) -> Any:
     return _open_whole(folder, backend if there else "numpy")
 
 
-def read_deleted(folder: Path, file: str | None) -> Rows:
+def read_deleted(folder: Path, segment: Segment) -> Rows:
     """The rows of a segment that no longer count, ascending."""
-    if file is None:
+    if segment.deleted is None:
         return NO_ROWS
-    rows: Rows = np.load(folder / file).astype(np.int64)
+    rows: Rows = np.array(mapped(folder / segment.deleted, folder))
+    fits = rows.ndim == 1 and rows.dtype == np.int64 and len(rows) > 0
+    if not fits or rows[0] < 0 or rows[-1] >= segment.documents or np.any(np.diff(rows) <= 0):
+        why = f"it does not name some of {segment.documents:,} rows"
+        raise damaged(folder / segment.deleted, why, folder)
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from isthmus.indexes.arrays import mapped
 from isthmus.indexes.building import builder_for
 from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.manifest import Description, Manifest
@@ -80,7 +81,7 @@ def merge(
 def _vectors(folder: Path, description: Description) -> Iterator[Any]:
     """All vectors of a segment as they are stored, some rows at a time."""
     if description.kind == "dense":
-        yield np.load(folder / VECTORS, mmap_mode="r")
+        yield mapped(folder / VECTORS, folder)
         return
     from isthmus.indexes.inverted.forward import weighed_rows
 

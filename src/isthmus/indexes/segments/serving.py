@@ -79,6 +79,4 @@ class ServedIndex:
 def _open(folder: Path, manifest: Manifest, backend: Backend) -> SegmentedIndex:
     segments = manifest.segments or []
     indexes = [open_segment(folder / SEGMENTS / one.name, backend) for one in segments]
-    return SegmentedIndex(
-        manifest, indexes, [read_deleted(folder, one.deleted) for one in segments]
-    )
+    return SegmentedIndex(manifest, indexes, [read_deleted(folder, one) for one in segments])

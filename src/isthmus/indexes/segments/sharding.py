@@ -7,7 +7,6 @@ segments, which every machine opens by itself. Until all are there they lie in
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,16 +16,17 @@ from typing import Any
 from isthmus.cluster import Cluster
 from isthmus.cluster.cluster import Task
 from isthmus.config.output import publish, write_json, write_snapshot, writing
+from isthmus.config.sealing import UnreadableError, read_mapping
 from isthmus.errors import InputError
 from isthmus.indexes.building import refuse_empty
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
-    MANIFEST,
     SEGMENTS,
     Description,
     Manifest,
     Segment,
     read_manifest,
+    replace_manifest,
     workplace,
 )
 from isthmus.progress import Bar, notice
@@ -65,7 +65,7 @@ class ShardedBuilder:
             manifest = Manifest(
                 **dict(self._description), documents=documents, segments=self._segments, files={}
             )
-            write_json(self._index / MANIFEST, manifest.model_dump())
+            replace_manifest(self._index, manifest)
             publish(self._index, self._folder)
             shutil.rmtree(workplace(self._folder), ignore_errors=True)
         return self._folder
@@ -129,6 +129,6 @@ def _is_whole(segment: Path) -> bool:
 
 def _holds(file: Path, value: object) -> bool:
     try:
-        return bool(json.loads(file.read_text(encoding="utf-8")) == value)
-    except (OSError, ValueError):
+        return bool(read_mapping(file) == value)
+    except UnreadableError:
         return False

@@ -26,19 +26,20 @@ from isthmus.indexes.approximation import (
     read_about,
 )
 from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import (
     SEGMENTS,
     CorpusOrigin,
     Manifest,
     Segment,
     read_manifest,
-    stored_file,
 )
 from isthmus.indexes.segments.committing import (
     become_segment,
     become_whole,
     clean,
     commit,
+    refuse_links,
     say_updated,
     settle,
     write_deleted,
@@ -209,7 +210,7 @@ class IndexWriter:
             self._held = [_Held(self._folder, DocumentStore(self._folder), NO_ROWS)]
         else:
             self._held = [
-                self._hold(one.name, read_deleted(self._folder, one.deleted), one.deleted)
+                self._hold(one.name, read_deleted(self._folder, one), one.deleted)
                 for one in self._manifest.segments
             ]
             names = [int(one.name) for one in self._manifest.segments]
@@ -242,6 +243,7 @@ class IndexWriter:
 
     def _hold(self, name: str, deleted: Rows, file: str | None = None) -> _Held:
         folder = self._folder / SEGMENTS / name
+        read_manifest(folder)  # what is damaged must not be merged into what is not
         return _Held(folder, DocumentStore(folder), deleted, file)
 
     def _new_folder(self) -> Path:
@@ -304,7 +306,7 @@ class IndexWriter:
                 Segment(name=one.folder.name, documents=len(one.store), deleted=one.file)
                 for one in kept
             ],
-            files={file: stored_file(self._folder / file) for file in files},
+            files=described(self._folder, files),
         )
         commit(self._folder, manifest)
         self._manifest, self._held = manifest, kept
@@ -426,6 +428,7 @@ def _check_kind(folder: Path) -> None:
 
 def only_writer(folder: Path) -> FileLock:
     """The right to write into an index, until it is released; refused while another has it."""
+    refuse_links(folder)
     lock = FileLock(folder / LOCK, thread_local=False)
     try:
         with writing(folder):

@@ -1,0 +1,61 @@
+"""JSON files that vouch for themselves: `checksum` is that of everything else in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+_CHECKSUM = "checksum"
+_LARGEST = 2**28  # bytes; what isthmus writes is far from it
+
+
+class UnreadableError(Exception):
+    """Why a file is not the mapping that was written; what it is of is for others to say."""
+
+
+def read_mapping(file: Path) -> dict[str, Any]:
+    """The mapping in a JSON file, whatever else may lie there; UnreadableError where there is none.
+
+    Where a checksum was written it has to hold, and is not part of what comes back.
+    """
+    try:
+        if (size := file.stat().st_size) > _LARGEST:
+            raise UnreadableError(f"{size:,} bytes are too many")
+        text = file.read_bytes()
+    except (OSError, MemoryError) as error:
+        raise UnreadableError(str(error) or type(error).__name__) from None
+    return parse_mapping(text)
+
+
+def parse_mapping(text: bytes) -> dict[str, Any]:
+    """The mapping that a file says, in these bytes."""
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise UnreadableError("it is nested too deeply") from None
+    except (ValueError, MemoryError) as error:
+        raise UnreadableError(str(error) or type(error).__name__) from None
+    if not isinstance(values, dict):
+        raise UnreadableError("it is not a mapping")
+    stated = values.pop(_CHECKSUM, None)
+    if stated is not None and stated != _checksum(values):
+        raise UnreadableError("its checksum does not hold")
+    return values
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with its checksum, instead of any that it had."""
+    rest = {key: value for key, value in values.items() if key != _CHECKSUM}
+    return {**rest, _CHECKSUM: _checksum(rest)}
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    try:
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        raise UnreadableError("it is nested too deeply") from None
+    return xxhash.xxh3_128(text.encode()).hexdigest()

@@ -1,0 +1,171 @@
+"""Whether files are what was written: every byte is read and compared, once, and that remembered.
+
+Checksums are not compared again while size, time of change and place on the disk of all files stay
+what they were. What is remembered lies in the cache folder, and can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import xxhash
+from pydantic import Field
+
+from isthmus.config import Settings
+from isthmus.config.cache import cache_folder
+from isthmus.errors import InputError, IsthmusError
+from isthmus.progress import Bar
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+"""How many of something: more than any index has is no number to compute with."""
+COPY = "copy the whole folder again, or remove it and build it again"
+_PIECE = 2**20
+_LONG = 2**30  # bytes whose reading is shown by a bar
+_TICK = 10**8  # nanoseconds in which a second change of a file may leave its time what it was
+_REMEMBERED = 2**12  # sets of files
+_KNOWN: set[str] = set()  # to this process
+
+
+class StoredFile(Settings):
+    """Size and xxh3 checksum of one file."""
+
+    bytes: Count
+    xxh3: str
+
+
+def described(folder: Path, names: Iterable[str]) -> dict[str, StoredFile]:
+    """What a manifest says about these files, after every byte of them was read."""
+    before = {name: (folder / name).stat() for name in names}
+    total = sum(stat.st_size for stat in before.values())
+    with _shown(folder, total) as bar:
+        found = {
+            name: StoredFile(bytes=stat.st_size, xxh3=_checksum(folder / name, bar))
+            for name, stat in before.items()
+        }
+    key = _identity(found, before)
+    now = time.time_ns()
+    settled = all(abs(now - stat.st_mtime_ns) > _TICK for stat in before.values())
+    if settled and key == _identity(found, {name: (folder / name).stat() for name in found}):
+        _remember(key)
+    return found
+
+
+def check(
+    folder: Path,
+    files: Mapping[str, StoredFile],
+    index: Path | None = None,
+    remedy: str = COPY,
+) -> None:
+    """Refuses files that are not what was written; `index` is the folder that the user knows.
+
+    With ISTHMUS_VERIFY=sizes nothing but sizes is compared.
+    """
+    index = index or folder
+    stats = {}
+    for name, stored in files.items():
+        try:
+            stats[name] = (folder / name).stat()
+        except (OSError, ValueError):
+            raise damaged(folder / name, "it is missing", index, remedy) from None
+        if (size := stats[name].st_size) != stored.bytes:
+            what = f"it has {size:,} bytes, not {stored.bytes:,}"
+            raise damaged(folder / name, what, index, remedy)
+    if os.environ.get("ISTHMUS_VERIFY") == "sizes" or _is_known(_identity(files, stats)):
+        return
+    with parsing(folder, index):
+        found = described(folder, files)
+    for name, stored in files.items():
+        if found[name] != stored:
+            raise damaged(folder / name, changed(stored, found[name]), index, remedy)
+
+
+def changed(stored: StoredFile, found: StoredFile) -> str:
+    """In which way a file is not the one that was stored."""
+    if stored.bytes != found.bytes:
+        return f"it has {found.bytes:,} bytes, not {stored.bytes:,}"
+    return f"it was changed: checksum {found.xxh3}, not {stored.xxh3}"
+
+
+def forget(folder: Path, files: Mapping[str, StoredFile]) -> None:
+    """Has these files read again by whoever opens them next."""
+    with suppress(OSError):
+        key = _identity(files, {name: (folder / name).stat() for name in files})
+        _KNOWN.discard(key)
+        _marker(key).unlink(missing_ok=True)
+
+
+def damaged(file: Path, why: str, index: Path, remedy: str = COPY) -> InputError:
+    """The one refusal of whatever is not as it was written."""
+    return InputError(
+        f"damaged: {file.name!r}: {why}",
+        where=str(file),
+        allowed="the file as isthmus wrote it",
+        remedy=f"`isthmus doctor {shlex.quote(str(index))}` says more; {remedy}",
+    )
+
+
+@contextmanager
+def parsing(file: Path, index: Path) -> Iterator[None]:
+    """Turns whatever a library says about a file that it cannot read into the one refusal."""
+    try:
+        yield
+    except IsthmusError:
+        raise
+    except Exception as error:
+        why = f"it cannot be read: {error or type(error).__name__}"
+        raise damaged(file, why, index) from error
+
+
+def _checksum(file: Path, bar: Bar | None) -> str:
+    digest, piece = xxhash.xxh3_128(), memoryview(bytearray(_PIECE))
+    with file.open("rb", buffering=0) as stream:
+        while size := stream.readinto(piece):
+            digest.update(piece[:size])
+            if bar is not None:
+                bar.advance(size)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _shown(folder: Path, total: int) -> Iterator[Bar | None]:
+    if total < _LONG:
+        yield None
+        return
+    with Bar(f"verifying {folder}", total, "bytes") as bar:
+        yield bar
+
+
+def _identity(files: Mapping[str, StoredFile], stats: Mapping[str, os.stat_result]) -> str:
+    """One name for files and what is known of them; another as soon as one of them is touched."""
+    parts = [
+        (name, files[name].xxh3, one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns)
+        for name, one in sorted(stats.items())
+    ]
+    return xxhash.xxh3_128(repr(parts).encode()).hexdigest()
+
+
+def _is_known(key: str) -> bool:
+    if key not in _KNOWN and _marker(key).is_file():
+        _KNOWN.add(key)
+    return key in _KNOWN
+
+
+def _remember(key: str) -> None:
+    _KNOWN.add(key)
+    with suppress(OSError):  # without a cache folder it is verified again
+        marker = _marker(key)
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+        if len(others := list(marker.parent.iterdir())) > _REMEMBERED:
+            for other in others:
+                other.unlink(missing_ok=True)
+
+
+def _marker(key: str) -> Path:
+    return cache_folder() / "verified" / key
