@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# What a terminal obeys instead of showing it (control characters, those that turn a line round),
+# and the lone surrogates that stand for bytes of a file's name that are not UTF-8.
+_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LONGEST_PART = 4_000  # characters of one part of an error
 
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
+_SHORT.maxstring = _SHORT.maxother = 200
 
 
 class IsthmusError(Exception):
@@ -21,7 +24,7 @@ class IsthmusError(Exception):
 
     def __init__(self, what: str, *, where: str, allowed: str, remedy: str) -> None:
         self.what, self.where, self.allowed, self.remedy = (
-            _shortened(printable(part)) for part in (what, where, allowed, remedy)
+            shortened(visible(part)) for part in (what, where, allowed, remedy)
         )
         super().__init__(self.what)
 
@@ -76,13 +79,24 @@ class MissingPackageError(IsthmusError):
         )
 
 
-def printable(text: str) -> str:
-    """The text with escapes for what no terminal or UTF-8 file should get.
+def visible(text: str) -> str:
+    """The text as any terminal can show and any file can hold it: the rest as escapes."""
+    return _INVISIBLE.sub(_escape, text)
 
-    These are control characters other than tab and line feed, and the lone surrogates that stand
-    for bytes in names of files that are not UTF-8.
-    """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def lone_surrogate(*texts: str) -> str:
+    """The first half of a surrogate pair in these texts, which no file can hold; "" if none."""
+    for text in texts:
+        try:
+            text.isascii() or text.encode()
+        except UnicodeEncodeError as error:
+            return text[error.start]
+    return ""
 
 
 def shown(value: object) -> str:
@@ -93,11 +107,10 @@ def shown(value: object) -> str:
         return f"a number of more than {_SHORT.maxlong} digits"
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST_PART:
-        return text
-    half = _LONGEST_PART // 2
-    return f"{text[:half]} … ({len(text) - 2 * half:,} characters) … {text[-half:]}"
+def shortened(text: str, longest: int = _LONGEST_PART) -> str:
+    """The text, with a mark in place of its middle where it is longer than so many characters."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} … {text[-half:]}"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -125,3 +138,22 @@ def existing(what: str, path: Path) -> str:
     names = sorted(entry.name for entry in path.parent.iterdir())
     close = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
     return f"an existing {what}" + (f", perhaps {', '.join(close)}" if close else "")
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns the operating system's refusals to read a path into InputErrors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # a library's own
+            raise
+        refused = isinstance(error, PermissionError)
+        raise InputError(
+            f"no permission to read {str(path)!r}"
+            if refused
+            else f"{str(path)!r} cannot be read: {error.strerror}",
+            where=str(path),
+            allowed="a readable file or folder",
+            remedy="change its permissions, or copy it" if refused else "check the path",
+        ) from None

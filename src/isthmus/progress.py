@@ -26,15 +26,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from isthmus.errors import visible
+
 T = TypeVar("T")
 _QUIET_SECONDS = 30.0
-
-# What a terminal obeys instead of showing it: control characters, and those that turn a line round.
-_INVISIBLE = {
-    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-    if chr(code) not in "\t\n"
-}
 
 console = Console(stderr=True)
 """Where progress and notices go; results go to standard output."""
@@ -123,11 +118,6 @@ def track(
         for item in items:
             yield item
             bar.advance()
-
-
-def visible(text: str) -> str:
-    """The text as it can be shown on any terminal: control characters as their escapes."""
-    return text.translate(_INVISIBLE)
 
 
 def result(message: RenderableType) -> None:

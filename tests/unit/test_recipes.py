@@ -402,7 +402,7 @@ def test_a_recipe_for_another_verb() -> None:
     ("text", "message"),
     [
         ("verb: pretrain\nsetings: {}", "unknown key 'setings'"),
-        ("verb: pretrain\n1: {}", "unknown key 1"),
+        ("verb: pretrain\n1: {}", "a key that is no name"),
         ("verb: pretrain", "the recipe has no 'settings'"),
         ("settings: {}", "the recipe has no 'verb'"),
         ("verb: pretrain\nsettings: [a, b]", "settings = ['a', 'b'] is not a mapping"),

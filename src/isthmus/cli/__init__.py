@@ -74,14 +74,14 @@ def main() -> None:
     # another program wants a core (benchmarks/cpu_waiting.py). Read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
+        _refuse_other_encodings(sys.argv)
         app()
     except SystemExit as end:
         if end.code == _INTERRUPTED:
             sys.stderr.write("\ninterrupted: the same command again goes on where it stopped\n")
         raise
     except Exception as error:
-        from isthmus.errors import InputError, IsthmusError
-        from isthmus.progress import visible
+        from isthmus.errors import InputError, IsthmusError, visible
 
         if isinstance(error, OSError) and error.filename is not None:
             # What no reader expected of a file (no permission, a name too long, a device).
@@ -95,3 +95,16 @@ def main() -> None:
             raise
         sys.stderr.write(visible(f"error: {error}\n"))
         sys.exit(2)
+
+
+def _refuse_other_encodings(arguments: list[str]) -> None:
+    from isthmus.errors import InputError, lone_surrogate
+
+    for argument in arguments:
+        if lone_surrogate(argument):
+            raise InputError(
+                f"the argument {argument!r} is not UTF-8",
+                where="command line",
+                allowed="UTF-8: names of files end up in JSON, and queries in tokenizers",
+                remedy="rename the file or folder, or set the terminal to UTF-8",
+            )

@@ -17,7 +17,7 @@ import xxhash
 import zstandard
 
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, choices, existing
+from isthmus.errors import InputError, choices, existing, readable
 
 ENDINGS = ("", ".gz", ".zst", ".xz")
 """What a file's name may end in beside its own ending; its content decides how it is read."""
@@ -82,25 +82,6 @@ def open_bytes(file: Path) -> Iterator[BinaryIO]:
             f"{_MOST_MEMORY // 2**20} MiB, or plain ones",
             remedy="copy or download it again",
         ) from error
-
-
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Turns the operating system's refusals to read a path into InputErrors."""
-    try:
-        yield
-    except gzip.BadGzipFile:
-        raise
-    except OSError as error:
-        refused = isinstance(error, PermissionError)
-        raise InputError(
-            f"no permission to read {str(path)!r}"
-            if refused
-            else f"{str(path)!r} cannot be read: {error.strerror or error}",
-            where=str(path),
-            allowed="a readable file or folder",
-            remedy="change its permissions, or copy it" if refused else "check the path",
-        ) from None
 
 
 def require_file(file: Path, what: str = "file") -> None:

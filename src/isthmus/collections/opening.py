@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from isthmus.collections.collection import Collection, Corpus
-from isthmus.collections.files import find_file, plain_name, readable, require_file
+from isthmus.collections.files import find_file, plain_name, require_file
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError
+from isthmus.errors import InputError, readable
 from isthmus.registry import Registry
 
 FORMATS = Registry("isthmus.collections.formats", "collection format")

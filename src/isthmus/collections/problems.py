@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal
 
-from isthmus.errors import InputError, printable
+from isthmus.errors import InputError, visible
 
 LINE_LIMIT = 64 * 2**20
 """The bytes that a line, or a file of a folder of texts, may have by default."""
@@ -49,7 +49,7 @@ class Problems:
         self._remedies.setdefault(kind, remedy)
         examples = self._examples.setdefault(kind, [])
         if len(examples) < _KEPT_EXAMPLES:
-            examples.append(printable(f"{where}: {detail}"))
+            examples.append(visible(f"{where}: {detail}"))
 
     def report_length(self, where: str) -> None:
         """Reports a line, or a file of a folder of texts, that is longer than the limit."""

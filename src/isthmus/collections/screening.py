@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError
+from isthmus.errors import InputError, lone_surrogate
 from isthmus.records import Document, Query
 
 
@@ -17,7 +17,7 @@ def screened(
     seen = _Seen()
     empty = True
     for where, document in documents:
-        if half := _surrogate(document.id, document.title, document.text):
+        if half := lone_surrogate(document.id, document.title, document.text):
             _report_surrogate(half, f"document {document.id!r}", where, problems)
         elif (first := seen.add(document.id)) is not None:
             problems.report(
@@ -51,7 +51,7 @@ def screened_queries(
     """The queries, given with their places, that have a text and an id not seen before, by id."""
     found: dict[str, Query] = {}
     for where, query in queries:
-        if half := _surrogate(query.id, query.text):
+        if half := lone_surrogate(query.id, query.text):
             _report_surrogate(half, f"query {query.id!r}", where, problems)
         elif query.id in found:
             detail = f"{query.id!r} is the id of an earlier query"
@@ -92,16 +92,6 @@ class _Seen:
             return None
         found = self._table.execute("SELECT position FROM seen WHERE id = ?", (identifier,))
         return int(found.fetchone()[0])
-
-
-def _surrogate(*texts: str) -> str:
-    """The first half of a surrogate pair in these texts, which no file or index can hold."""
-    for text in texts:
-        try:
-            text.isascii() or text.encode()
-        except UnicodeEncodeError as error:
-            return text[error.start]
-    return ""
 
 
 def _report_surrogate(half: str, record: str, where: str, problems: Problems) -> None:

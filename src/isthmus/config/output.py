@@ -230,7 +230,8 @@ def write_json(file: Path, value: Any) -> None:
     """Writes JSON so that a reader sees the old file or the new one, never a part."""
     with writing(file):
         partial = _partial(file)
-        with partial.open("w", encoding="utf-8") as stream:
+        # Bytes of a path that are not UTF-8 become JSON's own escapes of them.
+        with partial.open("w", encoding="utf-8", errors="backslashreplace") as stream:
             json.dump(value, stream, indent=2, ensure_ascii=False, sort_keys=False)
             stream.write("\n")
             stream.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib.resources import files
@@ -11,9 +10,12 @@ from typing import Any
 
 import yaml
 
-from isthmus.errors import InputError, SettingsError, choices
+from isthmus.config import plain_yaml
+from isthmus.errors import InputError, SettingsError, choices, readable, shortened, shown
 
 _SHIPPED = Path(str(files("isthmus") / "recipes"))
+_LARGEST_RECIPE = 2**20  # bytes
+_DEEPEST_PATH = 50
 _HEADER = ("verb", "base", "summary", "paper", "settings")
 
 
@@ -44,7 +46,7 @@ class Recipe:
                 )
         if not isinstance(values["settings"] or {}, dict):
             raise SettingsError(
-                f"settings = {values['settings']!r} is not a mapping",
+                f"settings = {shown(values['settings'])} is not a mapping",
                 where=str(file),
                 allowed="'settings:' and below it, indented, what the verb takes as key: value",
                 remedy="correct the file; `isthmus list recipes` names examples to start from",
@@ -128,6 +130,19 @@ def shipped_recipes(verb: str | None = None) -> list[Recipe]:
 
 def find_recipe(name: str, verb: str, where: str = "--recipe") -> Recipe:
     """The recipe of a shipped name or a path, refused when it is for another verb."""
+    with readable(Path(name)):
+        recipe = _find(name, verb, where)
+    if recipe.verb != verb:
+        raise SettingsError(
+            f"the recipe {recipe.name!r} is for `isthmus {recipe.verb}`, not `isthmus {verb}`",
+            where=str(recipe.file),
+            allowed=", ".join(r.name for r in shipped_recipes(verb)) or "a recipe of your own",
+            remedy=f"run `isthmus {recipe.verb} --recipe {name}`, or choose another recipe",
+        )
+    return recipe
+
+
+def _find(name: str, verb: str, where: str) -> Recipe:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
@@ -138,25 +153,16 @@ def find_recipe(name: str, verb: str, where: str = "--recipe") -> Recipe:
                 + ", ".join(r.name for r in shipped_recipes(verb)),
                 remedy="check the path, or run `isthmus list recipes`",
             )
-        recipe = Recipe(path)
-    else:
-        path = _SHIPPED / f"{name}.yaml"
-        if not path.is_file():
-            raise SettingsError(
-                f"there is no recipe named {name!r}",
-                where=where,
-                allowed=choices(name, (r.name for r in shipped_recipes(verb))),
-                remedy="choose one of these (`isthmus list recipes` explains them) or give a path",
-            )
-        recipe = Recipe(path)
-    if recipe.verb != verb:
+        return Recipe(path)
+    path = _SHIPPED / f"{name}.yaml"
+    if not path.is_file():
         raise SettingsError(
-            f"the recipe {recipe.name!r} is for `isthmus {recipe.verb}`, not `isthmus {verb}`",
-            where=str(recipe.file),
-            allowed=", ".join(r.name for r in shipped_recipes(verb)) or "a recipe of your own",
-            remedy=f"run `isthmus {recipe.verb} --recipe {name}`, or choose another recipe",
+            f"there is no recipe named {name!r}",
+            where=where,
+            allowed=choices(name, (r.name for r in shipped_recipes(verb))),
+            remedy="choose one of these (`isthmus list recipes` explains them) or give a path",
         )
-    return recipe
+    return Recipe(path)
 
 
 def resolve(
@@ -197,11 +203,18 @@ def _split(override: str) -> tuple[str, Any]:
             allowed="a dotted path, an equals sign and a YAML value: training.learning_rate=1e-4",
             remedy="write --set PATH=VALUE",
         )
-    return path.strip(), _scalar(text, where=f"--set {override}")
+    return path.strip(), _scalar(text, where=f"--set {shortened(override, 200)}")
 
 
 def _put(values: dict[str, Any], path: str, value: Any, where: str) -> None:
     *parents, last = path.split(".")
+    if len(parents) > _DEEPEST_PATH:
+        raise SettingsError(
+            f"the path {shown(path)} is {len(parents):,} deep",
+            where="--set",
+            allowed="a path through nested settings",
+            remedy="correct the path",
+        )
     current = values
     for place, parent in enumerate(parents, start=1):
         inner = current.get(parent)
@@ -225,7 +238,7 @@ def _put(values: dict[str, Any], path: str, value: Any, where: str) -> None:
             return
         elif not isinstance(inner, dict):
             raise SettingsError(
-                f"{path!r} goes through {parent!r}, which holds {inner!r}",
+                f"{path!r} goes through {parent!r}, which holds {shown(inner)}",
                 where=where,
                 allowed="a path through nested settings",
                 remedy=f"set {parent!r} itself, or correct the path",
@@ -234,23 +247,12 @@ def _put(values: dict[str, Any], path: str, value: Any, where: str) -> None:
     current[last] = value
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-4 as a number, as everybody who types it means."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
-
-
 def _scalar(text: str, where: str) -> Any:
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader underneath)
+        return plain_yaml.load(text)
     except yaml.YAMLError as error:
         raise SettingsError(
-            f"{text!r} is not a YAML value: {error}",
+            f"{shown(text)} is not a YAML value: {error}",
             where=where,
             allowed="a number, a word, true, false, null, [a list] or {a: mapping}",
             remedy="quote the value: --set 'path=\"the value\"'",
@@ -259,7 +261,9 @@ def _scalar(text: str, where: str) -> Any:
 
 def _read_yaml(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506
+        if file.stat().st_size > _LARGEST_RECIPE:
+            raise yaml.YAMLError(f"more than {_LARGEST_RECIPE:,} bytes")
+        values = plain_yaml.load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(
             f"the recipe is not valid YAML: {error}",

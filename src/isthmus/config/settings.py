@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from isthmus.config.recipes import resolve
-from isthmus.errors import SettingsError, choices
+from isthmus.errors import SettingsError, choices, shown
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -48,7 +48,12 @@ class Settings(BaseModel, metaclass=_Explaining):
     """A frozen model that knows every key it accepts and converts no types behind one's back."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, validate_default=True, protected_namespaces=()
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        validate_default=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
     )
 
     verb: ClassVar[str] = ""
@@ -77,7 +82,7 @@ class Settings(BaseModel, metaclass=_Explaining):
             settings = {}
         if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
             raise SettingsError(
-                f"settings = {settings!r} cannot be used: "
+                f"settings = {shown(settings)} cannot be used: "
                 + (
                     "a key is no name"
                     if isinstance(settings, Mapping)
@@ -127,9 +132,9 @@ def _explain(
     allowed = _allowed(owner, field)
     if first["type"] == "literal_error":
         spelt = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-        allowed = choices(str(first["input"]), spelt)
+        allowed = choices(shown(first["input"]).strip("'"), spelt)
     return SettingsError(
-        f"{path or 'the settings'} = {first['input']!r} cannot be used: {message}{more}",
+        f"{path or 'the settings'} = {shown(first['input'])} cannot be used: {message}{more}",
         where=place,
         allowed=allowed,
         remedy=f"change the value in the recipe or with --set {path or 'PATH'}=…",

@@ -12,8 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
+from isthmus.errors import visible
 from isthmus.evaluation.report import Report
-from isthmus.progress import visible
 
 _TESTS = {"t_test": "paired two-sided t-test", "randomisation": "paired randomisation test"}
 _CORRECTIONS = {"bonferroni": "Bonferroni", "holm": "Holm", "none": "no correction"}

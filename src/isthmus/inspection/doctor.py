@@ -18,7 +18,7 @@ from rich.text import Text
 
 from isthmus.collections import Problems, open_collection, open_corpus
 from isthmus.config.cache import cache_folder
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, visible
 from isthmus.indexes.approximation import (
     ApproximateSettings,
     Approximation,
@@ -29,7 +29,7 @@ from isthmus.indexes.approximation import (
 from isthmus.indexes.integrity import StoredFile, changed, described, forget, parsing
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, stated_manifest
 from isthmus.indexes.segments.index import open_index
-from isthmus.progress import track, visible
+from isthmus.progress import track
 from isthmus.search.combining import HYBRID, is_hybrid, read_hybrid
 
 Verdict = Literal["good", "note", "wrong"]

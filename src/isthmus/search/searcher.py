@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from isthmus.collections import Problems
 from isthmus.config.trust import is_trusted, trust
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.serving import spread
 from isthmus.nn.loading import PACKAGE
@@ -191,7 +191,14 @@ def usable(
     problems = problems or Problems()
     asked: dict[str, Query] = {}
     for query in queries:
-        if not has_tokens(query.text):
+        if lone_surrogate(query.text):
+            problems.report(
+                "wrong encoding",
+                f"query {query.id!r}",
+                f"{query.text!r} holds half of a surrogate pair in place of a character",
+                "write the query in UTF-8",
+            )
+        elif not has_tokens(query.text):
             problems.report(
                 "query without tokens",
                 f"query {query.id!r}",

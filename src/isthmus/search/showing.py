@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from isthmus.progress import visible
+from isthmus.errors import visible
 from isthmus.search.searching import Hit
 
 

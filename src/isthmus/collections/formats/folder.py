@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Self
 
 from isthmus.collections.collection import Corpus
-from isthmus.collections.files import fingerprint, open_bytes, readable, report_encoding
+from isthmus.collections.files import fingerprint, open_bytes, report_encoding
 from isthmus.collections.problems import Problems
 from isthmus.collections.screening import screened
-from isthmus.errors import InputError, existing
+from isthmus.errors import InputError, existing, readable
 from isthmus.records import Document
 
 ENDINGS = (".txt", ".md", ".html", ".htm")
