@@ -19,6 +19,7 @@ from isthmus.progress import notice
 from isthmus.records import Ranking
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.corpus import TokenisedCorpus
+from isthmus.training.checkpoints import restoring
 from isthmus.training.chunks import in_chunks
 from isthmus.training.curves import report_curves
 from isthmus.training.looking import BEST, Best, Better, Looking, best_look
@@ -69,9 +70,10 @@ class Development:
         counts = {"queries": len(self.chosen.queries), "documents": len(self.chosen.rows)}
         result: dict[str, Any] = {"measure": self.name, **counts}
         if (output / BEST).is_dir():  # not where the model never gave a number
-            trainer.task.restore(output / BEST)
-            look = best_look(output, TOPIC)
-            result |= {"step": look["step"], "value": look[self.name]}
+            with restoring(output / BEST):
+                trainer.task.restore(output / BEST)
+                look = best_look(output, TOPIC)
+                result |= {"step": int(look["step"]), "value": float(look[self.name])}
             told += f"\nfinal: the best by {self.name}, step {look['step']:,}"
             if self._settled:
                 first = math.ceil(self._settled * trainer.state.max_steps)

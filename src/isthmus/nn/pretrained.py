@@ -94,6 +94,11 @@ def check_sizes(name: str, config: Any) -> None:
     for key, value in sizes.items():
         if not isinstance(value, int) or not 0 < value <= _LARGEST:
             raise damaged(name, "config.json", f"{key} = {value!r:.40}")
+    for key in (key for key in _DROPOUTS if named.get(key) is not None):
+        if not isinstance(named[key], int | float) or not 0 <= named[key] < 1:
+            raise damaged(name, "config.json", f"{key} = {named[key]!r:.40}")
+    if named.get("chunk_size_feed_forward"):  # not every batch is a multiple of it
+        raise damaged(name, "config.json", "chunk_size_feed_forward is not 0")
     width, layers = sizes.get("hidden_size", 1), sizes.get("num_hidden_layers", 1)
     rows = sizes.get("vocab_size", 1) + sizes.get("type_vocab_size", 1)
     described = width * (rows + layers * (4 * width + 2 * sizes.get("intermediate_size", 1)))

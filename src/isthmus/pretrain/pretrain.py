@@ -33,6 +33,7 @@ from isthmus.pretrain.step import PretrainTask
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.checkpoints import restoring
 from isthmus.training.launch import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer, check_trackers
 
@@ -125,8 +126,9 @@ def run(settings: PretrainSettings) -> Path:
         results: dict[str, Any] = {"documents": len(tokenised), "held_out": len(held_out)}
         told = report_probes(history, probes, output)
         if (output / BEST).is_dir():  # not where the chosen probe never gave a number
-            task.restore(output / BEST)
-            results["best_step"] = best_step(output)
+            with restoring(output / BEST):
+                task.restore(output / BEST)
+                results["best_step"] = best_step(output)
             told += f"\nfinal: the best by {settings.probes.best_by}, step {results['best_step']:,}"
             if results["best_step"] == 0:
                 told += ": NOT TRAINED, the model was best before the first step"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from isthmus.config.output import write_json, writing
+from isthmus.config.output import writing
 from isthmus.errors import SettingsError, TrainingError, choices
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.compiling import compile_layers
@@ -24,13 +22,13 @@ from isthmus.nn.layers import Layer
 from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
+from isthmus.training.checkpoints import kept, last_checkpoint, restoring, rotate, seal
 from isthmus.training.graphs import Graphs
 from isthmus.training.memory import growing_segments
 from isthmus.training.order import EpochOrder, TokenBatches
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 
-_COMPLETE = "complete.json"
 # Steps that save as much time as compiling takes: half a minute, a hundredth of a second each.
 _WORTH_COMPILING = 2000
 _BESIDE_A_GPU = 2  # processes that prepare batches
@@ -90,11 +88,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         checkpoint = last_checkpoint(Path(self.args.output_dir))
         if checkpoint is not None:
             notice(f"resume from {checkpoint}")
-            state = transformers.TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-            stopped = any(STOPPED_EARLY in line for line in state.log_history)
-            if stopped or state.global_step >= state.max_steps:
+            state, ended = _read_state(checkpoint)
+            if ended:
                 # Killed after the last checkpoint: transformers would take one step more.
-                self.task.restore(checkpoint)
+                with restoring(checkpoint):
+                    self.task.restore(checkpoint)
                 self.state = state
                 finished: list[dict[str, float]] = state.log_history
                 return finished
@@ -132,8 +130,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _continue_order(self, checkpoint: Path) -> None:
         """Batches go on as they began, on whatever machine that was."""
-        kept = json.loads((checkpoint / _COMPLETE).read_text(encoding="utf-8"))
-        self.examples.steady = kept.get("steady", False)
+        with restoring(checkpoint):
+            self.examples.steady = kept(checkpoint).get("steady", False) is True
         if not self.examples.steady:
             self.graphs = None
 
@@ -336,19 +334,30 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.task.save(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        self.task.restore(Path(resume_from_checkpoint))
-        kept = json.loads((Path(resume_from_checkpoint) / _COMPLETE).read_text(encoding="utf-8"))
-        self._steps_summed = kept["last_logged"]
-        if self.args.process_index == 0:
-            device = self.args.device
-            self._sums = {
-                name: torch.tensor(value, device=device) for name, value in kept["sums"].items()
-            }
+        folder, device = Path(resume_from_checkpoint), self.args.device
+        with restoring(folder):
+            self.task.restore(folder)
+            found = kept(folder)
+            self._steps_summed = int(found["last_logged"])
+            if self.args.process_index == 0:
+                sums = {name: float(value) for name, value in found["sums"].items()}
+                self._sums = {
+                    name: torch.tensor(value, device=device) for name, value in sums.items()
+                }
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with restoring(Path(checkpoint or "")):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with restoring(Path(checkpoint or "")):
+            super()._load_rng_state(checkpoint)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         sums = self._summed()
         if self.args.world_size > 1:
+            torch.distributed.barrier()  # every process has written its randomness
             # The first process keeps what all of them summed; the others begin again at nothing.
             here = self.args.process_index == 0
             self._sums = {
@@ -358,34 +367,26 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if self.args.should_save:
             output = Path(self.args.output_dir)
             newest = output / f"checkpoint-{self.state.global_step}"
-            kept = {
-                "last_logged": self._steps_summed,
-                "sums": sums,
-                "steady": self.examples.steady,
-            }
-            write_json(newest / _COMPLETE, kept)
+            seal(
+                newest,
+                {
+                    "last_logged": self._steps_summed,
+                    "sums": sums,
+                    "steady": self.examples.steady,
+                },
+            )
             # Only now may older ones go: until here they were the only whole ones.
-            _rotate(output, self.settings.save_total_limit)
+            rotate(output, self.settings.save_total_limit)
 
 
-def last_checkpoint(output: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; later, torn ones are removed."""
-    for folder in reversed(_checkpoints(output)):
-        if (folder / _COMPLETE).is_file():
-            return folder
-        shutil.rmtree(folder, ignore_errors=True)
-    return None
-
-
-def _checkpoints(output: Path) -> list[Path]:
-    found = [folder for folder in output.glob("checkpoint-*") if folder.name[11:].isdigit()]
-    return sorted(found, key=lambda folder: int(folder.name[11:]))
-
-
-def _rotate(output: Path, limit: int | None) -> None:
-    if limit is not None:
-        for folder in _checkpoints(output)[:-limit]:
-            shutil.rmtree(folder, ignore_errors=True)
+def _read_state(checkpoint: Path) -> tuple[Any, bool]:
+    """The state of a checkpoint, and whether training had come to its end."""
+    with restoring(checkpoint):
+        state = transformers.TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        if state.global_step != int(checkpoint.name.partition("-")[2]):
+            raise ValueError(f"trainer_state.json is of step {state.global_step!r}")
+        stopped = any(STOPPED_EARLY in line for line in state.log_history)
+        return state, stopped or state.global_step >= state.max_steps
 
 
 def check_trackers(settings: TrainingSettings) -> None:

@@ -226,6 +226,8 @@ HUGE = 10**9
         ("config.json", lambda file: update(file, intermediate_size=10**8)),
         ("config.json", lambda file: update(file, max_position_embeddings=HUGE)),
         ("config.json", lambda file: update(file, hidden_size=-1)),
+        ("config.json", lambda file: update(file, hidden_dropout_prob=float("nan"))),
+        ("config.json", lambda file: update(file, chunk_size_feed_forward=100)),
         ("config.json", lambda file: file.write_text("[]")),
         ("config.json", lambda file: file.write_text("")),
         ("config.json", lambda file: file.write_text("[" * 200_000)),

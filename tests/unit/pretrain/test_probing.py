@@ -46,7 +46,8 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.trainer import STOPPED_EARLY, Trainer, last_checkpoint
+from isthmus.training.checkpoints import last_checkpoint
+from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DOCUMENTS = 420

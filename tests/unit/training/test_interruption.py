@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetune import finetune
 from isthmus.pretrain import pretrain
+from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
-from isthmus.training.trainer import Trainer, last_checkpoint
+from isthmus.training.trainer import Trainer
 
 
 class Line(Task):

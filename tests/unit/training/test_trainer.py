@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ import transformers
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from isthmus.errors import SettingsError
+from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.compiling import compile_layers
 from isthmus.nn.post_norm import Rates
@@ -28,12 +29,13 @@ from isthmus.pretrain.step import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.gather import gather, rank
 from isthmus.training.graphs import Graphs, _Captured
 from isthmus.training.looking import Looking, looked
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
-from isthmus.training.trainer import Trainer, _workers, last_checkpoint
+from isthmus.training.trainer import Trainer, _workers
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 70)
 BACKBONE = new_backbone("tiny", len(TOKENIZER), 0)
@@ -99,6 +101,95 @@ def test_only_whole_checkpoints_are_resumed_and_torn_ones_go(tmp_path: Path) -> 
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert not (tmp_path / "checkpoint-11").exists()
     assert (tmp_path / "checkpoint-best").exists(), "not ours"
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with three of its four checkpoints."""
+    home = tmp_path_factory.mktemp("half")
+    documents = [Document(str(n), "the lazy fox jumps " * (1 + n % 5)) for n in range(12)]
+    made = tokenise(documents, "s", TOKENIZER.serialised, cache=home / "cache")
+    trainer(made, home / "run", save_total_limit=None).fit()
+    shutil.rmtree(home / "run" / "checkpoint-4")
+    return home / "run"
+
+
+FILES = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "model.safetensors")
+
+
+@pytest.mark.parametrize("file", [*FILES, "complete.json"])
+def test_a_damaged_checkpoint_is_passed_over(
+    half: Path, corpus: TokenisedCorpus, tmp_path: Path, file: str, capsys: Any
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(half, run)
+    damaged = run / "checkpoint-3" / file
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    assert trainer(corpus, run, save_total_limit=None).fit()[-1]["step"] == 4
+    assert f"{file}" in (told := capsys.readouterr().err.replace("\n", ""))
+    assert "checkpoint-2 is whole" in told
+    for step in (1, 2, 3):
+        missing = run / f"checkpoint-{step}" / "optimizer.pt"
+        missing.unlink()
+    (run / "checkpoint-4" / "optimizer.pt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"checkpoint-4 is damaged: optimizer.pt") as caught:
+        trainer(corpus, run).fit()
+    assert caught.value.where == str(run / "checkpoint-4")
+    assert "remove it" in caught.value.remedy
+    assert len(list(run.glob("checkpoint-*"))) == 4, "nothing is lost"
+
+
+class Marking:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.mark,))
+
+
+def without_checksums(folder: Path) -> None:
+    """As earlier versions left it."""
+    values = json.loads((folder / "complete.json").read_text())
+    del values["files"]
+    (folder / "complete.json").write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_checkpoint_of_others_runs_no_code(
+    half: Path, corpus: TokenisedCorpus, tmp_path: Path, file: str
+) -> None:
+    run, mark = tmp_path / "run", tmp_path / "mark"
+    shutil.copytree(half, run)
+    newest = run / "checkpoint-3"
+    without_checksums(newest)
+    torch.save(Marking(mark), newest / file)
+    torch.save(Marking(mark), newest / "training_args.bin")
+    torch.save(Marking(mark), newest / "pytorch_model.bin")
+    with pytest.raises(InputError, match="checkpoint-3 is damaged") as caught:
+        trainer(corpus, run).fit()
+    assert caught.value.where == str(newest)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"last_logged": "two"}, {"sums": [1]}, {"sums": {"a": None}}, {"files": {"../a": "b"}},
+        {"files": 3},
+    ],
+)  # fmt: skip
+def test_what_the_trainer_kept_is_checked(
+    half: Path, corpus: TokenisedCorpus, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    newest = tmp_path / "run" / "checkpoint-3"
+    shutil.copytree(half / "checkpoint-3", newest)
+    without_checksums(newest)
+    file = newest / "complete.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(InputError, match="checkpoint-3 is damaged"):
+        trainer(corpus, newest.parent).fit()
 
 
 def test_interrupted_and_resumed_is_uninterrupted(

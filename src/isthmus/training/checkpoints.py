@@ -1,0 +1,122 @@
+"""Checkpoint folders: marked as whole at last, with checksums, and read only as they were written.
+
+transformers reads what is pickled in them (optimiser, schedule, randomness) as tensors and numbers
+alone (`weights_only`), so that a checkpoint from elsewhere runs no code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from isthmus.config.model_files import check_plain
+from isthmus.config.output import write_json
+from isthmus.errors import InputError, IsthmusError
+from isthmus.progress import notice
+
+_COMPLETE = "complete.json"
+_NAME = re.compile(r"checkpoint-([0-9]{1,15})")
+_FILES = "files"
+
+
+def seal(folder: Path, kept: Mapping[str, Any]) -> None:
+    """Marks a checkpoint as whole, with what the trainer keeps and a checksum of every file."""
+    files = {
+        file.relative_to(folder).as_posix(): _checksum(file)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file != folder / _COMPLETE
+    }
+    write_json(folder / _COMPLETE, {**kept, _FILES: files})
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """What the trainer kept in a sealed checkpoint."""
+    found = json.loads((folder / _COMPLETE).read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or not isinstance(found.get(_FILES, {}), dict):
+        raise ValueError(f"{_COMPLETE} is no mapping")
+    return found
+
+
+def last_checkpoint(output: Path) -> Path | None:
+    """The newest whole checkpoint; later ones, torn or damaged, are removed.
+
+    Where all that were written to their end are damaged, none is removed, and it is an InputError.
+    """
+    damaged: dict[Path, str] = {}
+    for folder in reversed(_checkpoints(output)):
+        if not (folder / _COMPLETE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+        elif (damage := _damage(folder)) is None:
+            for later, why in damaged.items():
+                notice(f"{later} is damaged ({why}) and removed: {folder.name} is whole")
+                shutil.rmtree(later, ignore_errors=True)
+            return folder
+        else:
+            damaged[folder] = damage
+    if damaged:
+        folder, why = next(iter(damaged.items()))
+        raise _unreadable(folder, why)
+    return None
+
+
+def rotate(output: Path, limit: int | None) -> None:
+    """Removes all but the newest checkpoints."""
+    if limit is not None:
+        for folder in _checkpoints(output)[:-limit]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def restoring(folder: Path) -> Iterator[None]:
+    """Turns whatever is wrong with what is read from a folder of a run into an InputError."""
+    try:
+        yield
+    except IsthmusError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise _unreadable(folder, f"{reason} ({type(error).__name__})") from error
+
+
+def _unreadable(folder: Path, why: str) -> InputError:
+    return InputError(
+        f"{folder.name} is damaged: {why}",
+        where=str(folder),
+        allowed="the folder as training wrote it",
+        remedy="copy it again, or remove it and run the same command: it goes on from an earlier "
+        "checkpoint, or from the start where there is none",
+    )
+
+
+def _damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint; earlier versions left no checksums."""
+    try:
+        for name, checksum in kept(folder).get(_FILES, {}).items():
+            check_plain(str(folder), _COMPLETE, name)
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if _checksum(folder / name) != checksum:
+                return f"{name} has another checksum"
+    except (OSError, ValueError, RecursionError, IsthmusError) as error:
+        return f"{_COMPLETE}: {error.args[0] if error.args else error}"
+    return None
+
+
+def _checksum(file: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _checkpoints(output: Path) -> list[Path]:
+    found = [folder for folder in output.glob("checkpoint-*") if _NAME.fullmatch(folder.name)]
+    return sorted(found, key=lambda folder: int(folder.name.partition("-")[2]))
