@@ -130,7 +130,7 @@ def test_values_that_no_setting_can_have(value: Any) -> None:
 
 
 def test_a_path_that_is_not_utf8_survives_a_snapshot(tmp_path: Path) -> None:
-    value = {"identity": {"corpus": os.fsdecode(b"caf\xe9.jsonl"), "name": "é"}}
+    value = {"verb": "index", "identity": {"corpus": os.fsdecode(b"caf\xe9.jsonl"), "name": "é"}}
     write_json(tmp_path / "isthmus.json", value)
     assert read_snapshot(tmp_path) == value
 

@@ -135,13 +135,15 @@ def _read_modules(files: Mapping[str, Path], problems: Problems) -> Iterator[tup
                 with tokenize.open(file) as stream:
                     source = stream.read()
                 tree = ast.parse(source)
-        except (SyntaxError, UnicodeDecodeError, ValueError, RecursionError, OSError) as error:
-            detail = f"{type(error).__name__}: {error}"
+            module = Module(ast.get_docstring(tree), is_package=file.name == "__init__.py")
+            _read_body(tree.body, name, module)
+            module.offered = _literal_all(tree, source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OSError) as error:
+            detail = (
+                f"{type(error).__name__}: {error}"  # memory: what Python's parser allows itself
+            )
             problems.report("broken source", str(file), detail, "leave the package out")
             continue
-        module = Module(ast.get_docstring(tree), is_package=file.name == "__init__.py")
-        _read_body(tree.body, name, module)
-        module.offered = _literal_all(tree, source)
         yield name, module
 
 

@@ -18,6 +18,7 @@ from isthmus.records import Ranking, Run
 
 # Python's int() and float() also take 1_0, digits of other scripts, and words such as infinity.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
+_LARGEST_GRADE = 999_999_999
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST_SCORE = 1e38
 _LEAST_STEP = np.float32(1e-30)
@@ -199,6 +200,11 @@ def _judgement_lines(file: Path, problems: Problems) -> Iterator[tuple[str, str,
             problems.report("broken line", where, detail, "correct the last column")
             continue
         yield where, columns[0], columns[-2], int(relevance)
+
+
+def is_grade(value: object) -> bool:
+    """Whether a value that a library has read is a whole number that can be a relevance."""
+    return isinstance(value, int | float) and abs(value) <= _LARGEST_GRADE and int(value) == value
 
 
 def decimal(text: str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,8 @@ from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.files import fingerprint
 from isthmus.collections.problems import Problems
 from isthmus.collections.screening import screened, screened_queries
-from isthmus.errors import InputError, MissingPackageError
+from isthmus.collections.trec import is_grade
+from isthmus.errors import InputError, MissingPackageError, shown
 from isthmus.records import Document, Query
 
 _TITLE = fields.DOCUMENT_TITLE
@@ -75,11 +76,14 @@ class Hf(Collection):
             query_id, document_id, relevance = (
                 row[self._column(row, names, kind)] for kind, names in _JUDGEMENT.items()
             )
-            if isinstance(relevance, int | float) and float(relevance).is_integer():
+            where = f"{self._where} judgement {number:,}"
+            if not all(isinstance(found, str | int) for found in (query_id, document_id)):
+                detail = f"{shown(query_id)} and {shown(document_id)} are not both ids"
+                problems.report("broken line", where, detail, "correct the data set")
+            elif is_grade(relevance):
                 judgements.setdefault(str(query_id), {})[str(document_id)] = int(relevance)
             else:
-                detail = f"the relevance {relevance!r} is not a whole number"
-                where = f"{self._where} judgement {number:,}"
+                detail = f"the relevance {shown(relevance)} is not a whole number of few digits"
                 problems.report("broken line", where, detail, "correct the data set")
         return judgements
 
@@ -144,7 +148,7 @@ class Hf(Collection):
         if self._saved is not None:
             return ["default"]
         with self._explained():
-            return list(self._library.get_dataset_config_names(self.name))
+            return _some(self._library.get_dataset_config_names(self.name), "configuration")
 
     @cached_property
     def _judged_configuration(self) -> str | None:
@@ -166,10 +170,11 @@ class Hf(Collection):
         return configuration, _usual_split(configuration, splits)
 
     def _splits_of(self, configuration: str) -> list[str]:
-        if self._saved is not None:
-            return list(self._saved)
         with self._explained():
-            return list(self._library.get_dataset_split_names(self.name, configuration))
+            if self._saved is not None:
+                return _some(self._saved, "split")
+            found = self._library.get_dataset_split_names(self.name, configuration)
+            return _some(found, "split")
 
     def _rows(self, configuration: str | None, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rows with their numbers from 1."""
@@ -204,9 +209,9 @@ class Hf(Collection):
         """Turns the library's refusals, of which there are many kinds, into InputErrors."""
         try:
             yield
-        except (OSError, ValueError, self._library.exceptions.DatasetsError) as error:
+        except Exception as error:  # pyarrow's own, KeyErrors of files of another shape, …
             raise InputError(
-                f"the data set {self.name!r} cannot be read: {error}",
+                f"the data set {self.name!r} cannot be read: {type(error).__name__}: {error}",
                 where=self._where,
                 allowed="ORG/NAME of a published data set, or a folder of parquet, jsonl or arrow",
                 remedy="check the name and the network, or download it and give the folder",
@@ -216,3 +221,10 @@ class Hf(Collection):
 def _usual_split(configuration: str, splits: list[str]) -> str:
     """The split named like its configuration, as MTEB has it; else train; else the first."""
     return next((name for name in (configuration, "train") if name in splits), splits[0])
+
+
+def _some(names: Iterable[str], kind: str) -> list[str]:
+    found = list(names)
+    if not found:
+        raise ValueError(f"it has no {kind}")
+    return found

@@ -98,9 +98,9 @@ class Irds(Collection):
         """What ir_datasets gives; an InputError where it cannot fetch or read its files."""
         try:
             yield from iterate()
-        except (OSError, RuntimeError, EOFError) as error:
+        except Exception as error:  # of the network, of archives, of whatever format it parses
             raise InputError(
-                f"ir_datasets cannot provide {self.identifier!r}: {error}",
+                f"ir_datasets cannot provide {self.identifier!r}: {type(error).__name__}: {error}",
                 where=f"irds:{self.identifier}",
                 allowed="a data set that is already there, or that can be downloaded",
                 remedy="check the network; some data sets must be asked for and put in place",
