@@ -6,7 +6,6 @@ alone (`weights_only`), so that a checkpoint from elsewhere runs no code.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ import xxhash
 
 from isthmus.config.model_files import check_plain
 from isthmus.config.output import write_json
+from isthmus.config.sealing import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, IsthmusError
 from isthmus.progress import notice
 
@@ -33,14 +33,14 @@ def seal(folder: Path, kept: Mapping[str, Any]) -> None:
         for file in sorted(folder.rglob("*"))
         if file.is_file() and file != folder / _COMPLETE
     }
-    write_json(folder / _COMPLETE, {**kept, _FILES: files})
+    write_json(folder / _COMPLETE, sealed({**kept, _FILES: files}))
 
 
 def kept(folder: Path) -> dict[str, Any]:
     """What the trainer kept in a sealed checkpoint."""
-    found = json.loads((folder / _COMPLETE).read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or not isinstance(found.get(_FILES, {}), dict):
-        raise ValueError(f"{_COMPLETE} is no mapping")
+    found = read_mapping(folder / _COMPLETE)
+    if not isinstance(found.get(_FILES, {}), dict):
+        raise UnreadableError(f"{_FILES} is not a mapping")
     return found
 
 
@@ -104,7 +104,7 @@ def _damage(folder: Path) -> str | None:
                 return f"{name} is missing"
             if _checksum(folder / name) != checksum:
                 return f"{name} has another checksum"
-    except (OSError, ValueError, RecursionError, IsthmusError) as error:
+    except (OSError, UnreadableError, IsthmusError) as error:
         return f"{_COMPLETE}: {error.args[0] if error.args else error}"
     return None
 

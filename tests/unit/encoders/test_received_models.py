@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import json
 import pickle
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -278,3 +280,47 @@ def test_a_tokenizer_with_ids_beyond_the_embeddings(model: Path) -> None:
     file.write_text(json.dumps(values))
     with pytest.raises(IsthmusError, match="the tokenizer"):
         load_encoder(str(model))
+
+
+STRANGE: list[Any] = [
+    None, True, 0, -1, 7, 10**9, 10**30, 1.5, float("nan"), "", "x", "/etc/passwd", "\0", "\ud800",
+    [], {}, [None], {"": 1}, "bert", "mpnet", "org/name",
+]  # fmt: skip
+
+
+def mutated(choice: random.Random, text: bytes) -> bytes:
+    """The file with a value replaced or removed, its end cut off, or a bit flipped."""
+    if choice.random() < 0.6:
+        values = json.loads(text)
+        inner = values
+        while isinstance(inner, dict | list) and inner:
+            key = choice.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
+            if choice.random() < 0.6 or not isinstance(inner[key], dict | list):
+                if choice.random() < 0.8:
+                    inner[key] = choice.choice(STRANGE)
+                else:
+                    del inner[key]
+                break
+            inner = inner[key]
+        return json.dumps(values).encode()
+    place = choice.randrange(len(text))
+    if choice.random() < 0.5:
+        return text[:place]
+    return text[:place] + bytes([text[place] ^ 1 << choice.randrange(8)]) + text[place + 1 :]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_the_metadata_says_the_error_is_ours(model: Path, seed: int) -> None:
+    choice = random.Random(seed)
+    files = [file for file in sorted(model.rglob("*.json")) if file.stat().st_size > 2]
+    beside = (model / "encoder.json").read_bytes()
+    for round_ in range(16):
+        if round_ % 2:
+            (model / "encoder.json").unlink()
+        file = choice.choice([file for file in files if file.exists()])
+        whole = file.read_bytes()
+        file.write_bytes(mutated(choice, whole))
+        with contextlib.suppress(IsthmusError):
+            load_encoder(str(model)).encode_queries(["the fox", "a dog \u5b57"])
+        file.write_bytes(whole)
+        (model / "encoder.json").write_bytes(beside)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from isthmus.collections import Problems, read_run
+from isthmus.config.sealing import sealed
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.records import Document, Query, Ranking
 from isthmus.search import (
@@ -84,7 +85,7 @@ def named_by(folder: Path, name: str) -> Path:
     file = received / "manifest.json"
     manifest = json.loads(file.read_text())
     manifest["encoder"]["name"] = name
-    file.write_text(json.dumps(manifest))
+    file.write_text(json.dumps(sealed(manifest)))
     return received
 
 

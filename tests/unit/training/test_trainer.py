@@ -152,7 +152,7 @@ class Marking:
 def without_checksums(folder: Path) -> None:
     """As earlier versions left it."""
     values = json.loads((folder / "complete.json").read_text())
-    del values["files"]
+    del values["files"], values["checksum"]
     (folder / "complete.json").write_text(json.dumps(values))
 
 
