@@ -5,6 +5,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
 LOCKING := .lock
+FREEZE := freeze --all --exclude pip --exclude-editable | sed -e 's/+[a-z0-9.]*$$//' \
+	-e "/^pyseismic/s/$$/ ; platform_machine == 'x86_64'/" \
+	-e "/^pytrec_eval/s/$$/ ; platform_machine != 'aarch64'/"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-development quickstart quickstart-scratch test check lock clean
@@ -33,18 +36,19 @@ check: .venv/test.installed ## lint, formatting, types, layers
 
 # The test lock is resolved first and constrains the run lock: a package in both has one version,
 # and both fit into one .venv. torch comes first, so that nothing else chooses its build; the pin
-# drops the build's suffix (+cpu), because only the machine that installs knows which it needs.
+# drops the build's suffix (+cpu), because only the machine that installs knows which it needs. Two
+# packages have no wheel for ARM, and say so; a lock is installed without resolving it again.
 lock: ## resolve the dependencies anew and write requirements/*.lock
 	rm -rf $(LOCKING) && mkdir $(LOCKING)
 	$(PYTHON) -m venv $(LOCKING)/test && $(PYTHON) -m venv $(LOCKING)/run
 	$(LOCKING)/test/bin/pip install --quiet --quiet --upgrade pip
 	$(LOCKING)/test/bin/pip install --quiet --quiet $(TORCH)
 	$(LOCKING)/test/bin/pip install --quiet --quiet --editable '.[minilm,ann,cluster,engines,hf,irds,onnx,report,st]' --group dev
-	$(LOCKING)/test/bin/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > $(LOCKING)/test.lock
+	$(LOCKING)/test/bin/pip $(FREEZE) > $(LOCKING)/test.lock
 	$(LOCKING)/run/bin/pip install --quiet --quiet --upgrade pip
 	$(LOCKING)/run/bin/pip install --quiet --quiet $(TORCH)
 	$(LOCKING)/run/bin/pip install --quiet --quiet --constraint $(LOCKING)/test.lock --editable '.[minilm]' hatchling editables
-	$(LOCKING)/run/bin/pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > $(LOCKING)/run.lock
+	$(LOCKING)/run/bin/pip $(FREEZE) > $(LOCKING)/run.lock
 	mv $(LOCKING)/test.lock $(LOCKING)/run.lock requirements/
 	rm -rf $(LOCKING)
 

@@ -100,6 +100,14 @@ def ours() -> list[tuple[str, list[str]]]:
     return found
 
 
+@pytest.fixture
+def only_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test where the paths into docs/ that commands name lead somewhere, and no others."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("only_documentation")
 @pytest.mark.parametrize(("page", "words"), ours(), ids=lambda value: " ".join(value))
 def test_commands_can_be_typed(page: str, words: list[str]) -> None:
     command, name = COMMAND, ""

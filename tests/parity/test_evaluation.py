@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
-import pytrec_eval
+from ir_measures import parse_measure
 from scipy import stats
 
 from isthmus.evaluation import compare, paired_t_test, per_query, randomisation_tests
+from isthmus.evaluation.trec_measures import TrecMeasures
 from isthmus.records import Ranking, Run
 
 NAMES = {
@@ -56,6 +58,7 @@ def run_of(scores: Scores) -> Run:
 def assert_equal_to_trec_eval(
     values: Scores, scores: Scores, judged: Judged, level: int = 1
 ) -> None:
+    pytrec_eval = pytest.importorskip("pytrec_eval", reason="trec_eval has no wheel for this chip")
     evaluator = pytrec_eval.RelevanceEvaluator(judged, set(NAMES.values()), relevance_level=level)
     reference = evaluator.evaluate(scores)
     suffix = "" if level == 1 else f"(rel={level})"
@@ -102,6 +105,34 @@ def test_with_ties_all_measures_equal_trec_eval_on_mirrored_ids(seed: int) -> No
     # The mirror matters: without it trec_eval measures another order.
     with pytest.raises(AssertionError):
         assert_equal_to_trec_eval(values, scores, judged)
+
+
+STORED = json.loads((Path(__file__).parent / "trec_eval.json").read_text(encoding="utf-8"))
+"""Means over the queries of random collections, as pytrec_eval-terrier 0.5.11 computed them."""
+
+
+@pytest.mark.parametrize("case", STORED)
+def test_measures_in_plain_python_equal_trec_eval(case: str) -> None:
+    seed, levels, level = (int(number) for number in case.split())
+    scores, judged = random_collection(seed, levels or None)
+    names = {
+        "nDCG@10": "ndcg_cut_10",
+        "nDCG": "ndcg",
+        f"AP(rel={level})": "map",
+        f"AP(rel={level})@5": "map_cut_5",
+        f"RR(rel={level})": "recip_rank",
+        f"R(rel={level})@5": "recall_5",
+        f"R(rel={level})@100": "recall_100",
+        f"Success(rel={level})@5": "success_5",
+        f"P(rel={level})@10": "P_10",
+        f"Rprec(rel={level})": "Rprec",
+        f"SetP(rel={level})": "set_P",
+        f"SetR(rel={level})": "set_recall",
+    }
+    measures = {parse_measure(name): trec_name for name, trec_name in names.items()}
+    values = TrecMeasures().calc_aggregate(measures, judged, scores)  # type: ignore[no-untyped-call]
+    found = {measures[measure]: value for measure, value in values.items()}
+    assert found == pytest.approx(STORED[case], abs=1e-12)
 
 
 @pytest.mark.parametrize("collection", ["cranfield", "scifact"])

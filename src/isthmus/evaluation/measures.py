@@ -11,7 +11,6 @@ too. Queries of the run that nobody judged are left out.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from ir_measures.measures import MeanAgg, ParamInfo, register, registry
 
 from isthmus.errors import SettingsError, nearest
 from isthmus.evaluation.ordering import best_first
+from isthmus.evaluation.trec_measures import TrecMeasures
 from isthmus.records import Judgements, Run
 
 _pipeline: Any = ir_measures.DefaultPipeline  # ir_measures declares no types for its methods
@@ -36,6 +36,7 @@ class CappedRecall(Measure):
 
 if CappedRecall.NAME not in registry:
     register(CappedRecall())  # type: ignore[no-untyped-call]
+    _pipeline.providers.append(TrecMeasures())  # type: ignore[no-untyped-call]
 
 
 def parse_measure(name: str, where: str = "measures") -> Measure:
@@ -59,19 +60,19 @@ def parse_measure(name: str, where: str = "measures") -> Measure:
             allowed=_form(measure),
             remedy="write it in this form; a cutoff is a whole number from 1 on",
         )
-    if not isinstance(measure, CappedRecall) and not _pipeline.supports(measure):
-        raise SettingsError(
-            f"no installed package computes {name!r}",
-            where=where,
-            allowed=", ".join(_computable()),
-            remedy="choose another measure, or install what ir_measures asks for to compute it",
-        )
     if not isinstance(measure.aggregator(), MeanAgg):
         raise SettingsError(
             f"{name!r} is a count, not a mean over queries",
             where=where,
             allowed=", ".join(_computable()),
             remedy="leave it out: the report counts the queries by itself",
+        )
+    if not isinstance(measure, CappedRecall) and not _pipeline.supports(measure):
+        raise SettingsError(
+            f"no installed package computes {name!r}",
+            where=where,
+            allowed=", ".join(_computable()),
+            remedy="choose another measure, or install what ir_measures asks for to compute it",
         )
     return measure
 
@@ -149,11 +150,10 @@ def _unknown(name: str, where: str) -> SettingsError:
         for alias, measure in registry.items()
         if measure.NAME in computable
     }
-    base = re.split(r"[@(]", name)[0]
+    spelt = re.sub(r"(?:_cut)?_(\d+)$", r"@\1", name)  # trec_eval's own spelling, `ndcg_cut_10`
+    base = re.split(r"[@(]", spelt)[0]
     allowed = [printed[alias] for alias in nearest(base.lower(), printed)]
-    example = allowed[0] + name.removeprefix(base)
-    with contextlib.suppress(ValueError):  # a name in trec_eval's own spelling, `ndcg_cut_10`
-        example = str(ir_measures.parse_trec_measure(name)[0])
+    example = allowed[0] + spelt.removeprefix(base)
     return SettingsError(
         f"there is no measure named {name!r}",
         where=where,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,16 @@ from isthmus.search import (
 from isthmus.search.approximating import add_approximation, check_approximate
 
 pytest.importorskip("faiss", reason="the extra [ann] is not installed")
-pytest.importorskip("seismic", reason="the extra [ann] is not installed")
+SEISMIC = pytest.mark.skipif(
+    find_spec("seismic") is None, reason="pyseismic-lsr is not installed (no wheel for ARM)"
+)
 
 
 def named(name: str, **more: object) -> IndexSettings:
     return IndexSettings.parse({"approximate": {"name": name}, **more}, "--set")
 
 
+@SEISMIC
 def test_seismic_beside_a_sparse_index(
     corpus: str, tmp_path: Path, sparse_encoder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +52,7 @@ def test_seismic_beside_a_sparse_index(
     assert "seismic: finds" in capsys.readouterr().err
 
 
+@SEISMIC
 def test_queries_are_titles_and_first_sentences(
     tmp_path: Path, sparse_encoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +98,10 @@ def test_refused_before_anything_is_encoded(
     assert "isthmus merge INDEX --set approximate.name=hnsw" in caught.value.remedy
 
 
-@pytest.mark.parametrize(("name", "encoders"), [("hnsw", "encoder"), ("seismic", "sparse_encoder")])
+@pytest.mark.parametrize(
+    ("name", "encoders"),
+    [("hnsw", "encoder"), pytest.param("seismic", "sparse_encoder", marks=SEISMIC)],
+)
 def test_an_index_that_grew_gets_it_again(
     corpus: str,
     tmp_path: Path,
@@ -151,6 +159,7 @@ def test_nobody_builds_while_another_writes(corpus: str, tmp_path: Path, encoder
         pass  # and the right to write was given back
 
 
+@SEISMIC
 def test_a_backend_is_for_the_indexes_of_its_kind(
     corpus: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -197,6 +197,7 @@ def test_real_documents(shared_data: Path, tmp_path: Path, monkeypatch: pytest.M
         named = {d.id: float(s) for d, s in zip(documents, scores, strict=True) if s}
         assert ranking == Ranking.sorted(ranking.query_id, named, 100)
     assert json.loads((tmp_path / "index" / "manifest.json").read_text())["kind"] == "inverted"
+    pytest.importorskip("seismic", reason="pyseismic-lsr is not installed")
     # And by Seismic, whose scores are those of exact search, for most of what that finds.
     about = add_approximation(tmp_path / "index", None, ApproximateSettings(name="seismic"))
     assert about.depths == [10, 1000]
