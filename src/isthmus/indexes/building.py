@@ -32,6 +32,7 @@ from isthmus.indexes.manifest import (
 from isthmus.records import Document
 
 if TYPE_CHECKING:
+    from isthmus.indexes.bm25.builder import Bm25Builder
     from isthmus.indexes.inverted.building import InvertedBuilder
 
 PROGRESS = "progress.json"
@@ -228,10 +229,16 @@ def _largest_norm(vectors: npt.NDArray[np.floating[Any]]) -> float:
     )
 
 
-def builder_for(folder: Path, description: Description) -> DenseBuilder | InvertedBuilder:
-    """What builds an index of vectors."""
+def builder_for(
+    folder: Path, description: Description
+) -> DenseBuilder | InvertedBuilder | Bm25Builder:
+    """What builds an index of this kind."""
     if description.kind == "dense":
         return DenseBuilder(folder, description)
+    if description.kind == "bm25":
+        from isthmus.indexes.bm25.builder import Bm25Builder
+
+        return Bm25Builder(folder, description)
     from isthmus.indexes.inverted.building import InvertedBuilder  # brings numba
 
     return InvertedBuilder(folder, description)

@@ -73,6 +73,9 @@ class IndexSettings(ReadingSettings):
     encoding: EncodingSettings = EncodingSettings()
     inverted: InvertedSettings = InvertedSettings()
     bm25: Bm25Settings = Bm25Settings()
+    memory: float = Field(
+        1.0, gt=0, description="GiB of postings that building a BM25 index may hold"
+    )
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 
@@ -135,7 +138,7 @@ def _index(
         },
     }
     if encoder is None:
-        _fill_bm25(source, output, description, request)
+        _fill_bm25(source, output, description, request, settings.memory)
     elif cluster is not None:
         _fill_shards(cluster, source, output, description, request, settings)
     else:
@@ -195,14 +198,18 @@ def _describe(
 
 
 def _fill_bm25(
-    source: Corpus, output: Path, description: Description, request: Mapping[str, Any]
+    source: Corpus,
+    output: Path,
+    description: Description,
+    request: Mapping[str, Any],
+    memory: float,
 ) -> None:
-    from isthmus.indexes.bm25 import Bm25Index
+    from isthmus.indexes.bm25.builder import build
 
     documents = track(
         source.documents(), f"indexing {description.corpus.spec}", source.count(), "documents"
     )
-    Bm25Index.build(documents, output, description, request)
+    build(documents, output, description, request, memory)
 
 
 def _fill(

@@ -79,8 +79,7 @@ def add(
             notice(f"resuming after {done:,} documents")
         with Bar(f"adding {corpus}", total, "documents", done) as bar:
             for block in blocks(documents, settings.block_size):
-                vectors: Any = encoder.encode_documents(block)
-                writer.add(block, vectors)
+                writer.add(block, _vectors(encoder, block))
                 bar.advance(len(block))
         update = writer.commit()
     if problems.counts:
@@ -161,15 +160,14 @@ class Writer:
         self._model = model
 
     @cached_property
-    def encoder(self) -> DenseEncoder | SparseEncoder:
-        """The encoder of the index, loaded when the first document is added."""
+    def encoder(self) -> DenseEncoder | SparseEncoder | None:
+        """The encoder of the index, loaded when the first document is added; None for BM25."""
         return _encoder(self.index, self._model)
 
     def add(self, documents: Iterable[Document]) -> None:
         """Adds documents; those whose ids are there already are replaced."""
         for block in blocks(documents, _BLOCK):
-            vectors: Any = self.encoder.encode_documents(block)
-            self.index.add(block, vectors)
+            self.index.add(block, _vectors(self.encoder, block))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Takes documents away; ids that are not there are nobody's."""
@@ -199,12 +197,17 @@ class Writer:
         self.close(wait=kind is None)
 
 
-def _encoder(index: IndexWriter, model: str | None) -> DenseEncoder | SparseEncoder:
+def _vectors(encoder: DenseEncoder | SparseEncoder | None, documents: list[Document]) -> Any:
+    return None if encoder is None else encoder.encode_documents(documents)
+
+
+def _encoder(index: IndexWriter, model: str | None) -> DenseEncoder | SparseEncoder | None:
+    origin = index.manifest.encoder
+    if origin is None:
+        return None
     # They bring torch, which deleting does without.
     from isthmus.encoders import load_encoder, load_int8_encoder
 
-    origin = index.manifest.encoder
-    assert origin is not None
     name = encoder_name(index.folder, origin, model)
     if origin.backend == "onnx-int8":
         encoder = load_int8_encoder(name)

@@ -6,17 +6,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import bm25s
 import numpy as np
 import pytest
 
 from isthmus.config.sealing import sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.bm25 import Analyzer, Bm25Index
+from isthmus.indexes.bm25 import Analyzer, Bm25Index, builder
 from isthmus.indexes.integrity import described
-from isthmus.indexes.manifest import Bm25Settings, verify
+from isthmus.indexes.manifest import Bm25Settings, verify, write_manifest
+from isthmus.indexes.segments.merging import describe
+from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Ranking
 
 Build = Callable[..., Bm25Index]
@@ -84,9 +87,8 @@ def test_two_builds_are_byte_identical(
 
 def test_scores_are_memory_mapped_and_pickles_refused(build_bm25: Build, tmp_path: Path) -> None:
     index = build_bm25([Document("a", "one text")])
-    assert all(
-        isinstance(index._scorer.scores[part], np.memmap) for part in ("data", "indices", "indptr")
-    )
+    arrays = (index._starts, index._rows, index._scores)
+    assert all(isinstance(part.base, np.memmap) for part in arrays)
     file = tmp_path / "bm25" / "data.csc.index.npy"
     np.save(file, np.array([{"any": "object"}], dtype=object), allow_pickle=True)
     manifest = json.loads((tmp_path / "bm25" / "manifest.json").read_text())
@@ -103,6 +105,65 @@ def test_nothing_to_index_is_refused(build_bm25: Build, tmp_path: Path) -> None:
         build_bm25([Document("a", "the of"), Document("b", "?")])
     assert "bm25.stopwords=none" in caught.value.remedy
     assert not (tmp_path / "bm25").exists()
+
+
+def failing(documents: list[Document], after: int) -> Iterator[Document]:
+    yield from documents[:after]
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("merging", [False, True])
+def test_an_interrupted_build_goes_on_after_the_last_block(
+    merging: bool,
+    build_bm25: Build,
+    documents: list[Document],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = build_bm25(documents, "whole").manifest
+    monkeypatch.setattr(builder, "_DOCUMENTS", 10)
+    description = describe(whole)
+    source = iter(documents) if merging else failing(documents, 35)
+    with monkeypatch.context() as patch:
+        if merging:
+            patch.setattr(builder, "write_merged", lambda *_: next(failing([], 0)))
+        with pytest.raises(KeyboardInterrupt):
+            builder.build(source, tmp_path / "again", description, {}, memory=1e-9)
+    with monkeypatch.context() as patch:
+        contents = Document.contents
+        analysed = []
+        patch.setattr(Document, "contents", lambda *a: analysed.append(a[0].id) or contents(*a))
+        builder.build(documents, tmp_path / "again", description, {}, memory=1e-9)
+    assert analysed == [one.id for one in documents[50 if merging else 30 :]]
+    for file in (*(tmp_path / "whole").glob("*.npy"), tmp_path / "whole" / "vocabulary.arrow"):
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
+    assert not (tmp_path / ".again.building").exists()
+
+
+def test_what_bm25s_wrote_before_is_searched(
+    build_bm25: Build, documents: list[Document], tmp_path: Path
+) -> None:
+    index = build_bm25(documents)
+    folder = tmp_path / "bm25"
+    settings, analyzer = Bm25Settings(), Analyzer(Bm25Settings())
+    expected = index.search(["river bank", "title money"], 50, ["p", "q"])
+    peer = bm25s.BM25(k1=settings.k1, b=settings.b, method=settings.variant)
+    vocabulary: dict[str, int] = {}
+    tokens = [
+        [vocabulary.setdefault(t, len(vocabulary)) for t in analyzer.terms(one.contents(True))]
+        for one in documents
+    ]
+    for file in (*folder.glob("*.npy"), folder / "vocabulary.arrow"):
+        if file.name != "order.npy":
+            file.unlink()
+    peer.index((tokens, vocabulary), create_empty_token=False, show_progress=False)
+    peer.save(folder, show_progress=False)
+    write_manifest(folder, describe(index.manifest), len(documents))
+    assert Bm25Index.open(folder).search(["river bank", "title money"], 50, ["p", "q"]) == expected
+    with pytest.raises(MismatchError, match="holds scores only") as refused:
+        IndexWriter(folder)
+    assert "isthmus index" in refused.value.remedy
+    assert not (folder / ".lock").exists()
 
 
 def test_other_kind_is_refused(dense_folder: Path) -> None:

@@ -19,7 +19,6 @@ import pytest
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError
 from isthmus.indexes.approximation import ApproximateSettings
-from isthmus.indexes.bm25 import Bm25Index
 from isthmus.indexes.dense.approximate import approximate
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentWriter
@@ -213,14 +212,6 @@ def test_a_second_writer_is_refused(dense_folder: Path) -> None:
         )
         assert "another writer is at work" in other.stderr
     IndexWriter(dense_folder).close()
-
-
-def test_bm25_cannot_be_added_to(build_bm25: Callable[..., Bm25Index], tmp_path: Path) -> None:
-    build_bm25([Document("a", "river")])
-    with pytest.raises(MismatchError, match="bm25") as refused:
-        IndexWriter(tmp_path / "bm25")
-    assert "isthmus index" in refused.value.remedy
-    assert not (tmp_path / "bm25" / ".lock").exists()
 
 
 def test_there_must_be_an_index(tmp_path: Path) -> None:

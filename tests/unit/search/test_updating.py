@@ -14,6 +14,7 @@ from isthmus.indexes.manifest import read_manifest
 from isthmus.records import Document, Query
 from isthmus.search import (
     AddSettings,
+    HybridSearcher,
     add,
     delete,
     index,
@@ -23,9 +24,11 @@ from isthmus.search import (
 )
 
 
-@pytest.fixture(params=["encoder", "sparse_encoder"])
+@pytest.fixture(params=["encoder", "sparse_encoder", "bm25"])
 def folder(request: pytest.FixtureRequest, corpus: str, tmp_path: Path) -> Path:
-    """A dense and an inverted index of the corpus."""
+    """A dense, an inverted and a BM25 index of the corpus."""
+    if request.param == "bm25":
+        return index(corpus, tmp_path / "index")
     request.getfixturevalue(request.param)
     return index(corpus, tmp_path / "index", "model")
 
@@ -136,6 +139,7 @@ def test_adding_goes_on_where_it_was_interrupted(
     assert found(folder, "thaw") == ["d1"]
 
 
+@pytest.mark.parametrize("folder", ["encoder", "sparse_encoder"], indirect=True)
 def test_another_encoder_is_refused(folder: Path, more: str, request: Any) -> None:
     from isthmus import encoders
 
@@ -150,6 +154,19 @@ def test_another_encoder_is_refused(folder: Path, more: str, request: Any) -> No
     with pytest.raises(MismatchError, match=f"by the encoder '{known.name}', this is 'other'"):
         add(folder, more, {"model": "other"})
     assert read_manifest(folder).documents == 5
+
+
+def test_a_hybrid_lives_as_its_parts_do(
+    corpus: str, more: str, tmp_path: Path, encoder: Any
+) -> None:
+    folders = [index(corpus, tmp_path / "dense", "model"), index(corpus, tmp_path / "bm25")]
+    for folder in folders:
+        add(folder, more)
+        delete(folder, ["d0"])
+    searchers = [open_searcher(folder) for folder in folders]
+    assert searchers[0].has_same_documents(searchers[1])
+    (ranking,) = HybridSearcher(searchers).search([Query("q", "river delta")], 2)
+    assert ranking.document_ids == ("d8", "d2")
 
 
 def test_documents_are_encoded_as_the_others_were(

@@ -34,10 +34,13 @@ from isthmus.records import Document, Ranking
 
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
+    from isthmus.indexes.bm25.segments import SegmentedBm25Index
     from isthmus.indexes.inverted.index import InvertedIndex
     from isthmus.indexes.inverted.seismic import SeismicIndex
 
-Index: TypeAlias = "DenseIndex | InvertedIndex | SeismicIndex | SegmentedIndex | Bm25Index"
+Index: TypeAlias = (
+    "DenseIndex | InvertedIndex | SeismicIndex | SegmentedIndex | Bm25Index | SegmentedBm25Index"
+)
 Rows = npt.NDArray[np.int64]
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 _MORE = 4
@@ -299,8 +302,13 @@ def read_deleted(folder: Path, segment: Segment) -> Rows:
 
 def _open(folder: Path, backend: Backend) -> Any:
     check_backend(folder, backend)
-    if read_manifest(folder).segments is None:
+    manifest = read_manifest(folder)
+    if manifest.segments is None:
         return _open_whole(folder, backend)
+    if manifest.kind == "bm25":
+        from isthmus.indexes.bm25.segments import SegmentedBm25Index
+
+        return SegmentedBm25Index.open(folder)
     return SegmentedIndex.open(folder, backend)
 
 

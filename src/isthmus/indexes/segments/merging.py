@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from isthmus.indexes.building import builder_for
 from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.manifest import Description, Manifest
 from isthmus.indexes.segments.index import Part
-
-if TYPE_CHECKING:
-    pass
 
 _TOGETHER = 8  # segments, of like size if possible
 _BLOCK = 8192
@@ -61,6 +58,8 @@ def merge(
     stopped: Callable[[], bool],
 ) -> bool:
     """Builds the segment of all living documents of others; False when it was stopped before."""
+    if description.kind == "bm25":
+        return _merge_bm25(folder, description, sources, stopped)
     with builder_for(folder, description) as builder:
         for source in sources:
             first = 0
@@ -74,6 +73,26 @@ def merge(
                     block = rows[start : start + _BLOCK]
                     builder.add(source.part.store.documents(block), vectors[block - first])
                 first = last
+        builder.finish({})
+        return True
+
+
+def _merge_bm25(
+    folder: Path,
+    description: Description,
+    sources: Sequence[Source],
+    stopped: Callable[[], bool],
+) -> bool:
+    from isthmus.indexes.bm25.builder import Bm25Builder
+
+    with Bm25Builder(folder, description) as builder:
+        for source in sources:
+            rows = source.part.rows
+            for start in range(0, len(rows), _BLOCK):
+                if stopped():
+                    return False
+                builder.copy(source.part.store.documents(rows[start : start + _BLOCK]))
+            builder.include(source.folder, source.part.lives)
         builder.finish({})
         return True
 

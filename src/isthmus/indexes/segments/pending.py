@@ -15,6 +15,7 @@ from isthmus.indexes.building import builder_for
 from isthmus.records import Document
 
 if TYPE_CHECKING:
+    from isthmus.indexes.bm25.builder import Bm25Builder
     from isthmus.indexes.building import DenseBuilder
     from isthmus.indexes.inverted.building import InvertedBuilder
     from isthmus.indexes.manifest import Description
@@ -42,7 +43,7 @@ class Pending:
         self._deleted: list[list[int]] = []
         self._places: dict[str, tuple[int, int]] = {}
         self._written: set[str] = set()  # into the segment under construction, deleted or not
-        self._builder: DenseBuilder | InvertedBuilder | None = None
+        self._builder: DenseBuilder | InvertedBuilder | Bm25Builder | None = None
         self._open_builder = ExitStack()
         self._digest = xxhash.xxh3_128(fingerprint.encode())
 
@@ -57,13 +58,14 @@ class Pending:
         return self._digest.hexdigest()
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
-        """Writes documents with their vectors; of those with one id the last counts."""
+        """Writes documents with their vectors, if any; of those with one id the last counts."""
         latest = {document.id: place for place, document in enumerate(documents)}
         if not latest:
             return
         if len(latest) < len(documents):
             chosen = sorted(latest.values())
-            documents, vectors = [documents[place] for place in chosen], vectors[chosen]
+            documents = [documents[place] for place in chosen]
+            vectors = None if vectors is None else vectors[chosen]
         if not latest.keys().isdisjoint(self._written):
             self._finish()  # a segment has an id once
         builder = self._builder or self._begin()
@@ -101,7 +103,7 @@ class Pending:
         with suppress(OSError):  # of a full disk, which cannot take what nobody wants any more
             self._open_builder.close()
 
-    def _begin(self) -> DenseBuilder | InvertedBuilder:
+    def _begin(self) -> DenseBuilder | InvertedBuilder | Bm25Builder:
         self.folders.append(self._new_folder())
         self._deleted.append([])
         self._builder = builder_for(self.folders[-1], self._description)

@@ -98,7 +98,7 @@ class IndexWriter:
 
     def __init__(self, folder: Path, job: str | None = None) -> None:
         """Where a job is named, what an interrupted writer of the same job added can be resumed."""
-        _check_kind(folder)
+        _check_growing(folder)
         self._lock = only_writer(folder)
         self._folder = folder
         self._state = RLock()  # over all that follows: merging may end at any moment
@@ -125,8 +125,10 @@ class IndexWriter:
         """That of the last commit."""
         return self._manifest
 
-    def add(self, documents: Sequence[Document], vectors: Any) -> None:
+    def add(self, documents: Sequence[Document], vectors: Any = None) -> None:
         """Takes documents with their vectors, a row each; those whose ids are there replace them.
+
+        A BM25 index takes documents alone.
 
         When this fails for any reason but the documents themselves (a full disk), all that was
         not committed is given up.
@@ -416,13 +418,19 @@ def _lost(before: Sequence[_Held], after: Sequence[_Held]) -> list[ApproximateSe
     return [about.settings for about in lost if about is not None]
 
 
-def _check_kind(folder: Path) -> None:
-    if read_manifest(folder).kind == "bm25":
+def _check_growing(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    if manifest.kind != "bm25" or manifest.segments is not None:
+        return
+    from isthmus.indexes.bm25.postings import FREQUENCIES
+
+    if FREQUENCIES not in manifest.files:
         raise MismatchError(
-            f"the index {str(folder)!r} is a bm25 index, which cannot be added to or deleted from",
+            f"the bm25 index {str(folder)!r} holds scores only ({manifest.created_by} wrote it), "
+            "and cannot be added to or deleted from",
             where=str(folder),
-            allowed="a dense or an inverted index: BM25 weighs a word by all documents",
-            remedy="build it again with `isthmus index`, which takes seconds",
+            allowed=f"a bm25 index with {FREQUENCIES}, from which scores are computed anew",
+            remedy="build it again: isthmus index with another --output, or remove this folder",
         )
 
 

@@ -1,0 +1,105 @@
+"""The search of a BM25 index: scores are added up term by term, equal ones ordered by id."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.indexes.arrays import mapped
+from isthmus.indexes.bm25.analyzer import Analyzer
+from isthmus.indexes.bm25.postings import ROWS, SCORES, STARTS, open_vocabulary
+from isthmus.indexes.bm25.scoring import Scores
+from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.integrity import parsing
+from isthmus.indexes.manifest import Description, Manifest, read_manifest
+from isthmus.indexes.selection import best
+from isthmus.records import Document, Ranking
+
+Rows = npt.NDArray[np.int64]
+
+
+class Bm25Index:
+    """Lists of postings with their scores, memory-mapped."""
+
+    def __init__(self, manifest: Manifest, folder: Path) -> None:
+        assert manifest.bm25 is not None
+        self.manifest = manifest
+        self.store = DocumentStore(folder)
+        self._analyzer = Analyzer(manifest.bm25)
+        self._number = open_vocabulary(folder)
+        self._starts, self._rows, self._scores = (
+            mapped(folder / name, folder) for name in (STARTS, ROWS, SCORES)
+        )
+        self._folder = folder
+
+    @classmethod
+    def build(
+        cls,
+        documents: Iterable[Document],
+        folder: Path,
+        description: Description,
+        request: Mapping[str, Any],
+    ) -> Path:
+        """A finished index of the documents under the name `folder`."""
+        from isthmus.indexes.bm25.builder import build  # not needed to search
+
+        return build(documents, folder, description, request)
+
+    @classmethod
+    def open(cls, folder: Path) -> Bm25Index:
+        """The index in a folder; scores stay on disk until a query needs them."""
+        return cls(read_manifest(folder, "bm25"), folder)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left after stop words are dropped."""
+        return bool(self._analyzer.terms(text))
+
+    def search(
+        self,
+        texts: Sequence[str],
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Ranking]:
+        """The `depth` documents of highest score per query, equal ones by document id.
+
+        Documents that share no term with the query score 0 and are not part of the answer. `among`
+        leaves only the documents of these ids; unknown ids are ignored.
+        """
+        assert depth > 0
+        assert len(texts) == len(query_ids)
+        chosen = None if among is None else rows_among(self.store, among)
+        with parsing(self._folder / ROWS, self._folder):
+            totals = (self._totals(self._analyzer.terms(text)) for text in texts)
+            answers = [highest(self.store, scores, depth, chosen) for scores in totals]
+        return self.store.rankings(query_ids, answers)
+
+    def _totals(self, terms: Sequence[str]) -> Scores:
+        totals = np.zeros(len(self), dtype=np.float32)
+        for number in map(self._number, terms):
+            if number is not None:
+                postings = slice(self._starts[number], self._starts[number + 1])
+                np.add.at(totals, self._rows[postings], self._scores[postings])
+        return totals
+
+
+def rows_among(store: DocumentStore, ids: Collection[str]) -> Rows:
+    """The rows of those of these ids that are here."""
+    rows = np.unique(store.locate(list(ids)))
+    return rows[rows >= 0]
+
+
+def highest(
+    store: DocumentStore, totals: Scores, depth: int, among: Rows | None
+) -> tuple[Rows, Scores]:
+    """The best rows of those with a score, best first, and their scores."""
+    rows = np.flatnonzero(totals > 0) if among is None else among[totals[among] > 0]
+    chosen = rows[best(totals[rows], store.ranks[rows], depth)]
+    return chosen, totals[chosen]

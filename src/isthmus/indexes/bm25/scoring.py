@@ -1,0 +1,42 @@
+"""The three formulas, rounded as bm25s rounds them, so that scores equal its to the last bit.
+
+Kamphuis et al., Which BM25 do you mean? (ECIR 2020), table 1.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.indexes.manifest import Bm25Settings
+
+Scores = npt.NDArray[np.float32]
+
+
+def inverse_frequency(settings: Bm25Settings, containing: int, documents: int) -> np.float32:
+    """The weight of a term that so many of the documents contain."""
+    odds = (documents - containing + 0.5) / (containing + 0.5)
+    if settings.variant == "lucene":
+        return np.float32(log(1 + odds))
+    if settings.variant == "robertson":
+        return np.float32(log(max(odds, 1)))
+    return np.float32(log(documents / containing))
+
+
+def posting_scores(
+    settings: Bm25Settings,
+    weights: np.float32 | Scores,
+    frequencies: npt.NDArray[Any],
+    lengths: npt.NDArray[np.int32],
+    average: float,
+) -> Scores:
+    """The score of each posting, from the weight of its term and the length of its document."""
+    k1, b = settings.k1, settings.b
+    counts = frequencies.astype(np.float32)
+    norms = k1 * ((1 - b) + b * lengths / average)
+    boosted = counts * (k1 + 1) if settings.variant == "atire" else counts
+    scores: Scores = (weights * (boosted / (counts + norms))).astype(np.float32)
+    return scores
