@@ -315,4 +315,4 @@ def test_no_room_for_a_large_file(commands: Any, collection: Path, tmp_path: Pat
         command, env=commands.environment, preexec_fn=limit, capture_output=True, text=True
     )
     assert refused.returncode == 2, refused.stderr
-    assert "no space left on the disk (File too large)" in refused.stderr
+    assert "larger than is allowed (File too large)" in refused.stderr

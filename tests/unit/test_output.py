@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from isthmus.config.output import (
     SNAPSHOT,
-    claim,
+    claimed,
     finish,
     is_complete,
+    only_writer,
     publish,
     read_snapshot,
     whole_folder,
@@ -32,6 +32,12 @@ IDENTITY: dict[str, Any] = {
     "settings": {"training": {"seed": 1, "report_to": ["a"]}, "titles": True},
     "data": {"corpus": "f00"},
 }
+
+
+def claim(folder: Path, verb: str, identity: dict[str, Any]) -> bool:
+    """Whether the folder held this very job; it is claimed for a moment only."""
+    with claimed(folder, verb, identity) as known:
+        return known
 
 
 @pytest.fixture
@@ -56,9 +62,9 @@ def test_claim_resume_finish(folder: Path) -> None:
 
 def test_a_second_writer_is_refused_until_the_first_ends(folder: Path) -> None:
     waiting = (
-        "import sys; from pathlib import Path; from isthmus.config.output import claim\n"
-        f"claim(Path({str(folder)!r}), 'pretrain', {IDENTITY!r})\n"
-        "print('claimed', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from isthmus.config.output import claimed\n"
+        f"with claimed(Path({str(folder)!r}), 'pretrain', {IDENTITY!r}):\n"
+        "    print('claimed', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", waiting], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -69,19 +75,13 @@ def test_a_second_writer_is_refused_until_the_first_ends(folder: Path) -> None:
             claim(folder, "pretrain", IDENTITY)
         other.kill()
     assert claim(folder, "pretrain", IDENTITY) is True, "nothing is left of a killed writer"
-    finish(folder)
     assert sorted(found.name for found in folder.iterdir()) == [SNAPSHOT]
 
 
 def test_the_other_processes_of_a_launch_are_no_second_writers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = FileLock(folder / ".lock")
-    claim(folder, "pretrain", IDENTITY)
-    finish(folder)
-    shutil.rmtree(folder)
-    folder.mkdir()
-    with held:
+    with only_writer(folder):
         monkeypatch.setenv("RANK", "1")
         assert claim(folder, "pretrain", IDENTITY) is False
 
@@ -229,7 +229,11 @@ def test_json_is_written_whole_or_not_at_all(
 @pytest.mark.parametrize(
     ("number", "what", "remedy"),
     [
-        (errno.ENOSPC, "no space left on the disk", "free some space and run again: it resumes"),
+        (
+            errno.ENOSPC,
+            "no space left on the disk",
+            "free some space and run again",
+        ),
         (errno.EACCES, "no permission to write", "choose another --output"),
         (errno.EPERM, "no permission to write", "choose another --output"),
         (errno.EROFS, "no permission to write", "choose another --output"),

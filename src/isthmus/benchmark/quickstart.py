@@ -15,7 +15,7 @@ from isthmus.collections import Collection, open_collection, write_run
 from isthmus.collections.formats.beir import write_beir
 from isthmus.collections.formats.docstrings import Docstrings
 from isthmus.config import Settings, resolve
-from isthmus.config.output import claim, finish, whole_folder
+from isthmus.config.output import claimed, finish, whole_folder
 from isthmus.encoders import DenseEncoder, DenseSettings
 from isthmus.evaluation import EvaluationSettings, Report, evaluate, per_query, report_table
 from isthmus.finetune.settings import FinetuneSettings
@@ -90,46 +90,47 @@ def run(settings: QuickstartSettings) -> Report:
         _finetuning(settings, corpus, model, str(output / name))
         for model, name in ((start, "finetuned"), (pretraining.output, "pretrained-finetuned"))
     )
-    claim(output, "quickstart", {"settings": settings.model_dump(exclude={"output"})})
+    described = {"settings": settings.model_dump(exclude={"output"})}
+    with claimed(output, "quickstart", described):
+        _say(began, "1/6 collect the documentation strings of this machine's Python packages")
+        collection = _collect(settings, Path(corpus))
+        _start(settings, collection, Path(start))
+        _say(began, "2/6 pre-train: learn the corpus, without labels")
+        run_pretrain(pretraining)
+        _say(began, "3/6 fine-tune, once without pre-training and once with")
+        run_finetune(plain)
+        run_finetune(adapted)
+        _say(began, "4/6 index: BM25, the encoder as it is, and both fine-tuned ones")
+        systems = {
+            "BM25": "bm25",
+            "encoder as it is": start,
+            "fine-tuned": plain.output,
+            "bag of words + fine-tuned": adapted.output,
+        }
+        searchers = {
+            name: open_searcher(index(corpus, output / "index" / Path(model).name, model))
+            for name, model in systems.items()
+        }
+        _say(began, "5/6 evaluate on packages that no training query came from")
+        best, hybrid = _hybrid(settings, collection, searchers)
+        everyone: dict[str, Searcher | HybridSearcher] = {**searchers, f"{best} + BM25": hybrid}
+        report = _evaluate(settings, collection, everyone)
+        console = Console()
+        console.print(report_table(report).terminal())
 
-    _say(began, "1/6 collect the documentation strings of this machine's Python packages")
-    collection = _collect(settings, Path(corpus))
-    _start(settings, collection, Path(start))
-    _say(began, "2/6 pre-train: learn the corpus, without labels")
-    run_pretrain(pretraining)
-    _say(began, "3/6 fine-tune, once without pre-training and once with")
-    run_finetune(plain)
-    run_finetune(adapted)
-    _say(began, "4/6 index: BM25, the encoder as it is, and both fine-tuned ones")
-    systems = {
-        "BM25": "bm25",
-        "encoder as it is": start,
-        "fine-tuned": plain.output,
-        "bag of words + fine-tuned": adapted.output,
-    }
-    searchers = {
-        name: open_searcher(index(corpus, output / "index" / Path(model).name, model))
-        for name, model in systems.items()
-    }
-    _say(began, "5/6 evaluate on packages that no training query came from")
-    best, hybrid = _hybrid(settings, collection, searchers)
-    everyone: dict[str, Searcher | HybridSearcher] = {**searchers, f"{best} + BM25": hybrid}
-    report = _evaluate(settings, collection, everyone)
-    console = Console()
-    console.print(report_table(report).terminal())
-
-    _say(began, "6/6 search")
-    (ranking,) = hybrid.search([Query("query", settings.query)], 5)
-    console.print(hits_table(settings.query, hits(hybrid, ranking, settings.query)))
-    folder = output / "index"
-    weight = hybrid.weights[0]
-    command = (
-        f'isthmus search {folder / Path(systems[best]).name} "{settings.query}" '
-        f"--with {folder / 'bm25'} --set 'weights=[{weight:g}, {1 - weight:g}]'"
-    )
-    seconds = time.monotonic() - began
-    finish(output, {"seconds": seconds, "best": best, "weight": weight, "search": command})
-    console.print(f"done in {seconds / 60:.1f} minutes; report in {output / 'report'}; search on:")
+        _say(began, "6/6 search")
+        (ranking,) = hybrid.search([Query("query", settings.query)], 5)
+        console.print(hits_table(settings.query, hits(hybrid, ranking, settings.query)))
+        folder = output / "index"
+        weight = hybrid.weights[0]
+        command = (
+            f'isthmus search {folder / Path(systems[best]).name} "{settings.query}" '
+            f"--with {folder / 'bm25'} --set 'weights=[{weight:g}, {1 - weight:g}]'"
+        )
+        seconds = time.monotonic() - began
+        finish(output, {"seconds": seconds, "best": best, "weight": weight, "search": command})
+    minutes = f"{seconds / 60:.1f} minutes"
+    console.print(f"done in {minutes}; report in {output / 'report'}; search on:")
     console.print(f"  {command}", soft_wrap=True, highlight=False)
     return report
 

@@ -39,6 +39,7 @@ def masking(
 
     from isthmus.collections import Problems
     from isthmus.collections.files import lines
+    from isthmus.config.output import reserved
     from isthmus.indexes.without_jax import STOPWORDS_EN_PLUS
     from isthmus.inspection.masking import masking
 
@@ -46,7 +47,8 @@ def masking(
     if stop_words is not None:
         listed = lines(stop_words, Problems("refuse"))
         chosen = [word for _, line in listed for word in line.lower().split()]
-    report = masking(corpus, model, recipe, documents, chosen, overrides or ())
-    if output is not None:
-        report.save(output)
+    with reserved(output):
+        report = masking(corpus, model, recipe, documents, chosen, overrides or ())
+        if output is not None:
+            report.save(output)
     Console().print(report.table(words))

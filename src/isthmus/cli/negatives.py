@@ -38,10 +38,12 @@ def negatives(
     """
     from rich.console import Console
 
+    from isthmus.config.output import reserved
     from isthmus.finetune.mining.report import audit_table, write_page
     from isthmus.inspection.negatives import negatives
 
-    found = negatives(run, model, collection, recipe, overrides or ())
-    if output is not None:
-        write_page(found, output)
+    with reserved(output):
+        found = negatives(run, model, collection, recipe, overrides or ())
+        if output is not None:
+            write_page(found, output)
     Console().print(audit_table(found))

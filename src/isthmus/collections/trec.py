@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from isthmus.collections.files import lines
 from isthmus.collections.problems import Problems
-from isthmus.config.output import writing
+from isthmus.config.output import whole_file, writing
 from isthmus.errors import InputError, OutputError, shown
 from isthmus.records import Ranking, Run
 
@@ -112,15 +111,11 @@ def write_run(path: str | Path, run: Run) -> None:
     file = Path(path)
     _refuse_other_than_files(file)
     tag = _tag(run.name)
-    partial = file.with_name(f".{file.name}.partial")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as stream:
-            for ranking in run.rankings.values():
-                stream.writelines(_run_lines(ranking, tag))
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(file)
+    with whole_file(file) as stream:
+        for ranking in run.rankings.values():
+            stream.writelines(_run_lines(ranking, tag))
 
 
 class ExistingRun:

@@ -1,13 +1,12 @@
-"""Output folders: claimed before work starts, published whole, described by a snapshot.
+"""Outputs: written by one process at a time, published whole, described by a snapshot.
 
-Every verb that writes a folder goes through here, so that three promises hold everywhere:
-a folder that holds something else is never touched, a half-written one is never mistaken for
-a whole one, and beside every output lies what made it (`isthmus.json`).
+Every verb that writes goes through here, so that four promises hold everywhere: two processes never
+write to one place, a folder that holds something else is never touched, a half-written one is never
+mistaken for a whole one, and beside every output lies what made it (`isthmus.json`).
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import json
@@ -17,36 +16,64 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from isthmus import __version__
+from isthmus.config.exchange import exchange
+from isthmus.config.lock import LOCK, Lock, check_locks
 from isthmus.config.sealing import UnreadableError, read_mapping
 from isthmus.errors import InputError, OutputError
 
 SNAPSHOT = "isthmus.json"
 START = "start"  # an untrained model, made before training begins
-_LOCK = ".lock"
-_LOCKS: dict[Path, Any] = {}  # held by this process
 _LIBRARIES = (
     "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy",
     "pyarrow", "bm25s", "ir_measures", "pydantic",
 )  # fmt: skip
 
+_AGAIN, _RESUMES = "run again", ": it resumes"
 _NUMBER_IN_WORDS = re.compile(r"\(os error (\d+)\)")  # safetensors
 # torch.save and numpy's tofile know only that less was written than they meant to.
 _TORN_FILE = re.compile(r"inline_container|requested and \d+ written")
 
 
-def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
-    """Reserves an output folder; True when it holds earlier work of the same job to resume.
+def only_writer(folder: Path) -> Lock:
+    """The right to write into a folder, until it is released; refused while another has it."""
+    place = where_it_leads(folder)
+    with writing(folder):
+        return Lock(folder, place / LOCK)
+
+
+@contextlib.contextmanager
+def reserved(target: Path | None) -> Iterator[None]:
+    """Keeps others from writing a file, or a folder that appears by renaming, during the block.
+
+    The lock lies beside it, under a hidden name. Where there is no target, or it is no file and no
+    folder but a device, there is nothing to keep.
+    """
+    if target is None or (target.exists() and not (target.is_file() or target.is_dir())):
+        yield
+        return
+    place = where_it_leads(target)
+    if _is_closed(place.parent):
+        yield
+        return
+    with writing(target):
+        lock = Lock(target, place.with_name(f".{place.name}.writer{LOCK}"))
+    with lock:
+        yield
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, verb: str, identity: Mapping[str, Any]) -> Iterator[bool]:
+    """Reserves an output folder for the block; True when it holds earlier work of the same job.
 
     `identity` is what makes two jobs the same (settings and data fingerprints). It is written
     before anything else, so that whoever finds the folder knows what it was meant to become.
     """
-    marker = folder / SNAPSHOT
     with writing(folder):
         if folder.is_file():
             raise OutputError(
@@ -56,9 +83,24 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
                 "unfinished",
                 remedy="choose another --output",
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        # Of the processes of one launch, the first writes.
+        free = os.environ.get("RANK", "0") != "0" or _is_closed(folder)
+    with contextlib.nullcontext() if free else only_writer(folder):
+        yield _claim(folder, verb, identity)
+
+
+def _is_closed(folder: Path) -> bool:
+    """Whether nothing can be written into a folder, so that nothing is to be kept from others."""
+    return folder.is_dir() and not os.access(folder, os.W_OK)
+
+
+def _claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
+    """Whether a folder holds this very job; where it is free, it is the job's from now on."""
+    marker = folder / SNAPSHOT
+    with writing(folder):
+        where_it_leads(folder).mkdir(parents=True, exist_ok=True)
         # A marker that was being written when the process died is nobody's work.
-        empty = all(found in (_partial(marker), folder / _LOCK) for found in folder.iterdir())
+        empty = all(found in (_partial(marker), folder / LOCK) for found in folder.iterdir())
     if not empty:
         if not marker.is_file():
             raise OutputError(
@@ -69,53 +111,20 @@ def claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
             )
         earlier = read_snapshot(folder)
         changed = differences(earlier.get("identity", {}), json.loads(json.dumps(identity)))
-        if earlier.get("verb") != verb or changed:
-            if _is_only_a_start(folder) and not earlier.get("complete"):
-                _keep_others_out(folder)
-                shutil.rmtree(folder / START, ignore_errors=True)
-                write_json(marker, _snapshot(verb, identity, complete=False))
-                return False
+        if earlier.get("verb") == verb and not changed:
+            return True
+        if not _is_only_a_start(folder) or earlier.get("complete"):
             other = earlier.get("verb") != verb
-            reason = f"is a {earlier['verb']}" if other else f"differs in {', '.join(changed)}"
+            reason = f"is a {earlier.get('verb')}" if other else f"differs in {', '.join(changed)}"
             raise OutputError(
                 f"{str(folder)!r} already holds another job: it {reason}",
                 where="--output",
                 allowed="a new folder, or the same settings and data to resume",
                 remedy="choose another --output, or remove the folder to start anew",
             )
-        if not earlier.get("complete"):
-            _keep_others_out(folder)
-        return True
-    _keep_others_out(folder)
+        shutil.rmtree(folder / START, ignore_errors=True)
     write_json(marker, _snapshot(verb, identity, complete=False))
     return False
-
-
-def _keep_others_out(folder: Path) -> None:
-    """Refuses a folder into which another process is writing; until this one ends."""
-    # Of the processes of one launch, the first writes.
-    if os.environ.get("RANK", "0") != "0" or folder.resolve() in _LOCKS:
-        return
-    from filelock import FileLock, Timeout  # not needed to print a help text
-
-    lock = FileLock(folder / _LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise OutputError(
-            f"another process is writing into {str(folder)!r}",
-            where="--output",
-            allowed="one process at a time",
-            remedy="wait for it, or choose another --output",
-        ) from None
-    _LOCKS[folder.resolve()] = lock
-    atexit.register(_let_others_in, folder.resolve())
-
-
-def _let_others_in(folder: Path) -> None:
-    if lock := _LOCKS.pop(folder, None):
-        (folder / _LOCK).unlink(missing_ok=True)
-        lock.release()
 
 
 def _is_only_a_start(folder: Path) -> bool:
@@ -127,9 +136,9 @@ def _is_only_a_start(folder: Path) -> bool:
 
 def finish(folder: Path, results: Mapping[str, Any] | None = None) -> None:
     """Marks a claimed folder as complete, with the results worth keeping beside the settings."""
+    check_locks(folder)
     snapshot = read_snapshot(folder)
     write_json(folder / SNAPSHOT, {**snapshot, "complete": True, "results": dict(results or {})})
-    _let_others_in(folder.resolve())
 
 
 def write_snapshot(
@@ -174,35 +183,99 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill, which appears under its name only when the block ends without error."""
-    partial = _partial(folder)
+    partial = _partial(where_it_leads(folder))
     shutil.rmtree(partial, ignore_errors=True)
     with writing(folder):
         partial.mkdir(parents=True)
         yield partial
-    publish(partial, folder)
-
-
-def publish(partial: Path, folder: Path) -> None:
-    """Moves a finished folder to its name in one step, replacing what was there."""
-    if folder.exists():
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        partial.rename(folder)
+        publish(partial, folder)
 
 
 @contextlib.contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """Turns the operating system's refusals (disk full, no permission) into OutputErrors."""
+def whole_file(file: Path) -> Iterator[TextIO]:
+    """A text file to fill, which appears under its name only when the block ends without error."""
+    if file.exists() and not file.is_file():  # a device
+        with writing(file), file.open("w", encoding="utf-8") as stream:
+            yield stream
+        return
+    place = where_it_leads(file)
+    partial = _partial(place)
+    with writing(file):
+        try:
+            # Bytes of a path that are not UTF-8 become JSON's own escapes of them.
+            with partial.open("w", encoding="utf-8", errors="backslashreplace") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(place)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+
+
+def publish(partial: Path, folder: Path, replace: bool = True) -> None:
+    """Gives a finished folder its name in one step; what had the name before is gone after it.
+
+    At every moment the name leads to the old folder or to the new one, where the system can
+    exchange names. Without `replace`, a folder that holds something is refused.
+    """
+    check_locks(folder)
+    place = where_it_leads(folder)
+    try:
+        partial.rename(place)  # an empty folder gives way
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        if not replace and any(place.iterdir()):
+            raise OutputError(
+                f"{str(folder)!r} came to hold something while it was being made elsewhere",
+                where=str(folder),
+                allowed="a folder that does not exist yet, or is empty",
+                remedy="move what is there, and run the same command again",
+            ) from None
+    old = place.with_name(f".{place.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if exchange(partial, place):
+        old = partial
+    else:
+        place.rename(old)
+        partial.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def where_it_leads(path: Path) -> Path:
+    """The path itself, or what it points to as a symbolic link, which may not be there yet."""
+    return path.resolve() if path.is_symlink() else path
+
+
+@contextlib.contextmanager
+def writing(target: Path, resumes: Callable[[], bool] = bool) -> Iterator[None]:
+    """Turns the operating system's refusals (disk full, no permission) into OutputErrors.
+
+    `resumes` says whether the same command would go on where it stopped; without it nothing is
+    promised. It counts for what was refused further inside, too.
+    """
     try:
         yield
+    except OutputError as error:
+        if error.remedy.endswith(_AGAIN) and resumes():
+            error.remedy += _RESUMES
+        raise
     except Exception as error:
         number = _error_number(error)
-        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            what, remedy = "no space left on the disk", "free some space and run again: it resumes"
+        again = _AGAIN + _RESUMES if resumes() else _AGAIN
+        allowed = f"a writable folder; {_free(target)} free there"
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            what, remedy = "no space left on the disk", f"free some space and {again}"
+        elif number == errno.EFBIG:
+            what = "a file would become larger than is allowed"
+            limit = largest_file()
+            allowed = "files as large as the file system takes them"
+            if limit is not None:
+                allowed = f"files of at most {limit:,} bytes (ulimit -f)"
+            remedy = f"raise the limit, or write to a disk that takes larger files, and {again}"
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             what, remedy = "no permission to write", "choose another --output"
         elif number in (errno.ENOTDIR, errno.EEXIST):
@@ -212,9 +285,19 @@ def writing(target: Path) -> Iterator[None]:
         raise OutputError(
             f"{what} ({os.strerror(number)})",
             where=str(getattr(error, "filename", None) or target),
-            allowed=f"a writable folder; {_free(target)} free there",
+            allowed=allowed,
             remedy=remedy,
         ) from error
+
+
+def largest_file() -> int | None:
+    """The most bytes that this process may write into one file; None where there is no limit."""
+    if os.name != "posix":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _error_number(error: Exception) -> int | None:
@@ -223,20 +306,16 @@ def _error_number(error: Exception) -> int | None:
         return error.errno
     if number := _NUMBER_IN_WORDS.search(str(error)):
         return int(number[1])
-    return errno.ENOSPC if _TORN_FILE.search(str(error)) else None
+    if _TORN_FILE.search(str(error)):
+        return errno.ENOSPC if largest_file() is None else errno.EFBIG
+    return None
 
 
 def write_json(file: Path, value: Any) -> None:
     """Writes JSON so that a reader sees the old file or the new one, never a part."""
-    with writing(file):
-        partial = _partial(file)
-        # Bytes of a path that are not UTF-8 become JSON's own escapes of them.
-        with partial.open("w", encoding="utf-8", errors="backslashreplace") as stream:
-            json.dump(value, stream, indent=2, ensure_ascii=False, sort_keys=False)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(file)
+    with whole_file(file) as stream:
+        json.dump(value, stream, indent=2, ensure_ascii=False, sort_keys=False)
+        stream.write("\n")
 
 
 def _partial(target: Path) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from isthmus.collections import Problems, read_judgements, read_run
-from isthmus.config.output import claim, finish, writing
+from isthmus.config.output import claimed, finish, writing
 from isthmus.errors import InputError, MismatchError
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.evaluation.report import Report, RunCounts, summarise
@@ -166,7 +166,6 @@ def _fingerprint(nested: Any) -> str:
 
 
 def _write(report: Report, output: Path, identity: dict[str, Any]) -> None:
-    claim(output, "evaluate", identity)
     table = report_table(report)
     files = {
         "report.json": report.to_json() + "\n",
@@ -174,7 +173,7 @@ def _write(report: Report, output: Path, identity: dict[str, Any]) -> None:
         "table.tex": table.latex(),
         "per_query.tsv": per_query_tsv(report),
     }
-    with writing(output):
+    with claimed(output, "evaluate", identity), writing(output):
         for name, text in files.items():
             (output / name).write_text(text, encoding="utf-8")
-    finish(output, report.means)
+        finish(output, report.means)

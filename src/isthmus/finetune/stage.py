@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from accelerate import PartialState
 
 from isthmus.collections import Collection, Problems, open_collection
-from isthmus.config.output import claim, finish, is_complete, writing
+from isthmus.config.output import claimed, finish, is_complete, writing
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loading import known_settings
@@ -68,6 +68,11 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
     Run again after an interruption, it goes on from the last checkpoint. `stages` are the folders
     of earlier stages, which `stage:NAME` in the settings stands for.
     """
+    with ExitStack() as claims:
+        return _run(written, stages, claims)
+
+
+def _run(written: FinetuneSettings, stages: Mapping[str, Path] | None, claims: ExitStack) -> Path:
     began = time.monotonic()
     settings = with_folders(written, stages or {})
     check(settings)
@@ -85,7 +90,8 @@ def run(written: FinetuneSettings, stages: Mapping[str, Path] | None = None) -> 
     final = output / "final"
     with main_process_first():
         fingerprint = collection.fingerprint()
-        claim(output, "finetune", identity(written, stages or {}, fingerprint))
+        described = identity(written, stages or {}, fingerprint)
+        claims.enter_context(claimed(output, "finetune", described))
         if is_complete(output):
             notice(f"{output} is complete already")
             return final

@@ -6,6 +6,7 @@ import gc
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import xxhash
 from isthmus.collections import open_collection
 from isthmus.config.output import (
     SNAPSHOT,
-    claim,
+    claimed,
     finish,
     is_complete,
     read_snapshot,
@@ -38,12 +39,17 @@ def run(pipeline: Pipeline) -> Path:
 
     Another pipeline in the same folder finds the stages that it shares with earlier ones.
     """
+    with ExitStack() as claims:
+        return _run(pipeline, claims)
+
+
+def _run(pipeline: Pipeline, claims: ExitStack) -> Path:
     output = pipeline.output
     described: dict[str, Any] = {"settings": {**pipeline.written}}
     del described["settings"]["output"]
     check_outside(pipeline)
     with main_process_first():
-        _claim(output, described)
+        claims.enter_context(claimed(output, "finetune", _earlier(output) or described))
     folders: dict[str, Path] = {}
     for number, (name, settings) in enumerate(pipeline.stages.items(), start=1):
         with within(name):
@@ -83,16 +89,17 @@ def _given(settings: FinetuneSettings, snapshot: Mapping[str, Any]) -> dict[str,
     return {key: value for key, value in data.items() if key not in made}
 
 
-def _claim(output: Path, described: Mapping[str, Any]) -> None:
-    """Reserves the folder, which one pipeline after the other may use.
+def _earlier(output: Path) -> Mapping[str, Any] | None:
+    """What an earlier pipeline said of itself in the folder, which one after the other may use.
 
-    The snapshot of an earlier one stays: until the new one is published, it describes `final`.
+    Its snapshot stays: until the new one is published, it describes `final`.
     """
     if (output / SNAPSHOT).is_file():
         earlier = read_snapshot(output)
         if earlier["verb"] == "finetune" and "stages" in earlier["identity"]["settings"]:
-            described = earlier["identity"]
-    claim(output, "finetune", described)
+            described: Mapping[str, Any] = earlier["identity"]
+            return described
+    return None
 
 
 def _is_published(output: Path, retriever: Path, results: Mapping[str, Any]) -> bool:

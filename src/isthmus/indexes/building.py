@@ -8,23 +8,33 @@ files to what is recorded there and goes on. The last step is one rename of `ind
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.config.output import differences, publish, write_json, write_snapshot, writing
+from isthmus.config.output import (
+    differences,
+    publish,
+    reserved,
+    write_json,
+    write_snapshot,
+    writing,
+)
 from isthmus.config.sealing import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes.dense.codes import write_codes
 from isthmus.indexes.dense.index import VECTORS, unusable
-from isthmus.indexes.documents import DOCUMENTS, DocumentWriter, flush
+from isthmus.indexes.documents import DOCUMENTS, DocumentStore, DocumentWriter, flush
 from isthmus.indexes.manifest import (
     MANIFEST,
+    PROGRESS,
     Description,
     Layout,
+    keeps_work,
     read_manifest,
     workplace,
     write_manifest,
@@ -35,7 +45,6 @@ if TYPE_CHECKING:
     from isthmus.indexes.bm25.builder import Bm25Builder
     from isthmus.indexes.inverted.building import InvertedBuilder
 
-PROGRESS = "progress.json"
 _NORM_ROWS = 2**16
 
 
@@ -116,9 +125,44 @@ def complete(
     index = workplace(folder) / "index"
     write_snapshot(index, "index", request, results={"documents": documents})
     write_manifest(index, description, documents, largest_norm, layout)
-    publish(index, folder)
+    _check_whole(index, documents)
+    publish(index, folder, replace=False)
     shutil.rmtree(workplace(folder), ignore_errors=True)
     return folder
+
+
+def _check_whole(index: Path, documents: int) -> None:
+    """Refuses to publish an index that lost files or documents while it was being built."""
+    try:
+        read_manifest(index)
+        found = len(DocumentStore(index))
+    except (InputError, OSError, ValueError) as error:
+        reason = error.what if isinstance(error, InputError) else str(error)
+    else:
+        if found == documents:
+            return
+        reason = f"it has {found:,} documents, not {documents:,}"
+    raise OutputError(
+        f"what was built is not whole: {reason}",
+        where=str(index),
+        allowed="a workplace that is left alone until the index is built",
+        remedy="remove the workplace and run the same command again, and one at a time",
+    )
+
+
+@contextmanager
+def place_to_build(folder: Path) -> Iterator[None]:
+    """Keeps others from building an index of this name during the block.
+
+    A workplace in which nothing was recorded to go on from is removed at the end.
+    """
+    with reserved(folder):
+        try:
+            with writing(folder, resumes=lambda: keeps_work(folder)):
+                yield
+        finally:
+            if not keeps_work(folder):
+                shutil.rmtree(workplace(folder), ignore_errors=True)
 
 
 class DenseBuilder:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from isthmus import __version__
 from isthmus.config import Settings
 from isthmus.config.names import plain
-from isthmus.config.output import write_json
+from isthmus.config.output import where_it_leads, write_json
 from isthmus.config.sealing import UnreadableError, parse_mapping, sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described, forget
@@ -20,6 +20,8 @@ FORMAT = 3  # from which on a manifest vouches for itself
 _OLDEST: dict[str, int] = {"inverted": 2}  # kinds whose older files cannot be read
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
+PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
+PLAN = "shards.json"  # in a workplace: which segments there will be
 Kind = Literal["dense", "inverted", "bm25"]
 _MANIFESTS = 64  # as they were read last: an index of few segments is opened in several steps
 _NEEDED: dict[str, tuple[str, ...]] = {
@@ -255,13 +257,21 @@ def verify(folder: Path) -> Manifest:
 
 def workplace(folder: Path) -> Path:
     """Where an index lives until it is whole: a hidden folder beside its final name."""
-    return folder.with_name(f".{folder.name}.building")
+    place = where_it_leads(folder)
+    return place.with_name(f".{place.name}.building")
+
+
+def keeps_work(folder: Path) -> bool:
+    """Whether an index that is not whole yet has recorded steps, from which building goes on."""
+    return any((workplace(folder) / record).is_file() for record in (PROGRESS, PLAN))
 
 
 def _not_an_index(folder: Path) -> InputError:
     if workplace(folder).is_dir():
-        what = f"the index {str(folder)!r} is half-written: its building was interrupted"
-        remedy = "run the same `isthmus index` command again: it resumes where it stopped"
+        what = f"the index {str(folder)!r} is not built: building has not come to its end"
+        remedy = "wait for it where it still runs; else run the same `isthmus index` command again"
+        if keeps_work(folder):
+            remedy += ": it resumes where it stopped"
     elif folder.is_file():
         what = f"{str(folder)!r} is a file, not an index"
         remedy = "give the folder that `isthmus index --output` wrote"

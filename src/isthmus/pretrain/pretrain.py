@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from isthmus.config import resolve
 from isthmus.config.output import (
     SNAPSHOT,
     START,
-    claim,
+    claimed,
     finish,
     is_complete,
     writing,
@@ -64,7 +65,12 @@ def pretrain(
 
 
 def run(settings: PretrainSettings) -> Path:
-    """The same, from settings that are already complete."""
+    """Trains an encoder from settings that are already complete; returns the folder `final`."""
+    with ExitStack() as claims:
+        return _run(settings, claims)
+
+
+def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
     parts = assemble(settings)
     probes = assemble_probes(settings.probes, parts)
     check_trackers(settings.training)
@@ -81,7 +87,7 @@ def run(settings: PretrainSettings) -> Path:
         # Not the output: the folder may move, and be named in several ways. Not the cluster: with
         # it and without, the same is learnt.
         identity = {"settings": settings.model_dump(exclude={"output", "cluster"}), "data": data}
-        claim(output, "pretrain", identity)
+        claims.enter_context(claimed(output, "pretrain", identity))
         if is_complete(output):
             notice(f"{output} is complete already")
             return final

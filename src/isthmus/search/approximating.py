@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
+from isthmus.config.output import only_writer
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import (
     About,
@@ -16,7 +17,7 @@ from isthmus.indexes.approximation import (
     suits,
 )
 from isthmus.indexes.manifest import Kind
-from isthmus.indexes.segments.writer import only_writer
+from isthmus.indexes.segments.committing import refuse_links
 from isthmus.search.searcher import Searcher, open_searcher
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
@@ -56,8 +57,8 @@ def add_approximation(folder: Path, model: str | None, settings: ApproximateSett
     Questions are titles, or else first sentences, of documents from the whole corpus, encoded as
     queries; without texts, some of the documents' own vectors.
     """
-    lock = only_writer(folder)
-    try:
+    refuse_links(folder)
+    with only_writer(folder):
         searcher = open_searcher(folder, model)
         manifest = searcher.index.manifest
         if manifest.segments is not None:
@@ -75,8 +76,6 @@ def add_approximation(folder: Path, model: str | None, settings: ApproximateSett
         from isthmus.indexes.inverted.seismic import build_seismic
 
         return build_seismic(folder, settings, queries)
-    finally:
-        lock.release()
 
 
 def _questions(searcher: Searcher) -> Any:

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 
 from isthmus.collections import read_queries
 from isthmus.collections.reading import ReadingSettings
-from isthmus.config.output import writing
+from isthmus.config.output import reserved, whole_file
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.contents import FIELDS
 from isthmus.indexes.engines import Engine, engines
@@ -88,7 +88,7 @@ class Parity:
 
     def write(self, file: Path) -> None:
         """A line per query, separated by tabs."""
-        with writing(file), file.open("w", encoding="utf-8") as stream:
+        with whole_file(file) as stream:
             stream.write("\t".join(field.name for field in fields(Comparison)) + "\n")
             for one in self.comparisons:
                 stream.write("\t".join(map(str, astuple(one))) + "\n")
@@ -103,7 +103,17 @@ def parity(
     settings: ParitySettings | Mapping[str, Any] | None = None,
 ) -> Parity:
     """The same queries asked of an index and of the engine it was exported to."""
-    settings = ParitySettings.given(settings)
+    file = None if output is None else Path(output)
+    with reserved(file):
+        result = _parity(index, to, at, queries, ParitySettings.given(settings))
+        if file is not None:
+            result.write(file)
+    return result
+
+
+def _parity(
+    index: str | Path, to: str, at: str, queries: str | Path, settings: ParitySettings
+) -> Parity:
     engine: Engine = engines.load(to, where="--to")(at, settings.name)
     problems = settings.account()
     asked = read_queries(queries, problems)
@@ -130,10 +140,7 @@ def parity(
             batch = asked[first : first + _QUERIES_AT_ONCE]
             found += _compare(searcher, engine, batch, settings.depth)
             bar.advance(len(batch))
-    result = Parity(settings.depth, tuple(found))
-    if output is not None:
-        result.write(Path(output))
-    return result
+    return Parity(settings.depth, tuple(found))
 
 
 def compare(ours: Ranking, theirs: Ranking) -> Comparison:

@@ -11,7 +11,7 @@ import xxhash
 from pydantic import Field
 
 from isthmus.config import Settings
-from isthmus.config.output import claim, finish, is_complete
+from isthmus.config.output import claimed, finish, is_complete, reserved
 from isthmus.errors import MismatchError, OutputError
 from isthmus.indexes.contents import Contents
 from isthmus.indexes.engines import ENCODERS, Engine, engines
@@ -60,7 +60,8 @@ def export(
             remedy="choose another index, or another engine",
         )
     if not engine.files:
-        engine.fill(contents, settings.approximate)
+        with reserved(None if "://" in str(output) else Path(output)):
+            engine.fill(contents, settings.approximate)
         return engine.following()
     if "://" in str(output):
         raise OutputError(
@@ -76,12 +77,13 @@ def export(
         ENCODERS: contents.encoders,
     }
     folder = Path(output)
-    if claim(folder, "export", identity) and is_complete(folder):
-        notice(f"{folder} already holds this; nothing to do")
-    else:
-        engine.fill(contents, settings.approximate)
-        # Not what makes two exports the same: an index may move, and its fingerprint stays.
-        finish(folder, {"documents": len(contents), INDEXES: [str(one) for one in indexes]})
+    with claimed(folder, "export", identity) as known:
+        if known and is_complete(folder):
+            notice(f"{folder} already holds this; nothing to do")
+        else:
+            engine.fill(contents, settings.approximate)
+            # Not what makes two exports the same: an index may move, and its fingerprint stays.
+            finish(folder, {"documents": len(contents), INDEXES: [str(one) for one in indexes]})
     return engine.following()
 
 

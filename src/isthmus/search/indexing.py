@@ -19,7 +19,7 @@ from isthmus.config import Settings
 from isthmus.config.trust import full_name, trust
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import ApproximateSettings
-from isthmus.indexes.building import already_built, builder_for
+from isthmus.indexes.building import already_built, builder_for, place_to_build
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
     Bm25Settings,
@@ -107,7 +107,7 @@ def index(
             allowed="an index of dense or sparse vectors",
             remedy="give --model, or leave encoding.backend out",
         )
-    with connected(settings.cluster) as cluster:
+    with connected(settings.cluster) as cluster, place_to_build(Path(output)):
         folder = _index(corpus, Path(output), model, settings, cluster)
     if settings.approximate is not None:
         notice(add_approximation(folder, model, settings.approximate).summary())

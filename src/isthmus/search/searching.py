@@ -14,6 +14,7 @@ from isthmus.cluster import ClusterSettings, connected
 from isthmus.collections import read_queries, write_run
 from isthmus.collections.reading import ReadingSettings
 from isthmus.collections.trec import ExistingRun
+from isthmus.config.output import reserved
 from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
 from isthmus.progress import Bar, notice
@@ -86,7 +87,8 @@ def search(
             return _search_one(index, query, settings)
         assert queries is not None
         assert run is not None
-        return _search_many(index, queries, Path(run), settings)
+        with reserved(Path(run)):
+            return _search_many(index, queries, Path(run), settings)
 
 
 def _search_one(index: str | Path, query: str, settings: SearchSettings) -> list[Hit]:

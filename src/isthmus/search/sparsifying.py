@@ -22,7 +22,7 @@ from pydantic import Field
 
 from isthmus.collections import Corpus, open_corpus, read_judgements, read_queries
 from isthmus.collections.reading import ReadingSettings
-from isthmus.config.output import claim, finish, is_complete, read_snapshot, writing
+from isthmus.config.output import claimed, finish, is_complete, read_snapshot, writing
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure, per_query
@@ -126,24 +126,25 @@ def sparsify(
             "queries": xxhash.xxh3_128(repr(asked).encode()).hexdigest(),
         },
     }
-    if claim(output, "sparsify", identity) and is_complete(output):
-        notice(f"{output} already holds this comparison; nothing to do")
-        sizes = tuple(Size(**size) for size in read_snapshot(output)["results"]["sizes"])
-        return Sparsification(sizes, _table(sizes, settings.measure, len(asked)), output)
-    folders = _fill(source, encoder, origin, output / "indexes", identity, settings)
-    if problems.counts:
-        notice(problems.summary())
-    vectors = encoder.encode_queries([query.text for query in asked])
-    sizes = tuple(
-        _size(terms, folder, vectors, asked, judgements, settings)
-        for terms, folder in track(folders.items(), "measuring", len(folders), "indexes")
-    )
-    table = _table(sizes, settings.measure, len(asked))
-    _write(sizes, table, output, settings)
-    if not settings.keep:
-        shutil.rmtree(output / "indexes", ignore_errors=True)
-    finish(output, {"sizes": [asdict(size) for size in sizes]})
-    return Sparsification(sizes, table, output)
+    with claimed(output, "sparsify", identity) as known, writing(output, lambda: True):
+        if known and is_complete(output):
+            notice(f"{output} already holds this comparison; nothing to do")
+            sizes = tuple(Size(**size) for size in read_snapshot(output)["results"]["sizes"])
+            return Sparsification(sizes, _table(sizes, settings.measure, len(asked)), output)
+        folders = _fill(source, encoder, origin, output / "indexes", identity, settings)
+        if problems.counts:
+            notice(problems.summary())
+        vectors = encoder.encode_queries([query.text for query in asked])
+        sizes = tuple(
+            _size(terms, folder, vectors, asked, judgements, settings)
+            for terms, folder in track(folders.items(), "measuring", len(folders), "indexes")
+        )
+        table = _table(sizes, settings.measure, len(asked))
+        _write(sizes, table, output, settings)
+        if not settings.keep:
+            shutil.rmtree(output / "indexes", ignore_errors=True)
+        finish(output, {"sizes": [asdict(size) for size in sizes]})
+        return Sparsification(sizes, table, output)
 
 
 def _check(settings: SparsifySettings) -> None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from isthmus.collections import read_judgements, read_queries
 from isthmus.collections.reading import ReadingSettings
-from isthmus.config.output import claim, finish, write_json, writing
+from isthmus.config.output import claimed, finish, write_json, writing
 from isthmus.config.sealing import sealed
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
@@ -77,38 +77,42 @@ def tune(
         "queries": xxhash.xxh3_128(repr(asked).encode()).hexdigest(),
     }
     output = Path(output)
-    claim(output, "tune", identity)
-    together = Combination.model_validate(settings.model_dump(include=set(Fusing.model_fields)))
-    hybrid = together.searcher(searchers)
-    readable = [query for query in asked if hybrid.has_tokens(query.text)]
-    if len(readable) < len(asked):
-        notice(f"{len(asked) - len(readable):,} queries without words to search for are left out")
-    tuned = tune_weights(
-        hybrid, readable, judgements, settings.measure, settings.steps, settings.folds
-    )
-    if tuned.held_out < max(tuned.alike, *tuned.alone):
-        notice(
-            "on queries that did not choose them, the weights do worse than equal ones, or than "
-            "one system alone: these queries are too few, or too different, to tune on"
+    with claimed(output, "tune", identity):
+        together = Combination.model_validate(settings.model_dump(include=set(Fusing.model_fields)))
+        hybrid = together.searcher(searchers)
+        readable = [query for query in asked if hybrid.has_tokens(query.text)]
+        if len(readable) < len(asked):
+            notice(
+                f"{len(asked) - len(readable):,} queries without words to search for are left out"
+            )
+        tuned = tune_weights(
+            hybrid, readable, judgements, settings.measure, settings.steps, settings.folds
         )
-    names = [str(index) for index in indexes]
-    table = _table(tuned, names, settings, len(readable))
-    members = [
-        # In full, so that the hybrid finds its indexes from any folder.
-        Member(index=str(Path(name).resolve()), encoder=fingerprint(searcher))
-        for name, searcher in zip(names, searchers, strict=True)
-    ]
-    weights = list(tuned.weights)
-    found = Hybrid(members=members, combination=together.model_copy(update={"weights": weights}))
-    lines = ["\t".join([*names, settings.measure])]
-    lines += ["\t".join(f"{n:g}" for n in (*point, value)) for point, value in tuned.tried]
-    with writing(output):
-        (output / "table.md").write_text(table.markdown(), encoding="utf-8")
-        (output / "weights.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        _plot(tuned, names, settings.measure, output / "weights.svg")
-    write_json(output / HYBRID, sealed(found.model_dump()))
-    finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
-    return Tuning(tuned, table, output)
+        if tuned.held_out < max(tuned.alike, *tuned.alone):
+            notice(
+                "on queries that did not choose them, the weights do worse than equal ones, or "
+                "than one system alone: these queries are too few, or too different, to tune on"
+            )
+        names = [str(index) for index in indexes]
+        table = _table(tuned, names, settings, len(readable))
+        members = [
+            # In full, so that the hybrid finds its indexes from any folder.
+            Member(index=str(Path(name).resolve()), encoder=fingerprint(searcher))
+            for name, searcher in zip(names, searchers, strict=True)
+        ]
+        weights = list(tuned.weights)
+        found = Hybrid(
+            members=members, combination=together.model_copy(update={"weights": weights})
+        )
+        lines = ["\t".join([*names, settings.measure])]
+        lines += ["\t".join(f"{n:g}" for n in (*point, value)) for point, value in tuned.tried]
+        with writing(output):
+            (output / "table.md").write_text(table.markdown(), encoding="utf-8")
+            (output / "weights.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            _plot(tuned, names, settings.measure, output / "weights.svg")
+        write_json(output / HYBRID, sealed(found.model_dump()))
+        finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
+        return Tuning(tuned, table, output)
 
 
 def _table(

@@ -108,9 +108,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.add_callback(progress)
         if checkpoint is not None:
             self._continue_order(checkpoint)
+        output = Path(self.args.output_dir)
         try:
             with (
-                writing(Path(self.args.output_dir)),
+                writing(output, resumes=lambda: last_checkpoint(output) is not None),
                 progress,
                 interruption,
                 growing_segments(),

@@ -13,7 +13,7 @@ import pytest
 from isthmus.benchmark.rerun import rerun
 from isthmus.collections import open_collection
 from isthmus.config import resolve
-from isthmus.config.output import claim, finish, is_complete, read_snapshot
+from isthmus.config.output import claimed, finish, is_complete, read_snapshot
 from isthmus.errors import IsthmusError, OutputError, SettingsError
 from isthmus.finetune import finetune, next_step, pipeline, stage, staging, summary
 from isthmus.finetune.pairs import LabelledQueries, held_out_queries
@@ -207,7 +207,8 @@ class Stages:
         output = Path(settings.output)
         source = open_collection(settings.collection)
         described = stage.identity(settings, folders, source.fingerprint())
-        claim(output, "finetune", described)
+        with claimed(output, "finetune", described):
+            pass
         if not is_complete(output):
             self.ran.append(output.name.rpartition("-")[0])
             (output / "final").mkdir()
@@ -321,7 +322,8 @@ def test_killed_between_the_new_final_and_its_snapshot(go: Any, tmp_path: Path) 
 
 def test_a_folder_with_something_else_is_not_touched(go: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    claim(out, "finetune", {"settings": {"model": "m"}})
+    with claimed(out, "finetune", {"settings": {"model": "m"}}):
+        pass
     finish(out)
     (out / "final").mkdir()
     with pytest.raises(OutputError, match="already holds another job"):
@@ -480,7 +482,8 @@ def test_the_table(go: Any, tmp_path: Path) -> None:
 
 def test_a_lone_stage_has_no_table(tmp_path: Path) -> None:
     lone = tmp_path / "lone"
-    claim(lone, "finetune", {"settings": {"encoder": "cross"}})
+    with claimed(lone, "finetune", {"settings": {"encoder": "cross"}}):
+        pass
     finish(lone, {"queries": 1})
     assert summary(lone) is None
     assert next_step(lone).startswith(f"re-ranker: {lone / 'final'}")

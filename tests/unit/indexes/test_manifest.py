@@ -92,5 +92,7 @@ def test_what_is_no_index_at_all(tmp_path: Path) -> None:
     assert "is not an index" in _refusal(tmp_path / "folder").what
     workplace(tmp_path / "begun").mkdir()
     error = _refusal(tmp_path / "begun")
-    assert "interrupted" in error.what
-    assert "resumes" in error.remedy
+    assert "has not come to its end" in error.what
+    assert "resumes" not in error.remedy
+    (workplace(tmp_path / "begun") / "progress.json").write_text("{}")
+    assert "resumes" in _refusal(tmp_path / "begun").remedy

@@ -149,7 +149,7 @@ def test_crash_at_every_step(
             opened.merge()
         assert contents(folder) == found[-1]
         assert not (folder / SEGMENTS).exists()
-        assert {entry.name for entry in folder.iterdir() if entry.name.startswith(".")} == {".lock"}
+        assert not [entry for entry in folder.iterdir() if entry.name.startswith(".")]
         shutil.rmtree(folder)
     assert found[0] == before
     assert found[-1] == wanted
@@ -200,7 +200,7 @@ def test_of_equal_ids_in_one_call_the_last_counts(dense_folder: Path) -> None:
 
 def test_a_second_writer_is_refused(dense_folder: Path) -> None:
     with IndexWriter(dense_folder):
-        with pytest.raises(OutputError, match="another writer is at work"):
+        with pytest.raises(OutputError, match="another process is writing into"):
             IndexWriter(dense_folder)
         program = (
             "import sys; from pathlib import Path\n"
@@ -210,7 +210,7 @@ def test_a_second_writer_is_refused(dense_folder: Path) -> None:
         other = subprocess.run(
             [sys.executable, "-c", program, str(dense_folder)], capture_output=True, text=True
         )
-        assert "another writer is at work" in other.stderr
+        assert "another process is writing into" in other.stderr
     IndexWriter(dense_folder).close()
 
 
@@ -437,7 +437,7 @@ def test_readers_see_whole_commits_while_a_writer_works(dense_folder: Path, tmp_
 
 @pytest.fixture
 def small_disk() -> Iterator[Callable[[int], None]]:
-    """Lets files grow to a number of bytes and no more, as on a disk that is full."""
+    """Lets files grow to a number of bytes and no more, as `ulimit -f` does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
@@ -458,7 +458,7 @@ def test_a_full_disk_during_a_merge_loses_nothing(
         change(opened)
         before = contents(dense_folder)
         small_disk(size)
-        with pytest.raises(OutputError, match="no space"):
+        with pytest.raises(OutputError, match="larger than is allowed"):
             opened.merge()
         assert contents(dense_folder) == before
         small_disk(2**20)
@@ -475,7 +475,7 @@ def test_a_full_disk_during_a_commit_changes_nothing(
     with IndexWriter(dense_folder) as opened:
         opened.add(*new("x"))
         small_disk(64)
-        with pytest.raises(OutputError, match="no space"):
+        with pytest.raises(OutputError, match="larger than is allowed"):
             opened.commit()
         small_disk(2**20)
         assert contents(dense_folder) == before

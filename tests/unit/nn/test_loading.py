@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from isthmus.config.output import claim, finish
+from isthmus.config.output import claimed, finish
 from isthmus.errors import InputError, MismatchError, MissingPackageError, SettingsError
 from isthmus.nn import loading
 from isthmus.nn.backbone import Backbone
@@ -84,7 +84,8 @@ def test_a_path_near_another(tmp_path: Path) -> None:
 
 def test_a_run_stands_for_its_final_model(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    claim(run, "pretrain", {})
+    with claimed(run, "pretrain", {}):
+        pass
     with pytest.raises(InputError, match="is not complete") as caught:
         model_folder(str(run))
     assert "resumes and finishes" in caught.value.remedy

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.config.output import claim
+from isthmus.config.output import claimed
 from isthmus.errors import InputError, SettingsError
 from isthmus.pretrain import pretrain
 
@@ -23,14 +23,16 @@ from isthmus.pretrain import pretrain
     ],
 )
 def test_new_settings_are_refused(given: dict[str, Any], flag: str, tmp_path: Path) -> None:
-    claim(tmp_path / "run", "pretrain", {"settings": {}})
+    with claimed(tmp_path / "run", "pretrain", {"settings": {}}):
+        pass
     with pytest.raises(SettingsError) as caught:
         pretrain(resume=str(tmp_path / "run"), **given)
     assert caught.value.where == flag
 
 
 def test_a_folder_of_another_verb(tmp_path: Path) -> None:
-    claim(tmp_path / "run", "finetune", {"settings": {}})
+    with claimed(tmp_path / "run", "finetune", {"settings": {}}):
+        pass
     with pytest.raises(InputError, match="was made by 'finetune'"):
         pretrain(resume=str(tmp_path / "run"))
 

@@ -151,7 +151,7 @@ def test_merging_refuses_what_it_cannot_build_before_it_begins(
 
 def test_nobody_builds_while_another_writes(corpus: str, tmp_path: Path, encoder: Any) -> None:
     folder = index(corpus, tmp_path / "index", "model")
-    refused = pytest.raises(OutputError, match="another writer is at work")
+    refused = pytest.raises(OutputError, match="another process is writing into")
     with IndexWriter(folder), refused:
         index(corpus, folder, "model", named("hnsw"))
     index(corpus, folder, "model", named("hnsw"))

@@ -37,7 +37,7 @@ from isthmus.benchmark.speed.settings import SpeedSettings
 from isthmus.benchmark.speed.texts import corpus_of, starting_model
 from isthmus.collections import open_corpus
 from isthmus.config import resolve, shipped_recipes
-from isthmus.config.output import claim, finish, is_complete
+from isthmus.config.output import claimed, finish, is_complete, writing
 from isthmus.config.recipes import find_recipe
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
@@ -73,7 +73,7 @@ def speed(
 
 
 def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
-    """The same, from settings that are already complete."""
+    """Times training from settings that are already complete; returns the rows."""
     if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise SettingsError(
             f"there are {processes} processes: they would time each other",
@@ -84,11 +84,24 @@ def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
     recipes = _chosen(settings)
     folder = None if output is None else Path(output)
     report = SpeedReport((), settings.rounds, _conditions(settings))
-    if folder is not None and claim(folder, _VERB, _identity(settings)):
-        report = SpeedReport.read(folder) or report
-        if is_complete(folder):
+    if folder is None:
+        return _timed(settings, recipes, report, None)
+    with claimed(folder, _VERB, _identity(settings)) as known, writing(folder, lambda: True):
+        if known:
+            report = SpeedReport.read(folder) or report
+        if known and is_complete(folder):
             notice(f"{folder} is complete already")
             return report
+        report = _timed(settings, recipes, report, folder)
+        report.plot(folder / "speed.svg")
+        finish(folder, {"rows": len(report.rows)})
+        return report
+
+
+def _timed(
+    settings: SpeedSettings, recipes: list[str], report: SpeedReport, folder: Path | None
+) -> SpeedReport:
+    """The report with the rows that it lacks, written into the folder as they come."""
     with tempfile.TemporaryDirectory(prefix="isthmus-") as scratch, _quick_collection():
         model = starting_model(settings, Path(scratch))
         _check(settings, recipes, model)
@@ -102,9 +115,6 @@ def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
                     if folder is not None:
                         report.write(folder)
                     bar.advance(1, [_told(row) for row in rows][-1])
-    if folder is not None:
-        report.plot(folder / "speed.svg")
-        finish(folder, {"rows": len(report.rows)})
     return report
 
 

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from isthmus.config.output import writing
+from isthmus.config.output import whole_file, writing
 from isthmus.finetune.mining.audit import EDGES, NEAR, Audit, Drawn, Negative, worst
 from isthmus.records import Document
 
@@ -49,11 +49,10 @@ def audit_table(audit: Audit) -> Group:
 
 def write_page(audit: Audit, file: Path) -> None:
     """Writes the audit as one HTML file, which appears whole."""
-    partial = file.with_name(f".partial.{file.name}")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(page(audit), encoding="utf-8")
-        partial.replace(file)
+    with whole_file(file) as stream:
+        stream.write(page(audit))
 
 
 def page(audit: Audit) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from isthmus.config.output import read_snapshot, whole_folder
+from isthmus.config.output import only_writer, read_snapshot, whole_folder
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.contents import Contents
 from isthmus.indexes.engines import ENCODERS, read_encoders
@@ -53,7 +53,7 @@ class Anserini:
         """The answers of Lucene, whose index is made when it is first asked."""
         assert field == "sparse"
         if not (self.folder / _LUCENE).is_dir():
-            with whole_folder(self.folder / _LUCENE) as folder:
+            with only_writer(self.folder), whole_folder(self.folder / _LUCENE) as folder:
                 _java(_indexing(self.folder / _COLLECTION, folder))
         found: list[dict[str, float]] = [{} for _ in query_ids]
         with TemporaryDirectory() as place:

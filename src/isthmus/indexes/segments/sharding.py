@@ -21,6 +21,7 @@ from isthmus.errors import InputError
 from isthmus.indexes.building import refuse_empty
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
+    PLAN,
     SEGMENTS,
     Description,
     Manifest,
@@ -32,7 +33,6 @@ from isthmus.indexes.manifest import (
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 
-_PLAN = "shards.json"
 Fill = Callable[[list[Document], Path, Description], object]
 """Makes an index of some documents in a folder; runs on any machine of the cluster."""
 
@@ -66,7 +66,7 @@ class ShardedBuilder:
                 **dict(self._description), documents=documents, segments=self._segments, files={}
             )
             replace_manifest(self._index, manifest)
-            publish(self._index, self._folder)
+            publish(self._index, self._folder, replace=False)
             shutil.rmtree(workplace(self._folder), ignore_errors=True)
         return self._folder
 
@@ -86,7 +86,7 @@ class ShardedBuilder:
     def _prepare(self) -> None:
         """Keeps the segments of earlier work only where it was the same work."""
         plan = {"identity": self._description.identity(), "size": self._size}
-        file = workplace(self._folder) / _PLAN
+        file = workplace(self._folder) / PLAN
         with writing(self._folder):
             if not _holds(file, plan):
                 shutil.rmtree(workplace(self._folder), ignore_errors=True)

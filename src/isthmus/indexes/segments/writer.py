@@ -15,10 +15,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from filelock import FileLock, Timeout
 
-from isthmus.config.output import writing
-from isthmus.errors import InputError, IsthmusError, MismatchError, OutputError
+from isthmus.config.output import only_writer, writing
+from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.indexes.approximation import (
     ApproximateSettings,
     approximations,
@@ -50,7 +49,6 @@ from isthmus.indexes.segments.pending import Pending
 from isthmus.progress import notice
 from isthmus.records import Document
 
-LOCK = ".lock"
 _ROWS_PER_ID = 1000  # as many are compared in the time in which one id is looked up
 
 
@@ -99,7 +97,9 @@ class IndexWriter:
     def __init__(self, folder: Path, job: str | None = None) -> None:
         """Where a job is named, what an interrupted writer of the same job added can be resumed."""
         _check_growing(folder)
+        refuse_links(folder)
         self._lock = only_writer(folder)
+        self._closed = False
         self._folder = folder
         self._state = RLock()  # over all that follows: merging may end at any moment
         self._numbers = 0
@@ -194,8 +194,9 @@ class IndexWriter:
 
     def close(self, wait: bool = True) -> None:
         """Lets others write; merging under way comes to its end first, or is given up."""
-        if not self._lock.is_locked:
+        if self._closed:
             return
+        self._closed = True
         try:
             if not wait:
                 self._stop.set()
@@ -432,20 +433,3 @@ def _check_growing(folder: Path) -> None:
             allowed=f"a bm25 index with {FREQUENCIES}, from which scores are computed anew",
             remedy="build it again: isthmus index with another --output, or remove this folder",
         )
-
-
-def only_writer(folder: Path) -> FileLock:
-    """The right to write into an index, until it is released; refused while another has it."""
-    refuse_links(folder)
-    lock = FileLock(folder / LOCK, thread_local=False)
-    try:
-        with writing(folder):
-            lock.acquire(timeout=0)
-    except Timeout:
-        raise OutputError(
-            f"another writer is at work on {str(folder)!r}",
-            where=str(folder / LOCK),
-            allowed="one writer at a time, and any number of readers",
-            remedy="wait for it to end; it may be merging segments",
-        ) from None
-    return lock
