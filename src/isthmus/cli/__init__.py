@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 import typer
 
@@ -66,6 +72,10 @@ for verb in (
 
 
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
+_TERMINATED = 143  # what shells expect after SIGTERM
+_RECORDING = (
+    "pretrain", "finetune", "index", "add", "sparsify", "benchmark", "quickstart", "rerun",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -73,14 +83,18 @@ def main() -> None:
     # Threads that wait for each other by spinning make training on CPU much slower as soon as
     # another program wants a core (benchmarks/cpu_waiting.py). Read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    received: list[int] = []
     try:
         _refuse_other_encodings(sys.argv)
-        app()
+        with _terminated_like_interrupted(received):
+            app()
     except SystemExit as end:
         if end.code == _INTERRUPTED:
-            sys.stderr.write("\ninterrupted: the same command again goes on where it stopped\n")
+            _say_stopped(received)
         raise
     except Exception as error:
+        if received:  # what a library made of it
+            _say_stopped(received)
         from isthmus.errors import InputError, IsthmusError, visible
 
         if isinstance(error, OSError) and error.filename is not None:
@@ -108,3 +122,39 @@ def _refuse_other_encodings(arguments: list[str]) -> None:
                 allowed="UTF-8: names of files end up in JSON, and queries in tokenizers",
                 remedy="rename the file or folder, or set the terminal to UTF-8",
             )
+
+
+def _say_stopped(received: list[int]) -> NoReturn:
+    verb = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    then = "starts anew"
+    if verb in _RECORDING:
+        then = "goes on from the last step that it recorded, or else from the start"
+    reason = "stopped by SIGTERM" if received else "interrupted"
+    sys.stderr.write(f"\n{reason}: the same command again {then}\n")
+    sys.exit(_TERMINATED if received else _INTERRUPTED)
+
+
+@contextmanager
+def _terminated_like_interrupted(received: list[int]) -> Iterator[None]:
+    """Within the block SIGTERM does what Ctrl-C does, and is noted.
+
+    Several processes under torchrun end at once, as before: they might wait for each other.
+    """
+    process = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a worker, which whoever started it wants to end
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        received.append(number)
+        raise KeyboardInterrupt
+
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    if not alone or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

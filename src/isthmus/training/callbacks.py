@@ -64,28 +64,35 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
-    """Ctrl-C ends the step that is being computed, keeps a checkpoint, and only then stops."""
+    """Ctrl-C ends the step that is being computed, keeps a checkpoint, and only then stops.
+
+    So does SIGTERM on the command line, which heeds it.
+    """
 
     def __init__(self) -> None:
-        self.wanted = False
+        self.wanted = 0  # the signal that came
+        self.before: dict[int, Any] = {}
+        self.process = os.getpid()
 
     def __enter__(self) -> None:
         # Several processes that stop at different steps would wait for each other forever.
         alone = os.environ.get("WORLD_SIZE", "1") == "1"
         self.can_listen = alone and threading.current_thread() is threading.main_thread()
-        if self.can_listen:
-            self.before = signal.signal(signal.SIGINT, self._note)
+        for number in (signal.SIGINT, signal.SIGTERM) if self.can_listen else ():
+            if callable(before := signal.getsignal(number)):
+                self.before[number] = before
+                signal.signal(number, self._note)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self.can_listen:
-            signal.signal(signal.SIGINT, self.before)
+        for number, before in self.before.items():
+            signal.signal(number, before)
         if self.wanted and kind is None:
-            raise KeyboardInterrupt
+            self.before[self.wanted](self.wanted, None)
 
     def _note(self, number: int, frame: Any) -> None:
-        if self.wanted:  # the second time, at once
-            raise KeyboardInterrupt
-        self.wanted = True
+        if self.wanted or os.getpid() != self.process:  # the second time at once, as in a worker
+            self.before[number](number, frame)
+        self.wanted = number
         notice("interrupted: writing a checkpoint (again: stop at once)")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -27,6 +27,8 @@ from isthmus.training.trainer import Trainer
 class Line(Task):
     """Learns one number; interrupts or diverges at a chosen step."""
 
+    signal = signal.SIGINT
+
     def __init__(self, interrupt_at: int | None = None, diverge: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
@@ -40,7 +42,7 @@ class Line(Task):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         self.calls += 1
         if self.calls == self.interrupt_at:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), self.signal)
         factor = math.nan if self.diverge else 1.0
         return {"line": ((self.weight * batch["x"] - 3) ** 2).sum() * factor}
 
@@ -96,6 +98,28 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_logs_the_same_losses(tmp_path: Pat
     resumed = losses(trainer(Line(), tmp_path / "torn").fit())
     assert len(uninterrupted) == 3
     np.testing.assert_allclose(resumed, uninterrupted, rtol=1e-6)
+
+
+def test_sigterm_keeps_a_checkpoint_where_it_is_heeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminated(Exception):
+        """What the command line makes of it."""
+
+    def heed(number: int, frame: object) -> None:
+        raise Terminated
+
+    monkeypatch.setattr(Line, "signal", signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, heed)
+    try:
+        with pytest.raises(Terminated):
+            trainer(Line(interrupt_at=5), tmp_path).fit()
+        assert signal.getsignal(signal.SIGTERM) is heed
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    checkpoint = last_checkpoint(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.name == "checkpoint-5"
 
 
 def test_a_loss_that_is_no_number_ends_training(tmp_path: Path) -> None:
