@@ -139,9 +139,7 @@ def _read_modules(files: Mapping[str, Path], problems: Problems) -> Iterator[tup
             _read_body(tree.body, name, module)
             module.offered = _literal_all(tree, source)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OSError) as error:
-            detail = (
-                f"{type(error).__name__}: {error}"  # memory: what Python's parser allows itself
-            )
+            detail = f"{type(error).__name__}: {error}"  # MemoryError: the parser's own limit
             problems.report("broken source", str(file), detail, "leave the package out")
             continue
         yield name, module

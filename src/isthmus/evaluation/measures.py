@@ -19,7 +19,7 @@ import ir_measures
 from ir_measures import Measure
 from ir_measures.measures import MeanAgg, ParamInfo, register, registry
 
-from isthmus.errors import SettingsError, nearest
+from isthmus.errors import SettingsError, nearest, shown
 from isthmus.evaluation.ordering import best_first
 from isthmus.evaluation.trec_measures import TrecMeasures
 from isthmus.records import Judgements, Run
@@ -45,9 +45,9 @@ def parse_measure(name: str, where: str = "measures") -> Measure:
         measure = ir_measures.parse_measure(name)
     except NameError:
         raise _unknown(name, where) from None
-    except ValueError:
+    except Exception:  # the name is parsed as Python, which refuses in many ways
         raise SettingsError(
-            f"{name!r} is not the name of a measure",
+            f"{shown(name)} is not the name of a measure",
             where=where,
             allowed="NAME, NAME@CUTOFF or NAME(SETTING=VALUE)@CUTOFF, as in RR(rel=2)@10",
             remedy="write it in this form",

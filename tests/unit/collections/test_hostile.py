@@ -13,7 +13,8 @@ import pytest
 from isthmus.collections import Problems, open_corpus, read_judgements, read_queries, read_run
 from isthmus.collections.formats.folder import Folder
 from isthmus.collections.formats.jsonl import Jsonl
-from isthmus.errors import InputError, IsthmusError
+from isthmus.errors import InputError, IsthmusError, SettingsError
+from isthmus.evaluation.measures import parse_measure
 
 NOT_WHOLE = [
     "1_0", "１", "١", "²", "1.0", "1e3", "0x1", "--1", "+", "nan", "inf", "True", "9" * 10,
@@ -191,3 +192,12 @@ def test_a_text_that_takes_quadratic_time(name: str, content: str, tmp_path: Pat
 def test_paths_that_cannot_be(spec: str) -> None:
     with pytest.raises(IsthmusError):
         open_corpus(spec)
+
+
+@pytest.mark.parametrize(
+    "name", ["A" + "-" * 5000 + "1", "(" * 500, "RR@" + "9" * 5000, "a\0b", ""]
+)
+def test_names_of_measures(name: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_measure(name)
+    assert len(str(caught.value)) < 10_000

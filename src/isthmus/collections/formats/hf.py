@@ -17,7 +17,7 @@ from isthmus.collections.files import fingerprint
 from isthmus.collections.problems import Problems
 from isthmus.collections.screening import screened, screened_queries
 from isthmus.collections.trec import is_grade
-from isthmus.errors import InputError, MissingPackageError, shown
+from isthmus.errors import InputError, IsthmusError, MissingPackageError, shown
 from isthmus.records import Document, Query
 
 _TITLE = fields.DOCUMENT_TITLE
@@ -209,6 +209,8 @@ class Hf(Collection):
         """Turns the library's refusals, of which there are many kinds, into InputErrors."""
         try:
             yield
+        except IsthmusError:
+            raise
         except Exception as error:  # pyarrow's own, KeyErrors of files of another shape, …
             raise InputError(
                 f"the data set {self.name!r} cannot be read: {type(error).__name__}: {error}",
