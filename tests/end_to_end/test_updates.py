@@ -158,7 +158,7 @@ def test_an_index_that_was_changed_is_the_index_of_what_is_left(
     assert "1 of 11 ids are not in the index: 'nobody'" in deleted.stderr
     commands.succeed("index", "--model", model, "--corpus", corpora["living"], "--output", anew)
 
-    searcher, expected = open_searcher(index), open_searcher(anew)
+    searcher, expected = (open_searcher(folder, str(model)) for folder in (index, anew))
     queries = [
         Query(str(number), json.loads(line)["text"])
         for number, line in enumerate(corpora["living"].read_text().splitlines()[:20])
@@ -169,7 +169,7 @@ def test_an_index_that_was_changed_is_the_index_of_what_is_left(
     assert best in commands.succeed("search", index, queries[0].text).stdout
     merged = commands.succeed("merge", index)
     assert "one whole of 290 documents" in merged.stdout
-    same_scores(open_searcher(index), expected, queries)
+    same_scores(open_searcher(index, str(model)), expected, queries)
     assert {file.name for file in anew.glob("*.npy")} == {file.name for file in index.glob("*.npy")}
     again = commands.run("rerun", index, "--output", tmp_path / "again")
     assert "which cannot be repeated" in again.stderr

@@ -58,7 +58,8 @@ def load_query_encoder(
         settings = SparseSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
         tokenizer = Tokenizer.load(folder)
         terms, saved_with = QueryTerms.load(file)
-        if saved_with == f"{query_digest(terms, tokenizer, settings)} {fingerprint}":
+        fits = tokenizer.rows <= len(terms.theta)
+        if fits and saved_with == f"{query_digest(terms, tokenizer, settings)} {fingerprint}":
             return QuerySide(name, fingerprint, terms, tokenizer, settings)
     return load_encoder(name, exact=exact)
 

@@ -89,8 +89,11 @@ def _read(file: Path) -> tuple[Tensor, str]:
         with safe_open(file, "pt") as opened:
             names = opened.keys()
             theta = opened.get_tensor(_NAME) if _NAME in names else torch.empty(0)
-            return theta, (opened.metadata() or {}).get(_NOTE, "")
-    except (OSError, SafetensorError) as error:
+            note = (opened.metadata() or {}).get(_NOTE, "")
+        if theta.dim() != 1 or not theta.is_floating_point() or not theta.isfinite().all():
+            raise ValueError(f"they are no finite numbers in a row ({theta.dtype}, {theta.shape})")
+        return theta, note
+    except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
             f"the weights of query terms cannot be read: {error}",
             where=str(file),

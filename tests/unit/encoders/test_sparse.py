@@ -245,6 +245,9 @@ def test_lengths_beyond_the_models_positions() -> None:
         (b"not safetensors", InputError, "cannot be read"),
         ({"terms": torch.ones(12)}, MismatchError, "for 12 query terms, the model has 90"),
         ({"other": torch.ones(90)}, MismatchError, "for 0 query terms"),
+        ({"terms": torch.ones(9, 10)}, InputError, "no finite numbers in a row"),
+        ({"terms": torch.ones(())}, InputError, "no finite numbers in a row"),
+        ({"terms": torch.full((90,), torch.nan)}, InputError, "no finite numbers in a row"),
     ],
 )
 def test_stored_query_terms_that_do_not_fit(
@@ -260,6 +263,9 @@ def test_stored_query_terms_that_do_not_fit(
     with pytest.raises(kind, match=what) as caught:
         load_encoder(str(tmp_path))
     assert caught.value.where == str(file)
+    if content is not None:
+        with pytest.raises(IsthmusError):
+            load_query_encoder(str(tmp_path), "any")
 
 
 @pytest.mark.parametrize(
