@@ -24,6 +24,7 @@ from typing import Any, TextIO
 from isthmus import __version__
 from isthmus.config.exchange import exchange
 from isthmus.config.lock import LOCK, Lock, check_locks
+from isthmus.config.names import plain
 from isthmus.config.sealing import UnreadableError, read_mapping
 from isthmus.errors import InputError, OutputError
 
@@ -166,11 +167,8 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
         )
     try:
         snapshot = read_mapping(file)
-        if not isinstance(snapshot.get("verb"), str) or not isinstance(
-            snapshot.get("identity"), dict
-        ):
-            raise UnreadableError("it does not say which command made the folder")
-    except UnreadableError as error:
+        _check_shape(snapshot)
+    except (UnreadableError, ValueError) as error:
         raise InputError(
             f"{SNAPSHOT} is damaged: {error}",
             where=str(file),
@@ -178,6 +176,16 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
             remedy="remove the folder and run the command again",
         ) from None
     return snapshot
+
+
+def _check_shape(snapshot: Mapping[str, Any]) -> None:
+    results = snapshot.get("results", {})
+    told = (snapshot.get("verb"), snapshot.get("identity"), results)
+    if not all(map(isinstance, told, (str, dict, dict))):
+        raise UnreadableError("it does not say which command made the folder")
+    stages = results.get("stages", {})
+    for folder in stages.values() if isinstance(stages, dict) else [stages]:
+        plain(str(folder))
 
 
 @contextlib.contextmanager

@@ -35,11 +35,7 @@ class DocumentStore:
     """The documents of an index in row order, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
-        file = folder / DOCUMENTS
-        with parsing(file, folder), pa.ipc.open_stream(pa.memory_map(str(file))) as reader:
-            table = reader.read_all()
-            if table.schema != _SCHEMA:
-                raise damaged(file, f"it has the columns {table.schema.names}", folder)
+        table = read_documents(folder)
         self._columns = {name: table.column(name) for name in _SCHEMA.names}
         self._starts = np.cumsum([0, *map(len, self._columns["id"].chunks)])
         self._by_id, self.ranks = _load_order(folder, len(self))
@@ -170,6 +166,16 @@ class DocumentWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def read_documents(folder: Path) -> pa.Table:
+    """The documents of an index as a table that stays on the disk."""
+    file = folder / DOCUMENTS
+    with parsing(file, folder), pa.ipc.open_stream(pa.memory_map(str(file))) as reader:
+        table = reader.read_all()
+    if table.schema != _SCHEMA:
+        raise damaged(file, f"it has the columns {table.schema.names}", folder)
+    return table
 
 
 def blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -41,6 +41,14 @@ class StoredFile(Settings):
 
 def described(folder: Path, names: Iterable[str]) -> dict[str, StoredFile]:
     """What a manifest says about these files, after every byte of them was read."""
+    found, key = read_files(folder, names)
+    if key is not None:
+        _remember(key)
+    return found
+
+
+def read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, StoredFile], str | None]:
+    """What the files are; by which key to remember it, where they are old enough for that."""
     before = {name: (folder / name).stat() for name in names}
     total = sum(stat.st_size for stat in before.values())
     with _shown(folder, total) as bar:
@@ -51,9 +59,8 @@ def described(folder: Path, names: Iterable[str]) -> dict[str, StoredFile]:
     key = _identity(found, before)
     now = time.time_ns()
     settled = all(abs(now - stat.st_mtime_ns) > _TICK for stat in before.values())
-    if settled and key == _identity(found, {name: (folder / name).stat() for name in found}):
-        _remember(key)
-    return found
+    after = {name: (folder / name).stat() for name in found}
+    return found, key if settled and key == _identity(found, after) else None
 
 
 def check(
@@ -61,10 +68,12 @@ def check(
     files: Mapping[str, StoredFile],
     index: Path | None = None,
     remedy: str = COPY,
+    examine: Callable[[], None] | None = None,
 ) -> None:
     """Refuses files that are not what was written; `index` is the folder that the user knows.
 
-    With ISTHMUS_VERIFY=sizes nothing but sizes is compared.
+    `examine` looks at what is in them, before that is remembered too. With ISTHMUS_VERIFY=sizes
+    nothing but sizes is compared.
     """
     index = index or folder
     stats = {}
@@ -79,10 +88,15 @@ def check(
     if os.environ.get("ISTHMUS_VERIFY") == "sizes" or _is_known(_identity(files, stats)):
         return
     with parsing(folder, index):
-        found = described(folder, files)
+        found, key = read_files(folder, files)
     for name, stored in files.items():
         if found[name] != stored:
             raise damaged(folder / name, changed(stored, found[name]), index, remedy)
+    if examine is not None:
+        with parsing(folder, index):
+            examine()
+    if key is not None:
+        _remember(key)
 
 
 def changed(stored: StoredFile, found: StoredFile) -> str:

@@ -187,7 +187,7 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
     Anything less is refused.
     """
     manifest = stated_manifest(folder)
-    check(folder, manifest.files)
+    check(folder, manifest.files, examine=lambda: _examine(folder, manifest))
     if kind not in (None, manifest.kind):
         raise MismatchError(
             f"the index {str(folder)!r} is {_NAMES[manifest.kind]} index, not {_NAMES[kind]} one",
@@ -203,6 +203,13 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
             remedy=f"isthmus merge {folder}; or open it with open_searcher, which knows both",
         )
     return manifest
+
+
+def _examine(folder: Path, manifest: Manifest) -> None:
+    if manifest.segments is None:
+        from isthmus.indexes.structure import examine  # which knows all kinds
+
+        examine(folder, manifest)
 
 
 def stated_manifest(folder: Path) -> Manifest:
@@ -249,7 +256,7 @@ def verify(folder: Path) -> Manifest:
     """The manifest, after reading every byte of the index and comparing checksums."""
     manifest = stated_manifest(folder)
     forget(folder, manifest.files)
-    check(folder, manifest.files)
+    read_manifest(folder)
     for segment in manifest.segments or ():
         verify(folder / SEGMENTS / segment.name)
     return manifest

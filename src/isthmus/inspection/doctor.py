@@ -26,9 +26,9 @@ from isthmus.indexes.approximation import (
     building_command,
     read_about,
 )
-from isthmus.indexes.integrity import StoredFile, changed, described, forget, parsing
+from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, stated_manifest
-from isthmus.indexes.segments.index import open_index
+from isthmus.indexes.structure import examine
 from isthmus.progress import track
 from isthmus.search.combining import HYBRID, is_hybrid, read_hybrid
 
@@ -242,7 +242,8 @@ def _files(folder: Path) -> list[Finding]:
         findings += _approximation(folder, name)
     detail = f"{manifest.kind}, {manifest.documents:,} documents"
     if all(one.verdict != "wrong" for one in findings):
-        open_index(folder)
+        if manifest.segments is None:
+            examine(folder, manifest)
         detail += ", every checksum holds"
     return [Finding(str(folder / MANIFEST), "good", detail), *findings]
 
@@ -264,9 +265,10 @@ def _approximation(folder: Path, name: Approximation) -> list[Finding]:
 
 
 def _compared(folder: Path, files: Mapping[str, StoredFile], remedy: str) -> list[Finding]:
-    forget(folder, files)
     with parsing(folder, folder):
-        found = described(folder, [name for name in files if (folder / name).is_file()])
+        found, _ = read_files(folder, [name for name in files if (folder / name).is_file()])
+    if found != files:
+        forget(folder, files)
     findings = []
     for name, stored in files.items():
         what = changed(stored, found[name]) if name in found else "it is missing"

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.sparse
 
-from isthmus.config.output import SNAPSHOT
-from isthmus.errors import IsthmusError
+from isthmus.config.output import SNAPSHOT, write_json
+from isthmus.config.sealing import sealed
+from isthmus.errors import InputError, IsthmusError
+from isthmus.indexes import integrity
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.bm25 import Bm25Index
 from isthmus.indexes.building import DenseBuilder
@@ -40,7 +43,9 @@ DOCUMENTS = [
 ]
 RANDOM = np.random.default_rng(0)
 DENSE = RANDOM.standard_normal((ROWS, SIZE)).astype(np.float32)
-SPARSE = scipy.sparse.csr_matrix(RANDOM.random((ROWS, SIZE)) * (RANDOM.random((ROWS, SIZE)) < 0.5))
+WEIGHTS = RANDOM.random((ROWS, SIZE)) * (RANDOM.random((ROWS, SIZE)) < 0.5)
+WEIGHTS[:, -1] = np.arange(ROWS) % 37 == 3  # a rare term, whose lists are short
+SPARSE = scipy.sparse.csr_matrix(WEIGHTS)
 BITS, CUTS, SWAPS = 4, 2, 2  # of a file, in the suite
 
 
@@ -62,7 +67,7 @@ def dense(folder: Path, **values: Any) -> Path:
 
 def inverted(folder: Path, **values: Any) -> Path:
     settings = InvertedSettings.parse(values, where="test")
-    with InvertedBuilder(folder, described(kind="inverted", inverted=settings), 32) as builder:
+    with InvertedBuilder(folder, described(kind="inverted", inverted=settings), 64) as builder:
         builder.add(DOCUMENTS, SPARSE)
         return builder.finish({})
 
@@ -166,9 +171,77 @@ def test_damage_is_found_before_it_answers(kind: str, tmp_path: Path) -> None:
             assert found == expected, name
 
 
+def restored(folder: Path, name: str) -> None:
+    """Makes the manifest say of a file what it is now, as one would who means harm."""
+    file = folder / "manifest.json"
+    values = json.loads(file.read_text())
+    values["files"][name] = integrity.described(folder, [name])[name].model_dump()
+    file.write_text(json.dumps(sealed(values)))
+
+
+def lies(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Arrays that point elsewhere, or are others altogether."""
+    largest = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else np.nan
+    for place in (0, array.size // 2, array.size - 1):
+        wrong = array.copy()
+        wrong.flat[place] = largest
+        yield wrong
+    yield array[:-1]
+    yield np.concatenate([array, array])
+    yield array.astype(np.complex64)
+    yield array[..., None]
+
+
+PLACES = {
+    "int8": ["order", "codes/shape", "code_sizes/shape", "vectors/shape"],
+    "inverted": [
+        "order", "rows", "term_lists", "term_postings", "term_records", "term_masked",
+        "list_blocks", "list_lengths", "offsets", "cell_masks", "cell_starts", "weights/shape",
+        "masked_weights/shape", "cell_bounds/shape",
+    ],
+    "inverted-float": ["weights", "offsets", "rows"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_arrays_that_point_elsewhere_are_refused(kind: str, tmp_path: Path) -> None:
+    folder = KINDS[kind][0](tmp_path / "index")
+    for entry in PLACES[kind]:
+        name, _, shape_alone = entry.partition("/")
+        file = folder / f"{name}.npy"
+        whole, array = file.read_bytes(), np.load(file)
+        assert array.size, name
+        for number, wrong in enumerate(lies(array)):
+            if shape_alone and number < 3:
+                continue
+            np.save(file, wrong)
+            restored(folder, file.name)
+            with pytest.raises(InputError, match="damaged"):
+                answers(folder, kind)
+        file.write_bytes(whole)
+        restored(folder, file.name)
+    answers(folder, kind)
+
+
+def test_documents_that_point_elsewhere_are_refused(tmp_path: Path) -> None:
+    folder = dense(tmp_path / "index")
+    table = pa.ipc.open_stream((folder / "documents.arrow").read_bytes()).read_all()
+    batch = table.combine_chunks().to_batches()[0]
+    for column in range(3):
+        columns = batch.columns
+        buffers = columns[column].buffers()
+        offsets = np.frombuffer(buffers[1], np.int64).copy()
+        offsets[ROWS // 2] = 2**40
+        buffers[1] = pa.py_buffer(offsets.tobytes())
+        columns[column] = pa.Array.from_buffers(pa.large_string(), ROWS, buffers)
+        with pa.ipc.new_stream(folder / "documents.arrow", table.schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=table.schema))
+        restored(folder, "documents.arrow")
+        with pytest.raises(InputError, match=r"damaged: 'documents\.arrow'"):
+            answers(folder, "float32")
+
+
 def test_a_hybrid_vouches_for_its_weights(tmp_path: Path) -> None:
-    from isthmus.config.output import write_json
-    from isthmus.config.sealing import sealed
     from isthmus.search.combining import HYBRID, Combination, Hybrid, Member, read_hybrid
 
     member = Member(index=str(tmp_path.resolve()), encoder=None)

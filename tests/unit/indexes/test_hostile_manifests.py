@@ -158,6 +158,16 @@ def test_deleted_rows_are_rows(dense_folder: Path, rows: np.ndarray) -> None:
         open_index(dense_folder)
 
 
+@pytest.mark.parametrize(
+    "results", [[], 1, {"stages": {"first": "../victim"}}, {"stages": {"a": "/etc"}}]
+)
+def test_stages_of_a_snapshot_are_inside_it(dense_folder: Path, results: Any) -> None:
+    values = json.loads((dense_folder / SNAPSHOT).read_text())
+    (dense_folder / SNAPSHOT).write_text(json.dumps(values | {"results": results}))
+    with pytest.raises(InputError, match=r"isthmus\.json is damaged"):
+        read_snapshot(dense_folder)
+
+
 @pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
 def test_snapshots_that_are_none_are_refused(dense_folder: Path, content: bytes) -> None:
     (dense_folder / SNAPSHOT).write_bytes(content)

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from isthmus.cli import app
+from isthmus.indexes.bm25 import Bm25Index
+from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.inspection.doctor import Finding, doctor, findings_table
+from isthmus.records import Document
 
 
 @pytest.fixture
@@ -80,3 +85,22 @@ def test_no_file_and_no_line_is_cut_off(folder: Path) -> None:
     assert "…" not in joined
     assert f"{folder.name}/corpus.jsonl:2" in joined
     assert "to do:" in joined
+
+
+def test_every_file_of_an_index_is_told_of(tmp_path: Path) -> None:
+    origin = CorpusOrigin(spec="c", fingerprint="c")
+    description = Description(kind="bm25", corpus=origin, titles=True, bm25=Bm25Settings())
+    index = Bm25Index.build([Document("a", "snow")], tmp_path / "index", description, {})
+    shown = CliRunner().invoke(app, ["doctor", str(index)])
+    assert "whole, " in shown.output
+    assert "damaged" not in shown.output
+    with (index / "order.npy").open("r+b") as stream:
+        stream.write(b"?")
+    (index / "documents.arrow").unlink()
+    told = {Path(one.subject).name: one for one in doctor(index=str(index))}
+    names = {file.name for file in index.iterdir()} - {"isthmus.json"}
+    assert {*names, "documents.arrow"} <= told.keys()
+    wrong = [name for name in names | {"documents.arrow"} if told[name].verdict == "wrong"]
+    assert sorted(wrong) == ["documents.arrow", "order.npy"]
+    assert "missing" in told["documents.arrow"].detail
+    assert all("copy it again" in told[name].remedy for name in wrong)

@@ -28,7 +28,7 @@ def weighed_rows(folder: Path) -> Iterator[scipy.sparse.csr_matrix]:
     assert manifest.dimension is not None
     count = max(1, manifest.documents * _KEPT // max(1, manifest.layout.postings))
     rows = mapped_part(folder, "rows")
-    postings = _Postings(folder, manifest.dimension, manifest.layout)
+    postings = StoredPostings(folder, manifest.dimension, manifest.layout)
     for first in range(0, manifest.documents, count):
         size = min(count, manifest.documents - first)
         nothing = np.empty(0, dtype=np.int64)
@@ -46,7 +46,7 @@ def weighed_rows(folder: Path) -> Iterator[scipy.sparse.csr_matrix]:
         yield matrix
 
 
-class _Postings:
+class StoredPostings:
     """Term, position and weight of all postings, some at a time, in no order."""
 
     def __init__(self, folder: Path, vocabulary: int, layout: Layout) -> None:
