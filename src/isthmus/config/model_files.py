@@ -23,6 +23,8 @@ _ADAPTER = "adapter_config.json"
 _SHARDS = "model.safetensors.index.json"
 # What a configuration may ask of transformers beyond an architecture: other libraries, or kernels.
 _FOREIGN = ("quantization_config", "compression_config", "fusion_config", "distributed_config")
+_COUNTS = ("num_", "n_", "extra_ids", "offset")  # labels, layers, tokens
+_MOST = 1 << 20
 _COPY = "copy the whole folder of the model again"
 
 
@@ -61,7 +63,11 @@ def check_model(name: str) -> None:
                 allowed="plain weights in float32, float16 or bfloat16",
                 remedy="choose the model as it was before it was quantised or changed",
             )
-    read_model_json(name, "tokenizer_config.json", dict)
+    for file in ("config.json", "tokenizer_config.json"):
+        for key, value in (read_model_json(name, file, dict) or {}).items():
+            # transformers fills lists of so many entries, before it looks at anything else.
+            if key.startswith(_COUNTS) and isinstance(value, int) and value > _MOST:
+                raise damaged(name, file, f"{key} = {value!r:.40}")
     shards(name)
 
 

@@ -223,6 +223,9 @@ HUGE = 10**9
     [
         ("config.json", lambda file: update(file, hidden_size=HUGE)),
         ("config.json", lambda file: update(file, num_hidden_layers=HUGE)),
+        ("config.json", lambda file: update(file, num_hidden_layers=HUGE, model_type="modernbert")),
+        ("config.json", lambda file: update(file, num_labels=2**63)),
+        ("tokenizer_config.json", lambda file: update(file, extra_ids=HUGE)),
         ("config.json", lambda file: update(file, num_hidden_layers=5_000)),
         ("config.json", lambda file: update(file, vocab_size=10**8)),
         ("config.json", lambda file: update(file, intermediate_size=10**8)),
