@@ -127,6 +127,8 @@ def test_an_approximation_is_refused_while_documents_are_added(files: dict[str, 
     [
         (False, ["pretrain", "--recipe", "mlm", "--init", "tiny", "--corpus", "CORPUS"]),
         (False, ["benchmark", "speed", "--init", "tiny", "--recipe", "mlm", "--length", "32"]),
+        (False, ["quickstart", "--recipe", "quickstart-scratch"]),
+        (False, ["finetune", "--model", "MODEL", "--collection", "COLLECTION"]),
         (True, ["masking", "--corpus", "CORPUS", "--model", "nowhere"]),
         (True, ["negatives", "--collection", "nowhere", "--model", "nowhere"]),
     ],
@@ -134,8 +136,15 @@ def test_an_approximation_is_refused_while_documents_are_added(files: dict[str, 
 def test_long_verbs_are_refused_at_once(
     beside: bool, arguments: list[str], corpus: str, tmp_path: Path
 ) -> None:
-    output = tmp_path / "new"
-    words = [corpus if word == "CORPUS" else word for word in arguments]
+    output, collection, model = (tmp_path / name for name in ("new", "collection", "model"))
+    (collection / "qrels").mkdir(parents=True)
+    shutil.copy(corpus, collection / "corpus.jsonl")
+    (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "river bank"}\n')
+    (collection / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "bert"}')
+    given = {"CORPUS": corpus, "COLLECTION": f"beir:{collection}", "MODEL": str(model)}
+    words = [given.get(word, word) for word in arguments]
     with reserved(output) if beside else only_writer(output):
         result = CliRunner().invoke(app, [*words, "--output", str(output)])
     assert isinstance(result.exception, OutputError), result.output
