@@ -38,9 +38,9 @@ def lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
         while raw := stream.readline(most):
             number += 1
             if len(raw) == most and not raw.endswith(b"\n"):
+                problems.report_length(f"{file}:{number}")
                 while raw and not raw.endswith(b"\n"):
                     raw = stream.readline(_CHUNK)
-                problems.report_length(f"{file}:{number}")
                 continue
             if number == 1:
                 raw = raw.removeprefix(_BYTE_ORDER_MARK)

@@ -77,7 +77,12 @@ class Folder(Corpus):
             if file.suffix.lower() == ".md":
                 title, text = _markdown(text)
             elif file.suffix.lower() != ".txt":
-                title, text = _html(text)
+                try:
+                    title, text = _html(text)
+                except AssertionError as error:  # how Python's parser refuses `<![ ` and the like
+                    detail = f"not HTML: {error}"
+                    problems.report("broken line", str(file), detail, "correct the file")
+                    continue
             yield str(file), Document(file.relative_to(self.folder).as_posix(), text.strip(), title)
 
 
