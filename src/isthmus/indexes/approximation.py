@@ -23,7 +23,7 @@ from isthmus.config.output import write_json
 from isthmus.config.sealing import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described
-from isthmus.indexes.manifest import Kind, Manifest, read_manifest
+from isthmus.indexes.manifest import Kind, Manifest, read_manifest, stated_manifest
 
 Approximation = Literal["hnsw", "ivf", "seismic"]
 Backend = Literal["numpy", "faiss", "hnsw", "ivf", "seismic"]
@@ -129,7 +129,7 @@ class Finder(Protocol):
 
 def check_backend(folder: Path, backend: Backend) -> None:
     """Refuses to search an index of one kind by what exists for another kind only."""
-    kind = read_manifest(folder).kind
+    kind = stated_manifest(folder).kind
     if not suits(backend, kind):
         allowed = [name for name in get_args(Backend) if suits(name, kind)]
         raise SettingsError(

@@ -18,7 +18,7 @@ from isthmus.indexes.building import PROGRESS, DenseBuilder, read_progress
 from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Description, read_manifest, workplace
 from isthmus.indexes.segments.index import open_index
-from isthmus.indexes.segments.writer import IndexWriter, only_writer
+from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document
 
 DEEP = "[" * 200_000
@@ -116,7 +116,7 @@ def test_links_are_read_through(dense_folder: Path, tmp_path: Path) -> None:
         (linked / file.name).symlink_to(file)
     assert len(open_index(linked)) == 50
     with pytest.raises(InputError, match="is a symbolic link"):
-        only_writer(linked)
+        IndexWriter(linked)
 
 
 @pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))

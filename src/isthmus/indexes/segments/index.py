@@ -24,11 +24,17 @@ from isthmus.indexes.approximation import (
     is_approximate,
     not_there,
 )
-from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.integrity import damaged
-from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, Segment, read_manifest
+from isthmus.indexes.integrity import damaged, parsing
+from isthmus.indexes.manifest import (
+    MANIFEST,
+    SEGMENTS,
+    Manifest,
+    Segment,
+    read_manifest,
+    stated_manifest,
+)
 from isthmus.indexes.vector_index import Answer, VectorIndex
 from isthmus.records import Document, Ranking
 
@@ -292,7 +298,8 @@ def read_deleted(folder: Path, segment: Segment) -> Rows:
     """The rows of a segment that no longer count, ascending."""
     if segment.deleted is None:
         return NO_ROWS
-    rows: Rows = np.array(mapped(folder / segment.deleted, folder))
+    with parsing(folder / segment.deleted, folder):
+        rows: Rows = np.load(folder / segment.deleted, allow_pickle=False)
     fits = rows.ndim == 1 and rows.dtype == np.int64 and len(rows) > 0
     if not fits or rows[0] < 0 or rows[-1] >= segment.documents or np.any(np.diff(rows) <= 0):
         why = f"it does not name some of {segment.documents:,} rows"
@@ -302,7 +309,7 @@ def read_deleted(folder: Path, segment: Segment) -> Rows:
 
 def _open(folder: Path, backend: Backend) -> Any:
     check_backend(folder, backend)
-    manifest = read_manifest(folder)
+    manifest = stated_manifest(folder)
     if manifest.segments is None:
         return _open_whole(folder, backend)
     if manifest.kind == "bm25":
@@ -313,7 +320,7 @@ def _open(folder: Path, backend: Backend) -> Any:
 
 
 def _open_whole(folder: Path, backend: Backend) -> Any:
-    kind = read_manifest(folder).kind
+    kind = stated_manifest(folder).kind
     if kind == "dense":
         return DenseIndex.open(folder, backend)
     if kind == "bm25":
