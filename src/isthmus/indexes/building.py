@@ -28,7 +28,7 @@ from isthmus.config.sealing import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes.dense.codes import write_codes
 from isthmus.indexes.dense.index import VECTORS, unusable
-from isthmus.indexes.documents import DOCUMENTS, DocumentStore, DocumentWriter, flush
+from isthmus.indexes.documents import DOCUMENTS, DocumentStore, DocumentWriter, flush, give_up
 from isthmus.indexes.manifest import (
     MANIFEST,
     PROGRESS,
@@ -251,7 +251,7 @@ class DenseBuilder:
 
     def __exit__(self, *_: object) -> None:
         self._documents.close()
-        self._vectors.close()
+        give_up(self._vectors)
 
 
 def refuse_empty(rows: int, description: Description) -> None:

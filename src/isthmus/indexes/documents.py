@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -159,7 +160,7 @@ class DocumentWriter:
 
     def close(self) -> None:
         """Closes the file; what was not flushed is not promised."""
-        self._stream.close()
+        give_up(self._stream)
 
     def __enter__(self) -> Self:
         return self
@@ -190,6 +191,12 @@ def flush(stream: BinaryIO) -> int:
     stream.flush()
     os.fsync(stream.fileno())
     return stream.tell()
+
+
+def give_up(stream: BinaryIO) -> None:
+    """Closes a file of which everything that counts was flushed; a full disk takes no more."""
+    with suppress(OSError):
+        stream.close()
 
 
 def _load_order(folder: Path, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

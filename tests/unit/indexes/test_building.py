@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes import building, documents, manifest
-from isthmus.indexes.building import DenseBuilder, already_built
+from isthmus.indexes.building import DenseBuilder, already_built, builder_for
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import Description, verify, workplace
 from isthmus.records import Document
@@ -210,7 +212,7 @@ import sys
 from pathlib import Path
 import numpy as np
 import pyarrow
-from isthmus.indexes.building import DenseBuilder, already_built
+from isthmus.indexes.building import DenseBuilder, already_built, builder_for
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin
 from isthmus.records import Document
@@ -260,3 +262,29 @@ def test_killed_at_random_times(tmp_path: Path) -> None:
     for snapshot in (expected, found):  # holds the command line, and so the folder's name
         snapshot.pop("isthmus.json")
     assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["dense", "inverted", "bm25"])
+def test_a_file_that_may_not_grow_is_an_error_of_ours(
+    kind: str, tmp_path: Path, dense_description: Description
+) -> None:
+    """What is still in memory is not written again, and fails again, when the file is closed."""
+    chosen = dense_description.model_dump() | {"kind": kind}
+    if kind != "dense":
+        chosen |= {"dtype": None, kind: {}}
+    if kind == "bm25":
+        chosen |= {"encoder": None, "dimension": None}
+    source = [Document(f"d{number}", f"word{number}") for number in range(50)]
+    vectors = np.ones((50, 4), dtype=np.float32)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with (
+            pytest.raises(OutputError),
+            builder_for(tmp_path / kind, Description.parse(chosen, "test")) as builder,
+        ):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+            rows = {"dense": vectors, "inverted": scipy.sparse.csr_matrix(vectors), "bm25": None}
+            builder.add(source, rows[kind])
+            builder.finish({})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -24,7 +24,7 @@ from isthmus.indexes.building import (
     refuse_empty,
     start_anew,
 )
-from isthmus.indexes.documents import DocumentWriter, flush
+from isthmus.indexes.documents import DocumentWriter, flush, give_up
 from isthmus.indexes.inverted import kernels
 from isthmus.indexes.inverted.index import usable_cores
 from isthmus.indexes.inverted.lists import CELL, Block, Shape
@@ -60,7 +60,9 @@ class InvertedBuilder:
             self._documents = stack.enter_context(
                 DocumentWriter(self._index, description.texts, offset)
             )
-            self._streams = {n: stack.enter_context(self._open(n)) for n in self._kinds}
+            self._streams = {name: self._open(name) for name in self._kinds}
+            for stream in self._streams.values():
+                stack.callback(give_up, stream)
             self._open_files = stack.pop_all()
 
     @property
