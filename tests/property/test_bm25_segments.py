@@ -92,6 +92,16 @@ class Bm25Segments(RuleBasedStateMachine):
         documents = [Document(i, text) for i, text in self.living.items()]
         return build(documents, folder, describe(self.scoring), {}, 1e-8)
 
+    @rule(batch=batches, ids=some_ids, first=st.booleans(), query=texts)
+    def change(self, batch: dict[str, str], ids: set[str], first: bool, query: str) -> None:
+        """Adds and deletes in one commit, in either order."""
+        steps = [lambda: self.add(batch), lambda: self.delete(ids)]
+        for step in steps if first else reversed(steps):
+            step()
+        assert self.writer.commit().documents == len(self.planned)
+        self.living = dict(self.planned)
+        self.search(query, 9, None)
+
     @rule(batch=batches)
     def add(self, batch: dict[str, str]) -> None:
         self.writer.add([Document(i, text) for i, text in batch.items()])
@@ -104,11 +114,6 @@ class Bm25Segments(RuleBasedStateMachine):
         self.writer.delete(ids)
         for i in ids:
             self.planned.pop(i, None)
-
-    @rule()
-    def commit(self) -> None:
-        assert self.writer.commit().documents == len(self.planned)
-        self.living = dict(self.planned)
 
     @rule()
     def reopen(self) -> None:

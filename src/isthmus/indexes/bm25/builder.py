@@ -34,7 +34,7 @@ from isthmus.records import Document
 
 MEMORY = 1.0  # GiB
 _DOCUMENTS = 1024  # analysed and written at a time
-_TOKEN_BYTES, _TERM_BYTES = 40, 250  # held while a block is sorted
+_TOKEN_BYTES, _TERM_BYTES = 64, 250  # held while a block is sorted
 
 
 class Bm25Builder:

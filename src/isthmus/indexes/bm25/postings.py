@@ -32,7 +32,7 @@ SCORES = "data.csc.index.npy"
 FREQUENCIES = "frequencies.npy"
 LENGTHS = "lengths.npy"
 
-_BYTES = 64  # held for a posting that is being merged
+_BYTES = 128  # held for a posting that is being merged, with room for vocabularies
 
 Ints = npt.NDArray[np.int64]
 
@@ -119,7 +119,9 @@ def write_block(
     keys <<= 32
     keys |= np.repeat(np.arange(len(lengths), dtype=np.uint32), lengths)
     keys.sort()
-    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    new = np.ones(len(keys), dtype=np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=new[1:])
+    first = np.flatnonzero(new)
     frequencies = np.diff(first, append=len(keys))
     keys = keys[first]
     folder.mkdir(exist_ok=True)
