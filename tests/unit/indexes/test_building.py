@@ -276,15 +276,17 @@ def test_a_file_that_may_not_grow_is_an_error_of_ours(
         chosen |= {"encoder": None, "dimension": None}
     source = [Document(f"d{number}", f"word{number}") for number in range(50)]
     vectors = np.ones((50, 4), dtype=np.float32)
+    rows = {"dense": vectors, "inverted": scipy.sparse.csr_matrix(vectors), "bm25": None}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        with (
-            pytest.raises(OutputError),
-            builder_for(tmp_path / kind, Description.parse(chosen, "test")) as builder,
-        ):
+
+    def fill() -> None:
+        with builder_for(tmp_path / kind, Description.parse(chosen, "test")) as builder:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-            rows = {"dense": vectors, "inverted": scipy.sparse.csr_matrix(vectors), "bm25": None}
             builder.add(source, rows[kind])
             builder.finish({})
+
+    try:
+        with pytest.raises(OutputError):
+            fill()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
