@@ -335,6 +335,18 @@ def test_a_job_goes_on_where_it_was_killed(
     np.testing.assert_allclose(found.scores[0], vectors[0].astype(float) @ vectors[0])
 
 
+def test_a_job_killed_before_its_segment_was_named_is_done_again(dense_folder: Path) -> None:
+    killed = IndexWriter(dense_folder, job="more")
+    killed.add(*new("x", "y"))
+    killed._pending.finish()
+    killed._lock.release()
+    assert (dense_folder / SEGMENTS / "000001").is_dir()
+    with IndexWriter(dense_folder, job="more") as opened:
+        opened.add(*new("x", "y"))
+        opened.commit()
+    assert {"x", "y"} <= contents(dense_folder).keys()
+
+
 @pytest.fixture
 def few_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "_TOGETHER", 2)

@@ -6,6 +6,7 @@ returned for is there whatever happens to the process afterwards.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -255,7 +256,9 @@ class IndexWriter:
             name = _name(self._numbers)
             self._in_use.add(name)
         (self._folder / SEGMENTS).mkdir(exist_ok=True)
-        return self._folder / SEGMENTS / name
+        folder = self._folder / SEGMENTS / name
+        shutil.rmtree(folder, ignore_errors=True)  # whole, but killed before a manifest named it
+        return folder
 
     def _commit(self) -> Update:
         new = self._pending.finish()
