@@ -10,7 +10,7 @@ FREEZE := freeze --all --exclude pip --exclude-editable | sed -e 's/+[a-z0-9.]*$
 	-e "/^pytrec_eval/s/$$/ ; platform_machine != 'aarch64'/"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-development quickstart quickstart-scratch test check lock clean
+.PHONY: help setup setup-development quickstart quickstart-scratch test torture check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ quickstart-scratch: .venv/run.installed ## the same with a tokenizer and an enco
 
 test: .venv/test.installed ## run all tests; one of them: make test TESTS=tests/golden
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(TESTS)
+
+torture: .venv/test.installed ## do the worst to everything for hours, resumable; some of it: make torture KINDS="kills fuzz"
+	$(BIN)/python -m tests.torture $(KINDS)
 
 check: .venv/test.installed ## lint, formatting, types, layers
 	$(BIN)/ruff check

@@ -1,0 +1,396 @@
+"""What someone else made to do harm: models, indexes, recipes, checkpoints, ids, bombs.
+
+Every command that meets it does its work or ends in the project's error, within a limit of memory,
+whatever is typed at its prompts; none of its code runs; nothing outside of its folder is touched.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import resource
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from tests.torture.children import Child, Harm
+from tests.torture.scene import JOBS, Case, Job, Outcome, Scene, drawn
+
+_MEMORY = 400 * 2**20
+_BOMB = 2**30
+_ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\x08"
+_PICKLE = b"cposix\nsystem\n(S'touch MARKER'\ntR."
+_SEARCH = "search HOSTILE bapo"
+_UPDATES = (_SEARCH, "delete HOSTILE d1", "add HOSTILE --corpus MORE", "merge HOSTILE",
+            "doctor --index HOSTILE", "export HOSTILE --to elasticsearch --output NEW")  # fmt: skip
+_MODELS = (
+    "index --corpus CORPUS --model HOSTILE --output NEW", "search NAMING bapo",
+    "pretrain --corpus CORPUS --model HOSTILE --output NEW TINY",
+    "finetune --collection DATA --model HOSTILE --output NEW TINY",
+    "search DENSE bapo --rerank HOSTILE", "add NAMING --corpus MORE",
+)  # fmt: skip
+Attack = Callable[["Stage"], tuple[str, ...]]
+
+
+class Stage:
+    """Where an attack is prepared: HOSTILE, what it must not touch, and the mark it would leave."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.hostile = scene.place / "hostile"
+        self.canary = scene.folder / "canary"
+        self.marker = scene.folder / "marker"
+        scene.clear(Job(""))
+        shutil.rmtree(self.canary, ignore_errors=True)
+        self.marker.unlink(missing_ok=True)
+        assert scene.run_file  # made before anything is compared
+        shutil.copytree(scene.index("dense grown"), self.canary / "index")
+        (self.canary / "thesis.txt").write_text("years of work")
+        self.before = self.outside()
+
+    @property
+    def code(self) -> bytes:
+        """A pickle that leaves the mark."""
+        return _PICKLE.replace(b"MARKER", str(self.marker).encode())
+
+    def outside(self) -> dict[str, Any]:
+        """All that must not change: names, bytes, links."""
+        files = sorted(self.canary.rglob("*"))
+        found: dict[str, Any] = {str(f): f.read_bytes() if f.is_file() else None for f in files}
+        return {**found, "names": sorted(os.listdir(self.scene.folder))}
+
+    def copy(self, source: Path) -> Path:
+        """HOSTILE as a copy of something good."""
+        return Path(shutil.copytree(source, self.hostile, symlinks=True))
+
+    def change(self, file: str, /, **values: Any) -> None:
+        """Sets some keys of a JSON file of HOSTILE."""
+        path = self.hostile / file
+        found = json.loads(path.read_text()) if path.is_file() else {}
+        found.pop("checksum", None)  # as files of earlier versions
+        path.write_text(json.dumps({**found, **values}))
+
+    def words(self, command: str) -> list[str]:
+        """A command, with the place of the attack filled in."""
+        here = self.scene.place
+        places = {"HOSTILE": self.hostile, "NEW": here / "new", "LINK": here / "link"}
+        words = [str(places.get(word, word)) for word in command.split()]
+        if "NAMING" in words:
+            naming = self.scene.place / "naming"
+            if not naming.exists():
+                shutil.copytree(self.scene.index("dense"), naming)
+                manifest = json.loads((naming / "manifest.json").read_text())
+                manifest["encoder"]["name"] = str(self.hostile)
+                del manifest["checksum"]
+                (naming / "manifest.json").write_text(json.dumps(manifest))
+            words = [str(naming) if word == "NAMING" else word for word in words]
+        return self.scene.words(" ".join(words))
+
+
+def cases(scene: Scene, short: bool) -> Iterable[Case]:
+    """A case per attack."""
+    found = [Case(name, partial(_attacked, scene, attack)) for name, attack in _attacks()]
+    return drawn(found, 8 if short else None)
+
+
+def _attacked(scene: Scene, attack: Attack) -> Outcome:
+    stage = Stage(scene)
+    outcome = Outcome(Counter(attacks=1))
+    for command in attack(stage):
+        shutil.rmtree(scene.place / "new", ignore_errors=True)
+        limits = {resource.RLIMIT_AS: _MEMORY}
+        child = Child(stage.words(command), scene.place, limits=limits, answers=b"y\n" * 50)
+        ended = child.end(120)
+        outcome.counts.update(commands=1, refused=int(ended.refused))
+        diagnosed = command.startswith("doctor") and ended.code == 1
+        if (ended.code and not ended.refused and not diagnosed) or "Traceback" in ended.err:
+            outcome.findings.append(f"{command}: {ended.tail}")
+        if "\x1b" in ended.out + ended.err:
+            outcome.findings.append(f"{command}: control characters reach the terminal")
+        if stage.marker.exists():
+            outcome.findings.append(f"{command}: its code ran")
+            stage.marker.unlink()
+        if stage.outside() != stage.before:
+            outcome.findings.append(f"{command}: something outside was changed")
+            stage.before = stage.outside()
+    return outcome
+
+
+def _attacks() -> Iterator[tuple[str, Attack]]:
+    for known in ("bert", "evil"):
+        yield f"code of model type {known}", partial(_code, known)
+    yield "pickled weights", _pickled_weights
+    for target in ("../canary", "/canary", "1_Pooling/../../../canary"):
+        yield f"modules at {target}", partial(_modules, target)
+    yield "weights elsewhere", _weights_elsewhere
+    for name in (
+        "../../canary/thesis.txt",
+        "/canary/thesis.txt",
+        "./documents.arrow",
+        "a\0b",
+        "",
+        "..",
+    ):
+        for kind in ("dense", "dense grown", "bm25"):
+            yield f"files of {kind} named {name!r}", partial(_files, kind, name)
+    for key in ("name", "deleted"):
+        for name in ("../../../canary/index", "/canary/index", ".."):
+            yield f"segment's {key} {name!r}", partial(_segments, key, name)
+    for kind in ("dense", "bm25", "inverted", "dense grown"):
+        yield f"links in {kind}", partial(_links, kind)
+        yield f"pickles in {kind}", partial(_pickles, kind)
+    for name in ("../../canary/thesis.txt", "/canary/thesis.txt"):
+        yield f"approximation at {name}", partial(_approximation, name)
+        yield f"hybrid of {name}", partial(_hybrid, name)
+    yield "an index that is a link", _linked_index
+    yield "an output that is a link", _linked_output
+    for name, text in _RECIPES.items():
+        yield f"recipe with {name}", partial(_recipe, text)
+    for name in (
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "training_args.bin",
+        "trainer_state.json",
+        "complete.json",
+    ):
+        for verb in ("pretrain", "finetune"):
+            yield f"pickle as {name} of {verb}", partial(_checkpoint, verb, name)
+    for name, identifier in _IDS.items():
+        yield f"ids with {name}", partial(_ids, identifier)
+    for ending in ("zst", "gz", "xz", "plain"):
+        for command in _READING:
+            yield f"bomb {ending} for {command.split()[0]}", partial(_bomb, ending, command)
+    yield "a device", lambda _: tuple(c.replace("HOSTILE", "/dev/zero") for c in _READING)
+    yield "names of files", _names
+
+
+def _code(known: str, stage: Stage) -> tuple[str, ...]:
+    folder = stage.copy(stage.scene.folder / "model")
+    kinds = ("Config", "Model", "ModelForMaskedLM", "ModelForSequenceClassification", "Tokenizer")
+    own = {f"Auto{kind}": f"evil.Evil{kind}" for kind in kinds}
+    stage.change("config.json", model_type=known, auto_map=own)
+    own["AutoTokenizer"] = ["evil.EvilTokenizer", "evil.EvilTokenizer"]
+    stage.change("tokenizer_config.json", auto_map=own, tokenizer_class="EvilTokenizer")
+    (folder / "evil.py").write_text(f"open({str(stage.marker)!r}, 'w').close()\n")
+    (folder / "modeling_evil.py").write_text((folder / "evil.py").read_text())
+    return _MODELS
+
+
+def _pickled_weights(stage: Stage) -> tuple[str, ...]:
+    folder = stage.copy(stage.scene.folder / "model")
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    (folder / "pytorch_model.bin").write_bytes(stage.code)
+    return _MODELS
+
+
+def _modules(target: str, stage: Stage) -> tuple[str, ...]:
+    target = target.replace("/canary", str(stage.canary)) if target[0] == "/" else target
+    folder = stage.copy(stage.scene.folder / "model")
+    (folder / "encoder.json").unlink()
+    kinds = (("", "sentence_transformers.models.Transformer"), (target, "evil.Pooling"))
+    modules = [{"idx": n, "name": str(n), "path": p, "type": t} for n, (p, t) in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "evil.py").write_text(f"open({str(stage.marker)!r}, 'w').close()\n")
+    return _MODELS
+
+
+def _weights_elsewhere(stage: Stage) -> tuple[str, ...]:
+    folder = stage.copy(stage.scene.folder / "model")
+    (folder / "model.safetensors").rename(stage.scene.place / "elsewhere.safetensors")
+    names = {"bert.embeddings.word_embeddings.weight": "../elsewhere.safetensors"}
+    index = {"metadata": {}, "weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return _MODELS
+
+
+def _manifest(stage: Stage) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((stage.hostile / "manifest.json").read_text())
+    return found
+
+
+def _stored(file: Path) -> dict[str, Any]:
+    content = file.read_bytes()
+    return {"bytes": len(content), "xxh3": xxhash.xxh3_128_hexdigest(content)}
+
+
+def _outside(stage: Stage, name: str) -> str:
+    return name.replace("/canary", str(stage.canary)) if name.startswith("/") else name
+
+
+def _files(kind: str, name: str, stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index(kind))
+    files = {
+        **_manifest(stage)["files"],
+        _outside(stage, name): _stored(stage.canary / "thesis.txt"),
+    }
+    stage.change("manifest.json", files=files)
+    return _UPDATES
+
+
+def _segments(key: str, name: str, stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("dense grown"))
+    segments = _manifest(stage)["segments"]
+    segments[-1][key] = _outside(stage, name)
+    stage.change("manifest.json", segments=segments)
+    return _UPDATES
+
+
+def _links(kind: str, stage: Stage) -> tuple[str, ...]:
+    folder = stage.copy(stage.scene.index(kind))
+    for file in sorted(folder.rglob("*.*")):
+        if file.is_file() and file.name not in ("manifest.json", "isthmus.json"):
+            shutil.copy(file, stage.canary / file.name)
+            file.unlink()
+            file.symlink_to(stage.canary / file.name)
+    stage.before = stage.outside()
+    return _UPDATES
+
+
+def _pickles(kind: str, stage: Stage) -> tuple[str, ...]:
+    folder = stage.copy(stage.scene.index(kind))
+    for file in folder.rglob("*.npy"):
+        header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"
+        content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + stage.code
+        file.write_bytes(content)
+    for manifest in folder.rglob("manifest.json"):
+        values = json.loads(manifest.read_text())
+        values["files"] = {name: _stored(manifest.parent / name) for name in values["files"]}
+        del values["checksum"]
+        manifest.write_text(json.dumps(values))
+    return _UPDATES
+
+
+def _approximation(name: str, stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("hnsw"))
+    stage.change("hnsw/approximate.json", file=_outside(stage, f"../{name}"), bytes=13)
+    again = "merge HOSTILE --set approximate.name=hnsw"
+    return (f"{_SEARCH} --set backend=hnsw", *_UPDATES, again)
+
+
+def _hybrid(name: str, stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("hybrid"))
+    members = json.loads((stage.hostile / "hybrid.json").read_text())["members"]
+    members[0]["index"] = _outside(stage, name)
+    stage.change("hybrid.json", members=members)
+    return _SEARCH, "doctor --index HOSTILE", "delete HOSTILE d1"
+
+
+def _linked_index(stage: Stage) -> tuple[str, ...]:
+    stage.hostile.symlink_to(stage.canary / "thesis.txt")
+    return _UPDATES
+
+
+def _linked_output(stage: Stage) -> tuple[str, ...]:
+    (stage.scene.place / "link").symlink_to(stage.canary)
+    verbs = ("index bm25", "export elasticsearch", "evaluate", "tune", "pretrain")
+    return tuple(JOBS[verb].words.replace("OUTPUT", "LINK") for verb in verbs)
+
+
+_RECIPES = {
+    "a python tag": "verb: pretrain\nsettings: !!python/object/apply:os.system ['touch MARKER']\n",
+    "a python name": "verb: !!python/name:os.system\n",
+    "aliases": "verb: pretrain\na: &a [x, x, x, x, x, x, x, x, x, x]\n"
+    + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghij"))
+    + "settings: {objectives: *j}\n",
+    "itself inside": "verb: pretrain\nsettings: &a {objectives: *a}\n",
+    "a base elsewhere": "verb: pretrain\nbase: ../../canary/thesis.txt\n",
+    "nesting": "verb: pretrain\nsettings: " + "{a: " * 5_000,
+    "an impossible date": "verb: pretrain\nsummary: 2024-13-45\n",
+}  # fmt: skip
+
+
+def _recipe(text: str, stage: Stage) -> tuple[str, ...]:
+    stage.hostile.mkdir()
+    (stage.hostile / "r.yaml").write_text(text.replace("MARKER", str(stage.marker)))
+    recipe = stage.hostile / "r.yaml"
+    return (f"pretrain --corpus CORPUS --init tiny --output NEW --recipe {recipe}",)
+
+
+def _checkpoint(verb: str, name: str, stage: Stage) -> tuple[str, ...]:
+    job = JOBS[verb]
+    steps = stage.scene.reference(verb).ended.steps
+    stage.scene.clear(job)
+    for at in range(steps, 0, -1):  # the last moment at which a checkpoint is left to go on from
+        stage.scene.clear(job)
+        stage.scene.start(job, harm=Harm("kill", at)).end()
+        if any(stage.scene.output.glob("checkpoint-2/complete.json")):
+            break
+    stage.scene.output.rename(stage.hostile)
+    for checkpoint in stage.hostile.glob("checkpoint-*"):
+        (checkpoint / name).write_bytes(stage.code)
+    return (f"{verb} --resume HOSTILE",)
+
+
+_IDS = {
+    "line ends": "a\nb\r\nc", "escapes": f"d{_ESCAPES}", "a path": "../../canary/thesis.txt",
+    "a million letters": "x" * 10**6, "NUL": "a\0b", "a tab": "a\tb", "spaces": " a b ",
+    "other directions": "\u202eabc\u200b", "nothing": "", "a lone surrogate": "\ud800",
+}  # fmt: skip
+
+
+def _ids(identifier: str, stage: Stage) -> tuple[str, ...]:
+    stage.hostile.mkdir()
+    corpus, made = stage.hostile / "c.jsonl", stage.scene.place / "made"
+    texts = [f"bapo bari {_ESCAPES}", "dopo"]
+    lines = [
+        {"_id": i, "title": _ESCAPES, "text": t}
+        for i, t in zip((identifier, "d2"), texts, strict=True)
+    ]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return (
+        f"index --corpus {corpus} --output {made}",
+        f"search {made} bapo",
+        f"search {made} --queries QUERIES --run {made}.trec",
+        f"export {made} --to elasticsearch --output NEW",
+        f"index --corpus {corpus} --model MODEL --output {made}-dense",
+        f"add {made}-dense --corpus {corpus}",
+        f"export {made}-dense --to elasticsearch --output NEW",
+        f"search {made}-dense bapo",
+        f"delete {made}-dense d2",
+    )
+
+
+_READING = (
+    "index --corpus jsonl:HOSTILE --output NEW",
+    "search BM25 --queries HOSTILE --run NEW",
+    "evaluate RUN --qrels HOSTILE --measures RR@10",
+    "delete DENSE --ids HOSTILE",
+)
+
+
+def _bomb(ending: str, command: str, stage: Stage) -> tuple[str, ...]:
+    import zstandard
+
+    start = b'{"_id": "d1", "text": "a"}\n'
+    pack: Any = {"zst": zstandard.compress, "gz": gzip.compress, "xz": lzma.compress}.get(ending)
+    with stage.hostile.open("wb") as stream:
+        stream.write(pack(start) if pack else start)
+        if pack:
+            stream.write(pack(bytes(_BOMB // 64)) * 64)  # one line of zeros
+        else:
+            stream.truncate(_BOMB)
+    dense = shutil.copytree(stage.scene.index("dense"), stage.scene.place / "dense")
+    return (command.replace("DENSE", str(dense)),)
+
+
+def _names(stage: Stage) -> tuple[str, ...]:
+    stage.hostile.mkdir()
+    for name in (b"caf\xe9.txt", b"\x1b[2J.txt", b"a\nb.txt", b"-rf.txt", b"x" * 200 + b".txt"):
+        (Path(os.fsdecode(os.path.join(os.fsencode(stage.hostile), name)))).write_text("bapo bari")
+    (stage.hostile / "loop").symlink_to(stage.hostile)
+    os.mkfifo(stage.hostile / "pipe.txt")
+    made = stage.scene.place / "made"
+    return (
+        f"index --corpus HOSTILE --output {made}",
+        f"search {made} bapo",
+        "doctor --collection HOSTILE",
+    )
