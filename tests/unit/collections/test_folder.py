@@ -62,6 +62,31 @@ def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("a < b, a <3, x<y z>w", "a < b, a <3, x\nw"),
+        ("<p title='a > b' data-x=\"'>\">one</p title='>'>two", "one\n'>two"),
+        ("<p title=it's>one</p><P CLASS = x/y>two</P\n>", "one\ntwo"),
+        ("<script src=x/>alert()</SCRIPT >one<script src='x'/>two", "onetwo"),
+        ("<!doctype html><?xml version='1'?>one<![if IE]>two<![endif]-->", "onetwo"),
+        ("one<!-- <p>no</p> -- no -->two<![CDATA[no > no]]>three", "onetwothree"),
+        ("one<template>no<noscript>no</noscript>no</template>two", "onetwo"),
+        ("&#65;&#x42;&copy;&nosuch;&amp;lt;\0&#0000000000067;", "AB\xa9&nosuch;&lt; C"),
+        (f"one&#{'9' * 5_000};", "one\ufffd"),
+        ("one<p class='two", "one"),
+        ("one<!-- two", "one"),
+        ("one<![<![", "one"),
+        ("one</", "one"),
+        ("one<style>two", "one"),
+        ("one <", "one <"),
+    ],
+)
+def test_markup_is_no_text(page: str, text: str, tmp_path: Path) -> None:
+    write(tmp_path, "a.html", page)
+    assert only(tmp_path) == Document("a.html", text)
+
+
 def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", b"fine\nna\xefve\n")
     write(tmp_path, "b.txt", "good")

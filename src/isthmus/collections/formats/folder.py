@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Self
 
 from isthmus.collections.collection import Corpus
 from isthmus.collections.files import fingerprint, open_bytes, report_encoding
+from isthmus.collections.formats.html_text import read_html
 from isthmus.collections.problems import Problems
 from isthmus.collections.screening import screened
 from isthmus.errors import InputError, existing, readable
@@ -20,11 +19,6 @@ ENDINGS = (".txt", ".md", ".html", ".htm")
 
 _HEADING = re.compile(r"#{1,6}[ \t]+(.+)")
 _FENCE = re.compile(r"\s*(```|~~~)")
-_UNSEEN = frozenset(("script", "style", "template", "noscript"))
-_INLINE = frozenset(
-    ("a", "abbr", "b", "bdi", "cite", "code", "em", "i", "kbd", "mark", "q", "s", "small", "span",
-     "strong", "sub", "sup", "u")
-)  # fmt: skip
 
 
 class Folder(Corpus):
@@ -77,12 +71,7 @@ class Folder(Corpus):
             if file.suffix.lower() == ".md":
                 title, text = _markdown(text)
             elif file.suffix.lower() != ".txt":
-                try:
-                    title, text = _html(text)
-                except AssertionError as error:  # how Python's parser refuses `<![ ` and the like
-                    detail = f"not HTML: {error}"
-                    problems.report("broken line", str(file), detail, "correct the file")
-                    continue
+                title, text = read_html(text)
             yield str(file), Document(file.relative_to(self.folder).as_posix(), text.strip(), title)
 
 
@@ -113,41 +102,3 @@ def _markdown(text: str) -> tuple[str, str]:
         ):
             return title, "\n".join(lines[:number] + lines[number + 1 :])
     return "", text
-
-
-def _html(source: str) -> tuple[str, str]:
-    parser = _Text()
-    parser.feed(source)
-    parser.close()
-    lines = (" ".join(line.split()) for line in "".join(parser.text).split("\0"))
-    return " ".join("".join(parser.title).split()), "\n".join(line for line in lines if line)
-
-
-class _Text(HTMLParser):
-    """Collects what a reader sees; a null character stands where a block begins or ends."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.title: list[str] = []
-        self.text: list[str] = []
-        self._inside: Counter[str] = Counter()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del attrs
-        if tag in _UNSEEN or tag == "title":
-            self._inside[tag] += 1
-        elif tag not in _INLINE:
-            self.text.append("\0")
-
-    def handle_endtag(self, tag: str) -> None:
-        if self._inside[tag]:
-            self._inside[tag] -= 1
-        elif tag not in _INLINE:
-            self.text.append("\0")
-
-    def handle_data(self, data: str) -> None:
-        inside = self._inside.total()
-        if not inside:
-            self.text.append(data.replace("\0", " "))
-        elif inside == 1 and self._inside["title"]:
-            self.title.append(data)

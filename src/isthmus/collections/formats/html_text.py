@@ -1,0 +1,71 @@
+"""Title and text of an HTML page, in time linear in its length whatever is in it.
+
+Python's own parser takes quadratic time for tags, comments and declarations that are not closed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html import unescape
+
+_UNSEEN = frozenset(("script", "style", "template", "noscript"))
+_INLINE = frozenset(
+    ("a", "abbr", "b", "bdi", "cite", "code", "em", "i", "kbd", "mark", "q", "s", "small", "span",
+     "strong", "sub", "sup", "u")
+)  # fmt: skip
+# What is not closed goes on to the end of the page, so that no part of it is looked at again.
+_MARKUP = re.compile(
+    r"""<(?:
+      !--(?:.*?--\s*+>|.*)                                    # a comment
+    | !\[CDATA\[(?:.*?]]>|.*)
+    | /\s*+(?P<end>[a-zA-Z][^\t\n\r\f />]*+)[^>]*+>?
+    | [!?/][^>]*+>?                                           # a declaration, an instruction
+    | (?P<start>[a-zA-Z][^\t\n\r\f />]*+)
+      (?: [^>=/]++ | /(?!>)                                   # names of attributes
+        | =+\s*+(?:"[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+)?+      # their values
+      )*+
+      (?P<closed>/?)>?
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_RAW = {  # elements in which nothing is markup but their end
+    name: re.compile(rf"</\s*+{name}\s*+>", re.IGNORECASE) for name in ("script", "style")
+}
+_NO_CHARACTER = re.compile(r"&#[0-9]{99,};?")  # more digits than Python may make a number of
+
+
+def read_html(source: str) -> tuple[str, str]:
+    """The title of a page and what a reader sees of it, a line for each block."""
+    titles: list[str] = []
+    texts: list[str] = []  # a null character stands where a block begins or ends
+    inside: Counter[str] = Counter()
+    place = 0
+    while place < len(source):
+        markup = _MARKUP.search(source, place)
+        data = source[place : markup.start() if markup else None]
+        if not inside.total():
+            texts.append(_characters(data).replace("\0", " "))
+        elif inside.total() == 1 and inside["title"]:
+            titles.append(_characters(data))
+        if markup is None:
+            break
+        place = markup.end()
+        tag = (markup["start"] or markup["end"] or "").lower()
+        if not tag or (markup["closed"] and (tag in _UNSEEN or tag == "title")):
+            continue
+        if markup["start"] and tag in _RAW:
+            end = _RAW[tag].search(source, place)
+            place = end.end() if end else len(source)
+        elif markup["start"] and (tag in _UNSEEN or tag == "title"):
+            inside[tag] += 1
+        elif markup["end"] and inside[tag]:
+            inside[tag] -= 1
+        elif tag not in _INLINE:
+            texts.append("\0")
+    lines = (" ".join(line.split()) for line in "".join(texts).split("\0"))
+    return " ".join("".join(titles).split()), "\n".join(line for line in lines if line)
+
+
+def _characters(data: str) -> str:
+    return unescape(_NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", data))
