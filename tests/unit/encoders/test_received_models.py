@@ -9,6 +9,8 @@ import json
 import pickle
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,8 +54,12 @@ def model(whole: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> str:
-    file = tmp_path / "corpus.jsonl"
+    """A corpus file; its folder is a judged collection."""
     rows = [{"_id": f"d{n}", "text": f"the fox {n} jumps"} for n in range(4)]
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td1\t1\n")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "fox"}\n')
+    file = tmp_path / "corpus.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
     return str(file)
 
@@ -87,8 +93,7 @@ def test_own_code_is_not_run_however_it_is_reached(model: Path, corpus: str) -> 
     made = index(corpus, place / "dense", str(model))
     bm25 = index(corpus, place / "bm25")
     mark = own_code(model)
-    queries = place / "queries.tsv"
-    queries.write_text("q\tfox\n")
+    judged = f"beir:{Path(corpus).parent}"
     attempts: list[Callable[[], Any]] = [
         lambda: Backbone.load(str(model)),
         lambda: load_encoder(str(model)),
@@ -99,12 +104,32 @@ def test_own_code_is_not_run_however_it_is_reached(model: Path, corpus: str) -> 
             bm25, "fox", settings=SearchSettings(rerank=RerankSettings(model=str(model)))
         ),
         lambda: pretrain(corpus=corpus, output=str(place / "p"), model=str(model)),
-        lambda: finetune(collection=corpus, output=str(place / "f"), model=str(model)),
+        lambda: finetune(collection=judged, output=str(place / "f"), model=str(model)),
     ]
     for attempt in attempts:
-        with pytest.raises(IsthmusError):
+        with pytest.raises(InputError, match="contains custom code"):
             attempt()
         assert not mark.exists()
+
+
+def test_own_code_is_not_run_from_the_command_line(model: Path, corpus: str) -> None:
+    place = model.parent
+    made = index(corpus, place / "dense", str(model))  # from now on its encoder needs no --model
+    mark = own_code(model)
+    for arguments in (
+        ["index", "--corpus", corpus, "--model", str(model), "--output", str(place / "other")],
+        ["search", str(made), "the fox"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "isthmus", *arguments],
+            input="y\n" * 20,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not mark.exists()
+        assert done.returncode == 2
+        assert "contains custom code" in " ".join(done.stderr.split())
 
 
 def test_everything_is_loaded_through_one_door() -> None:
