@@ -188,6 +188,8 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
     """
     manifest = stated_manifest(folder)
     check(folder, manifest.files, examine=lambda: _examine(folder, manifest))
+    for segment in manifest.segments or ():
+        _check_segment(folder, manifest, segment)
     if kind not in (None, manifest.kind):
         raise MismatchError(
             f"the index {str(folder)!r} is {_NAMES[manifest.kind]} index, not {_NAMES[kind]} one",
@@ -203,6 +205,15 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
             remedy=f"isthmus merge {folder}; or open it with open_searcher, which knows both",
         )
     return manifest
+
+
+def _check_segment(folder: Path, manifest: Manifest, segment: Segment) -> None:
+    """Refuses a segment that is not of this index: the manifest may be another's."""
+    found = stated_manifest(folder / SEGMENTS / segment.name)
+    mine, theirs = ({**one.identity(), "corpus": None} for one in (manifest, found))
+    if mine != theirs or found.documents != segment.documents:
+        why = f"its segment {segment.name!r} is of another index"
+        raise damaged(folder / MANIFEST, why, folder)
 
 
 def _examine(folder: Path, manifest: Manifest) -> None:

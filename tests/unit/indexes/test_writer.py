@@ -19,10 +19,11 @@ import pytest
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError
 from isthmus.indexes.approximation import ApproximateSettings
+from isthmus.indexes.building import DenseBuilder
 from isthmus.indexes.dense.approximate import approximate
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentWriter
-from isthmus.indexes.manifest import SEGMENTS, read_manifest, verify
+from isthmus.indexes.manifest import SEGMENTS, Description, read_manifest, verify
 from isthmus.indexes.segments import merging, writer
 from isthmus.indexes.segments.index import SegmentedIndex, open_index
 from isthmus.indexes.segments.writer import IndexWriter, Update
@@ -290,6 +291,26 @@ def test_a_damaged_segment_is_named(dense_folder: Path) -> None:
     victim.write_bytes(stored[:-1] + bytes([stored[-1] ^ 1]))
     with pytest.raises(InputError, match=r"vectors\.npy': it was changed"):
         verify(dense_folder)
+
+
+def test_segments_of_another_index_are_refused(
+    dense_folder: Path, dense_description: Description, tmp_path: Path
+) -> None:
+    """The manifest of one index that grew in the place of another's: their segments have one name."""
+    other = dense_description.model_copy(update={"titles": False})
+    documents, vectors = new(*(f"d{number}" for number in range(50)))
+    with DenseBuilder(tmp_path / "other", other) as builder:
+        builder.add(documents, vectors)
+        builder.finish({})
+    for folder in (dense_folder, tmp_path / "other"):
+        with IndexWriter(folder) as opened:
+            opened.add(*new("x"))
+            opened.commit()
+    shutil.copy(tmp_path / "other" / "manifest.json", dense_folder)
+    with pytest.raises(InputError, match=r"damaged: 'manifest.json': its segment .* another index"):
+        open_index(dense_folder)
+    with pytest.raises(InputError, match="another index"):
+        IndexWriter(dense_folder)
 
 
 def test_a_snapshot_tells_what_the_folder_was(dense_folder: Path) -> None:
