@@ -6,14 +6,15 @@ run, no file outside its folder is opened, and what cannot be read is an InputEr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from isthmus.config.hub import check_hub
+from isthmus.config.names import inside
+from isthmus.config.sealing import UnreadableError, parse_json, read_bounded
 from isthmus.errors import InputError, IsthmusError
 
 _Shape = TypeVar("_Shape", dict[str, Any], list[Any])
@@ -34,7 +35,7 @@ def load_pretrained(kind: Any, name: str, part: str = "model", **options: Any) -
     `part` is what messages call it.
     """
     check_model(name)
-    with readable(name, part):
+    with loadable(name, part):
         return kind.from_pretrained(name, trust_remote_code=False, **options)
 
 
@@ -78,7 +79,7 @@ def shards(name: str) -> list[str]:
     if not isinstance(named, dict) or not isinstance(index.get("metadata", {}), dict):
         raise damaged(name, _SHARDS, "it does not map weights to files")
     for file in named.values():
-        check_plain(name, _SHARDS, file)
+        check_path(name, _SHARDS, file)
     return sorted(set(named.values()))
 
 
@@ -88,10 +89,8 @@ def read_model_json(name: str, file: str, shape: type[_Shape]) -> _Shape | None:
     if path is None:
         return None
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ValueError(f"it is larger than {_LARGEST_JSON >> 20} MiB")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        value = parse_json(read_bounded(path, _LARGEST_JSON))
+    except UnreadableError as error:
         raise damaged(name, file, str(error)) from None
     if not isinstance(value, shape):
         kind = "mapping" if shape is dict else "list"
@@ -123,19 +122,17 @@ def _hub_file(name: str, file: str) -> Path | None:
         return None  # there is none, or loading the model says what is wrong
 
 
-def check_plain(name: str, file: str, path: object) -> None:
-    """Refuses what `file` names where that is not a relative path inside the model."""
-    good = isinstance(path, str) and "\0" not in path and "\\" not in path
-    if good:
-        parts = PurePosixPath(str(path))
-        good = not parts.is_absolute() and ".." not in parts.parts
-    if not good:
+def check_path(name: str, file: str, path: object) -> None:
+    """Refuses a path that `file` names, unless it leads to a place inside the model."""
+    try:
+        inside(path)
+    except ValueError:
         raise InputError(
             f"{file} names {path!r}, which is not inside the model",
             where=f"{name}/{file}",
             allowed="relative paths of files inside the folder of the model",
             remedy=_COPY,
-        )
+        ) from None
 
 
 def damaged(name: str, file: str, why: str) -> InputError:
@@ -149,7 +146,7 @@ def damaged(name: str, file: str, why: str) -> InputError:
 
 
 @contextmanager
-def readable(name: str, part: str = "model") -> Iterator[None]:
+def loadable(name: str, part: str = "model") -> Iterator[None]:
     """Turns whatever a library raises while it reads a model into one InputError."""
     try:
         yield

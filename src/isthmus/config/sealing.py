@@ -14,31 +14,37 @@ _LARGEST = 2**28  # bytes; what isthmus writes is far from it
 
 
 class UnreadableError(Exception):
-    """Why a file is not the mapping that was written; what it is of is for others to say."""
+    """Why a file is not what was written; callers add which file it is and what to do."""
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
-    """The mapping in a JSON file, whatever else may lie there; UnreadableError where there is none.
+    """The mapping in a JSON file, without its checksum; see `parse_mapping`."""
+    return parse_mapping(read_bounded(file))
 
-    Where a checksum was written it has to hold, and is not part of what comes back.
-    """
+
+def read_bounded(file: Path, largest: int = _LARGEST) -> bytes:
+    """The bytes of a file; UnreadableError if it cannot be read or has more than `largest`."""
     try:
-        if (size := file.stat().st_size) > _LARGEST:
+        if (size := file.stat().st_size) > largest:
             raise UnreadableError(f"{size:,} bytes are too many")
-        text = file.read_bytes()
+        return file.read_bytes()
     except (OSError, MemoryError) as error:
         raise UnreadableError(str(error) or type(error).__name__) from None
-    return parse_mapping(text)
 
 
-def parse_mapping(text: bytes) -> dict[str, Any]:
-    """The mapping that a file says, in these bytes."""
+def parse_json(text: bytes) -> Any:
+    """The value that a JSON text spells; UnreadableError for any text that spells none."""
     try:
-        values = json.loads(text)
+        return json.loads(text)
     except RecursionError:
         raise UnreadableError("it is nested too deeply") from None
     except (ValueError, MemoryError) as error:
         raise UnreadableError(str(error) or type(error).__name__) from None
+
+
+def parse_mapping(text: bytes) -> dict[str, Any]:
+    """The mapping that a JSON text spells, without its checksum, which must hold if it has one."""
+    values = parse_json(text)
     if not isinstance(values, dict):
         raise UnreadableError("it is not a mapping")
     stated = values.pop(_CHECKSUM, None)

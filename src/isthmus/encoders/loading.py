@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isthmus.config.model_files import check_plain, damaged, model_file, read_model_json
+from isthmus.config.model_files import check_path, damaged, model_file, read_model_json
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE
@@ -254,7 +254,7 @@ def _modules(folder: str) -> list[tuple[str, str]] | None:
         if not isinstance(kind, str):
             raise damaged(folder, _MODULES, f"{module!r:.60} is no module with a type")
         path = module.get("path", "")
-        check_plain(folder, _MODULES, path)
+        check_path(folder, _MODULES, path)
         found.append((kind.rpartition(".")[2], path))
     return found
 

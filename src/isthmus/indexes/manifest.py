@@ -12,7 +12,7 @@ from isthmus import __version__
 from isthmus.config import Settings
 from isthmus.config.names import plain
 from isthmus.config.output import where_it_leads, write_json
-from isthmus.config.sealing import UnreadableError, parse_mapping, sealed
+from isthmus.config.sealing import UnreadableError, parse_mapping, read_bounded, sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described, forget
 
@@ -229,8 +229,8 @@ def stated_manifest(folder: Path) -> Manifest:
     if not file.is_file():
         raise _not_an_index(folder)
     try:
-        return _parsed(file.read_bytes(), folder)
-    except (UnreadableError, OSError) as error:
+        return _parsed(read_bounded(file), folder)
+    except UnreadableError as error:
         raise damaged(file, str(error), folder) from None
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.config.model_files import load_pretrained, readable
+from isthmus.config.model_files import load_pretrained, loadable
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.dropout import use_quick_dropout
@@ -143,7 +143,7 @@ class Backbone(nn.Module):
                 "embeddings, starts untrained."
             )
             _start_as_identity(model)
-        with readable(name):
+        with loadable(name):
             backbone = cls(model)
         backbone.own_dropout = own_dropout
         return backbone

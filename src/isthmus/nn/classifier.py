@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.config.model_files import load_pretrained, readable
+from isthmus.config.model_files import load_pretrained, loadable
 from isthmus.errors import InputError
 from isthmus.nn.attention import Attention
 from isthmus.nn.backbone import Backbone
@@ -110,7 +110,7 @@ def load_classifier(
     if missing and head == "keep":
         raise _no_classifier(name)
     _score_in_float32(model)
-    with readable(name):
+    with loadable(name):
         backbone = Classifier(model)
     backbone.own_dropout = own_dropout
     backbone.fresh_head = bool(missing)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from isthmus.config.model_files import damaged, load_pretrained, model_file, readable, shards
+from isthmus.config.model_files import damaged, load_pretrained, loadable, model_file, shards
 from isthmus.errors import InputError
 from isthmus.nn.attention import Attention, attention_name
 
@@ -174,5 +174,5 @@ def explained(name: str) -> Iterator[None]:
             allowed="a folder written by save_pretrained, a run of isthmus, or a hub name",
             remedy="check the path; of a run, its folder `final`",
         )
-    with readable(name):
+    with loadable(name):
         yield

@@ -13,7 +13,7 @@ import xxhash
 from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
-from isthmus.config.model_files import load_pretrained, readable
+from isthmus.config.model_files import load_pretrained, loadable
 from isthmus.errors import InputError
 
 _TOKENIZER_FILES = (
@@ -63,7 +63,7 @@ class Tokenizer:
                 allowed="tokenizers with a tokenizer.json: words are found through word_ids",
                 remedy="convert it with transformers (convert_slow_tokenizer) and save it",
             )
-        with readable(name, _PART):  # some damage shows only when a text is read
+        with loadable(name, _PART):  # some damage shows only when a text is read
             tokenizer = cls(pretrained)
             assert tokenizer.rows > 0
             tokenizer.encode([_RARE], 16)

@@ -6,6 +6,7 @@ alone (`weights_only`), so that a checkpoint from elsewhere runs no code.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 import xxhash
 
-from isthmus.config.model_files import check_plain
+from isthmus.config.names import inside
 from isthmus.config.output import write_json
 from isthmus.config.sealing import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, IsthmusError
@@ -99,22 +100,18 @@ def _damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint; earlier versions left no checksums."""
     try:
         for name, checksum in kept(folder).get(_FILES, {}).items():
-            check_plain(str(folder), _COMPLETE, name)
-            if not (folder / name).is_file():
+            if not (folder / inside(name)).is_file():
                 return f"{name} is missing"
             if _checksum(folder / name) != checksum:
                 return f"{name} has another checksum"
-    except (OSError, UnreadableError, IsthmusError) as error:
-        return f"{_COMPLETE}: {error.args[0] if error.args else error}"
+    except (OSError, UnreadableError, ValueError) as error:
+        return f"{_COMPLETE}: {error}"
     return None
 
 
 def _checksum(file: Path) -> str:
-    digest = xxhash.xxh3_128()
     with file.open("rb") as stream:
-        while block := stream.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
 
 
 def _checkpoints(output: Path) -> list[Path]:
