@@ -1,4 +1,4 @@
-"""What every verb that reads users' data can be told about it."""
+"""The settings of every verb that reads users' data."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ class ReadingSettings(Settings):
     def account(self) -> Problems:
         """A new account of what is wrong with the data."""
         return Problems(self.problems, self.line_limit)
+
+    @property
+    def reading(self) -> ReadingSettings:
+        """These settings alone, without those of the verb."""
+        return ReadingSettings(problems=self.problems, line_limit=self.line_limit)
 
     @property
     def kept(self) -> str:

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from isthmus.collections import Collection, Problems, open_collection
+from isthmus.collections import Collection, open_collection
 from isthmus.collections.files import fingerprint
+from isthmus.collections.reading import ReadingSettings
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
 from isthmus.finetune.development import development_split
@@ -99,11 +100,7 @@ def check_outside(pipeline: Pipeline) -> None:
                     with named_at(path):
                         read_config(model_folder(named, path))
             if any(path.endswith("file") for path in outside(settings)):
-                _check_files(
-                    settings,
-                    collection,
-                    ids_of(settings.collection, settings.problems, settings.line_limit),
-                )
+                _check_files(settings, collection, ids_of(settings.collection, settings.reading))
 
 
 def _check_files(settings: FinetuneSettings, collection: Collection, corpus: CorpusIds) -> None:
@@ -116,14 +113,14 @@ def _check_files(settings: FinetuneSettings, collection: Collection, corpus: Cor
         teaching.check(labelled, corpus)
 
 
-def _ids(spec: str, problems: Literal["refuse", "skip"], line_limit: int) -> CorpusIds:
-    documents = open_collection(spec, Problems(problems, line_limit)).documents()
+def _ids(spec: str, reading: ReadingSettings) -> CorpusIds:
+    documents = open_collection(spec, reading.account()).documents()
     rows: dict[str, int] = {}
     with Bar("read the ids of the corpus", unit="documents") as bar:
         for block in blocks(documents, _BLOCK):
             rows |= {document.id: row for row, document in enumerate(block, start=len(rows))}
             bar.advance(len(block))
-    return CorpusIds(rows, problems, line_limit)
+    return CorpusIds(rows, reading)
 
 
 def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:

@@ -108,13 +108,7 @@ def _run(written: FinetuneSettings, stages: Mapping[str, Path] | None, claims: E
             start_with(encoder, corpus, settings.start_terms, settings.training.seed)
         remembered = corpus.remember(problems.summary())
         searched = TrainingCorpus(
-            settings.collection,
-            collection,
-            source,
-            corpus,
-            settings.titles,
-            settings.problems,
-            settings.line_limit,
+            settings.collection, collection, source, corpus, settings.titles, settings.reading
         )
         labelled, held_out = training_queries(collection, settings, searched.rows, problems)
         development = None

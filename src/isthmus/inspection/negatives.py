@@ -57,13 +57,7 @@ def negatives(
     tokenised = tokenise(opened.documents(), source, tokenizer.serialised, settings.titles)
     training = settings.training
     corpus = TrainingCorpus(
-        settings.collection,
-        opened,
-        source,
-        tokenised,
-        settings.titles,
-        settings.problems,
-        settings.line_limit,
+        settings.collection, opened, source, tokenised, settings.titles, settings.reading
     )
     labelled, _ = training_queries(opened, settings, corpus.rows, problems)
     if problems.counts:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from isthmus.collections import open_collection, write_run
+from isthmus.collections.reading import ReadingSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loading import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
@@ -221,8 +222,9 @@ def test_a_run_file_from_another_corpus(
     assert "'w1'" in caught.value.what
     assert caught.value.where == str(file)
     assert "problems=skip" in caught.value.remedy
+    reading = ReadingSettings(problems="skip")
     skipping = TrainingCorpus(
-        corpus.spec, corpus.collection, "skip", corpus.tokenised, problems="skip"
+        corpus.spec, corpus.collection, "skip", corpus.tokenised, reading=reading
     )
     found = open_ranked(skipping, name="run", file=str(file), depth=2)
     assert found.rows[:2].tolist() == [[5, NOTHING], [2, NOTHING]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from filelock import FileLock
 from numpy.lib.format import open_memmap
 
 from isthmus.collections import Collection, Problems
-from isthmus.collections.problems import LINE_LIMIT
+from isthmus.collections.reading import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.cache import cache_folder
 from isthmus.config.output import whole_folder, writing
@@ -42,8 +42,7 @@ class CorpusIds:
     """All that has to be known of a corpus to tell whether a file belongs to it."""
 
     rows: Mapping[str, int]  # of every document id
-    problems: Literal["refuse", "skip"] = "refuse"
-    line_limit: int = LINE_LIMIT
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,7 @@ class TrainingCorpus:
     fingerprint: str
     tokenised: TokenisedCorpus
     titles: bool = True
-    problems: Literal["refuse", "skip"] = "refuse"
-    line_limit: int = LINE_LIMIT
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -68,8 +66,8 @@ class TrainingCorpus:
 
     @property
     def ids(self) -> CorpusIds:
-        """The same, and what to do with files that have others."""
-        return CorpusIds(self.rows, self.problems, self.line_limit)
+        """The row of every document id, and how files of such ids are read."""
+        return CorpusIds(self.rows, self.reading)
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,7 @@ class Bm25(Source):
         """BM25 over an index in the cache."""
         scoring: Bm25Settings = self.settings.scoring
         settings = IndexSettings(
-            titles=corpus.titles,
-            texts=False,
-            problems=corpus.problems,
-            line_limit=corpus.line_limit,
-            bm25=scoring,
+            titles=corpus.titles, texts=False, bm25=scoring, **dict(corpus.reading)
         )
         fingerprint = f"bm25 titles={corpus.titles} {scoring.model_dump_json()}"
 

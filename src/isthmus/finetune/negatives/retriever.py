@@ -40,8 +40,7 @@ class Retriever(Source):
             fingerprint = load_encoder(model).fingerprint
         settings = IndexSettings(
             texts=False,
-            problems=corpus.problems,
-            line_limit=corpus.line_limit,
+            **dict(corpus.reading),
             # Not whole numbers: a margin is a distance between the encoder's own scores.
             inverted=InvertedSettings(weights="float"),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from isthmus.collections import Problems, read_run
+from isthmus.collections import read_run
 from isthmus.collections.files import fingerprint
 from isthmus.errors import MismatchError
 from isthmus.finetune.mining.candidates import CorpusIds, Ranker, Source, TrainingCorpus
@@ -47,7 +47,7 @@ class Run(Source):
 
 
 def _rankings(file: str, queries: Sequence[Query], corpus: CorpusIds, tell: Tell) -> list[Ranking]:
-    problems = Problems(corpus.problems, corpus.line_limit)
+    problems = corpus.reading.account()
     found = read_run(file, problems).rankings
     if problems.counts:
         tell(problems.summary())
@@ -71,7 +71,7 @@ def _check_queries(rankings: Sequence[Ranking], file: str, tell: Tell) -> None:
 
 def _known(rankings: Sequence[Ranking], corpus: CorpusIds, file: str, tell: Tell) -> list[Ranking]:
     """The rankings without documents that the corpus does not have, which are refused or told."""
-    documents, skip = corpus.rows, corpus.problems == "skip"
+    documents, skip = corpus.rows, corpus.reading.problems == "skip"
     kept, unknown, total = [], [], 0
     for ranking in rankings:
         known = [(found, score) for found, score in ranking if found in documents]

@@ -86,7 +86,7 @@ class Scores(TeacherSource):
 
 
 def _read(file: Path, corpus: CorpusIds, tell: Callable[[str], None]) -> ScoreTable:
-    problems = Problems(corpus.problems, corpus.line_limit)
+    problems = corpus.reading.account()
     queries, rows, scores = array("Q"), array("I"), array("f")
     known: dict[str, int] = {}
     elsewhere = 0
