@@ -80,7 +80,7 @@ class MissingPackageError(IsthmusError):
 
 
 def visible(text: str) -> str:
-    """The text as any terminal can show and any file can hold it: the rest as escapes."""
+    """The text with control characters, marks of direction and lone surrogates as escapes."""
     return _INVISIBLE.sub(_escape, text)
 
 

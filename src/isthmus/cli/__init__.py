@@ -73,7 +73,7 @@ for verb in (
 
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
 _TERMINATED = 143  # what shells expect after SIGTERM
-_RECORDING = (
+_RECORDING = (  # verbs that record steps from which they resume
     "pretrain", "finetune", "index", "add", "sparsify", "benchmark", "quickstart", "rerun",
 )  # fmt: skip
 
@@ -93,7 +93,7 @@ def main() -> None:
             _say_stopped(received)
         raise
     except Exception as error:
-        if received:  # what a library made of it
+        if received:  # a library made another error of the KeyboardInterrupt
             _say_stopped(received)
         from isthmus.errors import InputError, IsthmusError, visible
 
@@ -136,14 +136,15 @@ def _say_stopped(received: list[int]) -> NoReturn:
 
 @contextmanager
 def _terminated_like_interrupted(received: list[int]) -> Iterator[None]:
-    """Within the block SIGTERM does what Ctrl-C does, and is noted.
+    """Makes SIGTERM raise KeyboardInterrupt within the block, and appends it to `received`.
 
-    Several processes under torchrun end at once, as before: they might wait for each other.
+    Several processes under torchrun keep the default: stopped at different steps, they would wait
+    for each other.
     """
     process = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a worker, which whoever started it wants to end
+        if os.getpid() != process:  # a forked worker ends, as without a handler
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         received.append(number)

@@ -18,7 +18,7 @@ def add(
     index: Annotated[str, typer.Argument(help="An index folder, dense or inverted.")],
     corpus: Annotated[str, typer.Option(help="What to add: anything `index` reads.")],
     model: Annotated[
-        str | None, typer.Option(help="The encoder, where it is no longer where it was.")
+        str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
     ] = None,
     overrides: Annotated[list[str] | None, overrides_option("add", "problems=skip")] = None,
 ) -> None:

@@ -15,12 +15,12 @@ def add_to(app: typer.Typer) -> None:
 def doctor(
     folder: Annotated[
         str | None,
-        typer.Argument(metavar="[INDEX]", help="An index or hybrid whose every byte to read."),
+        typer.Argument(metavar="INDEX", help="An index or hybrid, of which to verify every byte."),
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="A corpus to read through.")] = None,
     collection: Annotated[str | None, typer.Option(help="A judged collection to check.")] = None,
     model: Annotated[str | None, typer.Option(help="A model to load.")] = None,
-    index: Annotated[str | None, typer.Option(help="As INDEX.")] = None,
+    index: Annotated[str | None, typer.Option(help="An index or hybrid; INDEX is shorter.")] = None,
 ) -> None:
     """Check versions, hardware, disk and, where named, data, model and index.
 

@@ -17,7 +17,7 @@ def add_to(app: typer.Typer) -> None:
 def merge(
     index: Annotated[str, typer.Argument(help="An index folder that was added to.")],
     model: Annotated[
-        str | None, typer.Option(help="The encoder, where it is no longer where it was.")
+        str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
     ] = None,
     overrides: Annotated[
         list[str] | None, overrides_option("merge", "approximate.name=hnsw")

@@ -103,7 +103,7 @@ def require_file(file: Path, what: str = "file") -> None:
             )
         if not file.is_file():
             raise InputError(
-                f"{str(file)!r} is a pipe or a device, which is read but once",
+                f"{str(file)!r} is a pipe or a device, which can be read only once",
                 where=str(file),
                 allowed="a plain file",
                 remedy="write its content to a file first",
@@ -165,7 +165,7 @@ class _Frames(io.RawIOBase):
     """The content of one compressed frame after another, in bounded memory.
 
     The libraries' own readers take the end of a cut-off zstd file for the end of its content, and
-    know no limit on what an xz file takes.
+    do not bound the memory of an xz file.
     """
 
     def __init__(self, raw: BinaryIO, start: Callable[[], _Frame]) -> None:

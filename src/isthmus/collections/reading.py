@@ -32,7 +32,7 @@ class ReadingSettings(Settings):
 
     @property
     def kept(self) -> str:
-        """What decides, besides the data, which documents are read: part of the names of caches."""
+        """The settings on which the documents that are read depend, for the names of caches."""
         if self.problems == "refuse" or self.line_limit == LINE_LIMIT:
             return self.problems
         return f"{self.problems} {self.line_limit}"

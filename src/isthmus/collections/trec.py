@@ -203,7 +203,7 @@ def is_grade(value: object) -> bool:
 
 
 def decimal(text: str) -> float | None:
-    """The finite number that a score is written as, in ASCII digits; None where it is none."""
+    """The score that a text spells in ASCII digits; None unless it is a finite number."""
     text = text.strip(" ")
     score = float(text) if _DECIMAL.fullmatch(text) else math.inf
     return score if math.isfinite(score) else None

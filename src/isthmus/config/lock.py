@@ -47,7 +47,7 @@ class Lock:
                 except FileNotFoundError:  # the folder was removed at this moment, or cannot be
                     if not left:
                         raise
-                if self.is_held:  # else whoever had it removed the file after it was opened
+                if self.is_held:  # else its last holder removed the file after it was opened
                     break
                 self._close()
             else:
@@ -75,7 +75,7 @@ class Lock:
             return False
 
     def release(self) -> None:
-        """Lets others write; a child process that was forked meanwhile lets nobody in."""
+        """Lets other processes write; in a forked child it keeps the parent's lock as it is."""
         if self not in _HELD:
             return
         _HELD.discard(self)
@@ -145,7 +145,7 @@ def _make(folder: Path) -> list[Path]:
 
 
 def _lock(descriptor: int, file: Path) -> bool:
-    """Whether an open file is now locked; False while it is elsewhere."""
+    """Locks an open file; False while another process holds its lock."""
     try:
         if sys.platform == "win32":
             import msvcrt

@@ -1,4 +1,4 @@
-"""The files of a model folder or hub name, which are read and never believed.
+"""The files of a model folder or hub name, checked before they are used.
 
 Everything that transformers loads goes through `load_pretrained`: code inside a model is never
 run, no file outside its folder is opened, and what cannot be read is an InputError.
@@ -22,7 +22,7 @@ _LARGEST_JSON = 1 << 26  # bytes; an index of shards of a very large model has a
 _TEMPLATES = "additional_chat_templates"  # the one folder that tokenizers look into
 _ADAPTER = "adapter_config.json"
 _SHARDS = "model.safetensors.index.json"
-# What a configuration may ask of transformers beyond an architecture: other libraries, or kernels.
+# Parts of a configuration for which transformers loads other libraries or kernels.
 _FOREIGN = ("quantization_config", "compression_config", "fusion_config", "distributed_config")
 _COUNTS = ("num_", "n_", "extra_ids", "offset")  # labels, layers, tokens
 _MOST = 1 << 20
@@ -84,7 +84,7 @@ def shards(name: str) -> list[str]:
 
 
 def read_model_json(name: str, file: str, shape: type[_Shape]) -> _Shape | None:
-    """A JSON file of a model, which must be a mapping or a list; None where there is no such."""
+    """The mapping or list in a JSON file of a model; None if there is no such file."""
     path = model_file(name, file)
     if path is None:
         return None
@@ -94,7 +94,7 @@ def read_model_json(name: str, file: str, shape: type[_Shape]) -> _Shape | None:
         raise damaged(name, file, str(error)) from None
     if not isinstance(value, shape):
         kind = "mapping" if shape is dict else "list"
-        raise damaged(name, file, f"it is no {kind}")
+        raise damaged(name, file, f"it is not a {kind}")
     return value
 
 
@@ -111,7 +111,7 @@ def model_file(name: str, file: str) -> Path | None:
     return _hub_file(name, file)
 
 
-@lru_cache(maxsize=256)  # the hub is asked once for each
+@lru_cache(maxsize=256)  # one request to the hub for each
 def _hub_file(name: str, file: str) -> Path | None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError
@@ -147,7 +147,7 @@ def damaged(name: str, file: str, why: str) -> InputError:
 
 @contextmanager
 def loadable(name: str, part: str = "model") -> Iterator[None]:
-    """Turns whatever a library raises while it reads a model into one InputError."""
+    """Turns whatever a library raises while it loads a model into one InputError."""
     try:
         yield
     except (IsthmusError, KeyboardInterrupt, SystemExit, GeneratorExit):

@@ -52,8 +52,7 @@ def only_writer(folder: Path) -> Lock:
 def reserved(target: Path | None) -> Iterator[None]:
     """Keeps others from writing a file, or a folder that appears by renaming, during the block.
 
-    The lock lies beside it, under a hidden name. Where there is no target, or it is no file and no
-    folder but a device, there is nothing to keep.
+    The lock lies beside it, under a hidden name. Without a target, and for a device, there is none.
     """
     if target is None or (target.exists() and not (target.is_file() or target.is_dir())):
         yield
@@ -73,7 +72,7 @@ def claimed(folder: Path, verb: str, identity: Mapping[str, Any]) -> Iterator[bo
     """Reserves an output folder for the block; True when it holds earlier work of the same job.
 
     `identity` is what makes two jobs the same (settings and data fingerprints). It is written
-    before anything else, so that whoever finds the folder knows what it was meant to become.
+    before anything else, so that a folder found later says what it was meant to become.
     """
     with writing(folder):
         if folder.is_file():
@@ -84,23 +83,23 @@ def claimed(folder: Path, verb: str, identity: Mapping[str, Any]) -> Iterator[bo
                 "unfinished",
                 remedy="choose another --output",
             )
-        # Of the processes of one launch, the first writes.
+        # Only the first process of a launch writes.
         free = os.environ.get("RANK", "0") != "0" or _is_closed(folder)
     with contextlib.nullcontext() if free else only_writer(folder):
         yield _claim(folder, verb, identity)
 
 
 def _is_closed(folder: Path) -> bool:
-    """Whether nothing can be written into a folder, so that nothing is to be kept from others."""
+    """Whether this process may not write into a folder, which then needs no lock."""
     return folder.is_dir() and not os.access(folder, os.W_OK)
 
 
 def _claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
-    """Whether a folder holds this very job; where it is free, it is the job's from now on."""
+    """Claims a free folder for a job; True if it holds this very job already."""
     marker = folder / SNAPSHOT
     with writing(folder):
         where_it_leads(folder).mkdir(parents=True, exist_ok=True)
-        # A marker that was being written when the process died is nobody's work.
+        # A marker that was being written when the process died counts for nothing.
         empty = all(found in (_partial(marker), folder / LOCK) for found in folder.iterdir())
     if not empty:
         if not marker.is_file():
@@ -180,8 +179,8 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
 
 def _check_shape(snapshot: Mapping[str, Any]) -> None:
     results = snapshot.get("results", {})
-    told = (snapshot.get("verb"), snapshot.get("identity"), results)
-    if not all(map(isinstance, told, (str, dict, dict))):
+    stated = (snapshot.get("verb"), snapshot.get("identity"), results)
+    if not all(map(isinstance, stated, (str, dict, dict))):
         raise UnreadableError("it does not say which command made the folder")
     stages = results.get("stages", {})
     for folder in stages.values() if isinstance(stages, dict) else [stages]:
@@ -262,8 +261,8 @@ def where_it_leads(path: Path) -> Path:
 def writing(target: Path, resumes: Callable[[], bool] = bool) -> Iterator[None]:
     """Turns the operating system's refusals (disk full, no permission) into OutputErrors.
 
-    `resumes` says whether the same command would go on where it stopped; without it nothing is
-    promised. It counts for what was refused further inside, too.
+    `resumes` says whether the same command would go on where it stopped, also for errors of a
+    `writing` inside the block; by default nothing is promised.
     """
     try:
         yield

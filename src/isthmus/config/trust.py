@@ -11,14 +11,14 @@ from isthmus.config.cache import cache_folder
 
 
 def full_name(model: str) -> str:
-    """A model as an index records it: a path in full, found from any folder; others as they are."""
+    """The name that an index records of a model: of a folder the full path, else `model` itself."""
     return str(Path(model).resolve()) if Path(model).exists() else model
 
 
 def trust(model: str) -> None:
     """Remembers that the user has named this model, outside of anything that could be received."""
     file = _mark(full_name(model))
-    with contextlib.suppress(OSError):  # nowhere to remember it: it has to be named each time
+    with contextlib.suppress(OSError):  # without a cache folder it must be named each time
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(full_name(model), encoding="utf-8", errors="surrogateescape")
 

@@ -91,7 +91,7 @@ def _read(file: Path) -> tuple[Tensor, str]:
             theta = opened.get_tensor(_NAME) if _NAME in names else torch.empty(0)
             note = (opened.metadata() or {}).get(_NOTE, "")
         if theta.dim() != 1 or not theta.is_floating_point() or not theta.isfinite().all():
-            raise ValueError(f"they are no finite numbers in a row ({theta.dtype}, {theta.shape})")
+            raise ValueError(f"no vector of finite numbers ({theta.dtype}, {theta.shape})")
         return theta, note
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(

@@ -168,7 +168,7 @@ def read_about(folder: Path, name: str) -> About | None:
 
 
 def write_about(folder: Path, about: About) -> None:
-    """Puts what is known of an approximation beside it."""
+    """Writes the settings and measurements of an approximation beside it."""
     write_json(folder / ABOUT, sealed(about.model_dump()))
 
 

@@ -13,7 +13,7 @@ from isthmus.indexes.integrity import parsing
 
 
 def mapped(file: Path, index: Path) -> npt.NDArray[Any]:
-    """The array in a .npy file of an index, memory-mapped, as a plain view: quicker to ask."""
+    """The array in a .npy file of an index, memory-mapped; a plain ndarray is indexed faster."""
     with parsing(file, index):
         return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
 

@@ -194,14 +194,14 @@ def flush(stream: BinaryIO) -> int:
 
 
 def give_up(stream: BinaryIO) -> None:
-    """Closes a file of which everything that counts was flushed; a full disk takes no more."""
+    """Closes a file, whatever the disk says: everything that counts was flushed before."""
     with suppress(OSError):
         stream.close()
 
 
 def _load_order(folder: Path, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     with parsing(folder / ORDER, folder):
-        order = np.asarray(np.load(folder / ORDER, mmap_mode="r"))  # a plain view is quicker to ask
+        order = np.asarray(np.load(folder / ORDER, mmap_mode="r"))  # indexed faster
     if order.shape != (2, count):
         raise damaged(folder / ORDER, f"it is not of {count:,} documents", folder)
     return order[0], order[1]

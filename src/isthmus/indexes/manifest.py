@@ -103,13 +103,13 @@ class Layout(Settings):
 
 
 def _inside(name: str) -> str:
-    """A file of the index itself, or one beside its segments."""
+    """The name itself; a ValueError unless its file is in the index or in its `segments` folder."""
     plain(name.removeprefix(f"{SEGMENTS}/"))
     return name
 
 
 FileName = Annotated[str, AfterValidator(_inside)]
-"""A name that leads out of the index in no way."""
+"""The name of a file in the index, or in its folder of segments."""
 
 
 class Segment(Settings):

@@ -1,8 +1,8 @@
 """Whether the files of an index fit each other, so that no loop reads or writes beside them.
 
-Compiled kernels and Arrow trust the numbers they find. Checksums say that these are the numbers
-that were written; whoever made the index may have meant harm. So numbers that are used as places
-are compared with what they point into, when the files are first read.
+Compiled kernels and Arrow do not check the numbers they use as places. In an index that was made
+to do harm the checksums hold too, so these numbers are compared with what they point into when the
+files are first read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isthmus.indexes.inverted.index import mapped_part
 from isthmus.indexes.inverted.lists import CELL, Array
 from isthmus.indexes.manifest import Manifest
 
-_RECORDS = 2**12  # looked at together
+_RECORDS = 2**12  # compared at a time
 _WEIGHTS = {"integer": ("u1", "<u2"), "float": ("<f4",)}
 
 
@@ -134,7 +134,7 @@ def _examine_records(folder: Path, count: int, width: int, lengths: Array) -> No
 
 @contextmanager
 def _refusing(folder: Path, name: str) -> Iterator[None]:
-    """Says of which file it is that something does not fit."""
+    """Turns a ValueError into the refusal of the file that does not fit."""
     try:
         yield
     except ValueError as error:  # Arrow's are some too

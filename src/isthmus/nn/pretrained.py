@@ -65,7 +65,7 @@ def load_seeded(
 
 
 def load_weights(model_class: Any, name: str, options: dict[str, Any]) -> tuple[Any, set[str]]:
-    """A model, and the names of the weights its checkpoint lacks; none of those of the encoder."""
+    """A model, and the names of the weights its checkpoint lacks; an encoder must be complete."""
     check_sizes(name, options["config"])
     # A configuration may name kernels of the hub for its attention: code from outside.
     options = {"attn_implementation": None, "use_safetensors": True, **options}
@@ -77,7 +77,7 @@ def load_weights(model_class: Any, name: str, options: dict[str, Any]) -> tuple[
     if lost:
         raise damaged(name, _WEIGHTS, f"it lacks {', '.join(lost[:3])} ({len(lost)} weights)")
     for key, weight in model.state_dict().items():
-        # A sum is read faster than every number is looked at, and rarely leaves the range.
+        # A sum is faster than a test of every number, and seldom overflows.
         if not weight.sum().isfinite() and not weight.isfinite().all():
             raise damaged(name, _WEIGHTS, f"{key} holds numbers that are not finite")
     return model, missing

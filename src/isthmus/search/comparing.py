@@ -42,7 +42,9 @@ class ParitySettings(ReadingSettings):
         description="of the collection in the engine: lower-case letters, digits, _",
     )
     depth: int = Field(10, ge=1, le=10_000, description="documents per query")
-    model: str | None = Field(None, description="the encoder, where it is no longer where it was")
+    model: str | None = Field(
+        None, description="the encoder, if it moved, or if it was not used here yet"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,10 +140,10 @@ def open_searcher(
 
 
 def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) -> str:
-    """The encoder to load for an index: `model`, or the recorded one where the user knows it.
+    """The encoder to load for an index: `model`, or the recorded one if it is trusted.
 
-    Whoever made an index chose what it records. By itself it loads a package's encoder, one inside
-    its own folder, or one that the user has named on this machine.
+    An index may come from anywhere, and so does the name that it records. Trusted are encoders of
+    packages, those inside the index's own folder, and those named before on this machine.
     """
     if model is not None:
         trust(model)

@@ -36,7 +36,9 @@ class AddSettings(ReadingSettings):
 
     verb = "add"
 
-    model: str | None = Field(None, description="the encoder, where it is no longer where it was")
+    model: str | None = Field(
+        None, description="the encoder, if it moved, or if it was not used here yet"
+    )
     block_size: int = Field(_BLOCK, ge=1, description="documents between two recorded steps")
 
 
@@ -55,7 +57,9 @@ class MergeSettings(Settings):
 
     verb = "merge"
 
-    model: str | None = Field(None, description="the encoder, where it is no longer where it was")
+    model: str | None = Field(
+        None, description="the encoder, if it moved, or if it was not used here yet"
+    )
     approximate: ApproximateSettings | None = Field(
         None, description="hnsw, ivf or seismic, built or built again; null: none anew"
     )
@@ -170,7 +174,7 @@ class Writer:
             self.index.add(block, _vectors(self.encoder, block))
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Takes documents away; ids that are not there are nobody's."""
+        """Takes documents away; unknown ids are ignored."""
         self.index.delete(ids)
 
     def commit(self) -> Update:

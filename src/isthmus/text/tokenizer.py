@@ -78,7 +78,7 @@ class Tokenizer:
 
     @cached_property
     def rows(self) -> int:
-        """The embeddings that a model needs: one more than the largest id of any token."""
+        """How many embeddings a model needs: one more than the largest id of any token."""
         ids = [*self.backend.get_vocab().values(), *self.prefix, *self.suffix, self.pad_id]
         return int(1 + max(*ids, *self.special_ids.tolist(), len(self) - 1))
 

@@ -66,7 +66,7 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
 class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
     """Ctrl-C ends the step that is being computed, keeps a checkpoint, and only then stops.
 
-    So does SIGTERM on the command line, which heeds it.
+    So does SIGTERM where it has a handler, as on the command line.
     """
 
     def __init__(self) -> None:

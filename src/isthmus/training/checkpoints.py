@@ -1,4 +1,4 @@
-"""Checkpoint folders: marked as whole at last, with checksums, and read only as they were written.
+"""Checkpoint folders: sealed last, with a checksum of every file, and verified before reading.
 
 transformers reads what is pickled in them (optimiser, schedule, randomness) as tensors and numbers
 alone (`weights_only`), so that a checkpoint from elsewhere runs no code.
@@ -76,7 +76,7 @@ def rotate(output: Path, limit: int | None) -> None:
 
 @contextmanager
 def restoring(folder: Path) -> Iterator[None]:
-    """Turns whatever is wrong with what is read from a folder of a run into an InputError."""
+    """Turns any error of restoring what a folder of a run holds into an InputError."""
     try:
         yield
     except IsthmusError:

@@ -245,9 +245,9 @@ def test_lengths_beyond_the_models_positions() -> None:
         (b"not safetensors", InputError, "cannot be read"),
         ({"terms": torch.ones(12)}, MismatchError, "for 12 query terms, the model has 90"),
         ({"other": torch.ones(90)}, MismatchError, "for 0 query terms"),
-        ({"terms": torch.ones(9, 10)}, InputError, "no finite numbers in a row"),
-        ({"terms": torch.ones(())}, InputError, "no finite numbers in a row"),
-        ({"terms": torch.full((90,), torch.nan)}, InputError, "no finite numbers in a row"),
+        ({"terms": torch.ones(9, 10)}, InputError, "no vector of finite numbers"),
+        ({"terms": torch.ones(())}, InputError, "no vector of finite numbers"),
+        ({"terms": torch.full((90,), torch.nan)}, InputError, "no vector of finite numbers"),
     ],
 )
 def test_stored_query_terms_that_do_not_fit(

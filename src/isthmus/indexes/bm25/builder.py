@@ -38,7 +38,7 @@ _TOKEN_BYTES, _TERM_BYTES = 64, 250  # held while a block is sorted
 
 
 class Bm25Builder:
-    """Takes documents and makes a BM25 index of them, holding so many GiB of postings."""
+    """Takes documents and makes a BM25 index of them, holding `memory` GiB of postings at most."""
 
     def __init__(self, folder: Path, description: Description, memory: float = MEMORY) -> None:
         assert description.bm25 is not None

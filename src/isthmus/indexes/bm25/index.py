@@ -91,7 +91,7 @@ class Bm25Index:
 
 
 def rows_among(store: DocumentStore, ids: Collection[str]) -> Rows:
-    """The rows of those of these ids that are here."""
+    """The rows of the documents of these ids, ascending; unknown ids are ignored."""
     rows = np.unique(store.locate(list(ids)))
     return rows[rows >= 0]
 

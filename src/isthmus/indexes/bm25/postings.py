@@ -93,7 +93,7 @@ class Source:
 
 
 def open_vocabulary(folder: Path) -> Callable[[str], int | None]:
-    """What finds the number of a term, or None; terms stay on disk."""
+    """A function from a term to its number, or None if it is unknown; terms stay on disk."""
     if not (folder / VOCABULARY).is_file():
         with parsing(folder / _OLD_VOCABULARY, folder):
             text = (folder / _OLD_VOCABULARY).read_bytes()
@@ -111,7 +111,7 @@ def open_vocabulary(folder: Path) -> Callable[[str], int | None]:
 def write_block(
     folder: Path, vocabulary: dict[str, int], tokens: Any, lengths: npt.NDArray[np.int32]
 ) -> None:
-    """Brings documents to the disk, given as the numbers of their tokens one after the other."""
+    """Writes the postings of documents, whose token numbers are given one after the other."""
     terms = sorted(vocabulary)
     places = np.empty(len(terms), dtype=np.int64)
     places[[vocabulary[term] for term in terms]] = np.arange(len(terms))
@@ -189,7 +189,7 @@ class _Union(NamedTuple):
 
 
 def _union(sources: Sequence[Source], limit: int) -> _Union:
-    """What is in living documents; `limit` is that of `Source.counts`."""
+    """The terms of all living documents; `limit` is that of `Source.counts`."""
     terms = sorted(set().union(*(source.terms() for source in sources)))
     number = {term: place for place, term in enumerate(terms)}
     numbers = []

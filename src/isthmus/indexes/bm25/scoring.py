@@ -1,4 +1,4 @@
-"""The three formulas, rounded as bm25s rounds them, so that scores equal its to the last bit.
+"""The three formulas of BM25, rounded as bm25s rounds them: its scores to the last bit.
 
 Kamphuis et al., Which BM25 do you mean? (ECIR 2020), table 1.
 """

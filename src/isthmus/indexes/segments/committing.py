@@ -58,7 +58,7 @@ def become_whole(folder: Path, name: str, manifest: Manifest) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuses to write into a folder with symbolic links: what lies behind them is another's."""
+    """Refuses a folder with symbolic links, through which writing could change other files."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             if (link := Path(place, name)).is_symlink():

@@ -149,7 +149,7 @@ class IndexWriter:
             return self._pending.resume(documents)
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Takes documents away; ids that are not there are nobody's."""
+        """Takes documents away; unknown ids are ignored."""
         self._pending.delete(ids)
 
     def missing(self, ids: Collection[str]) -> list[str]:
@@ -257,7 +257,7 @@ class IndexWriter:
             self._in_use.add(name)
         (self._folder / SEGMENTS).mkdir(exist_ok=True)
         folder = self._folder / SEGMENTS / name
-        shutil.rmtree(folder, ignore_errors=True)  # whole, but killed before a manifest named it
+        shutil.rmtree(folder, ignore_errors=True)  # of a process killed before a manifest named it
         return folder
 
     def _commit(self) -> Update:
