@@ -104,12 +104,7 @@ def tune(
         found = Hybrid(
             members=members, combination=together.model_copy(update={"weights": weights})
         )
-        lines = ["\t".join([*names, settings.measure])]
-        lines += ["\t".join(f"{n:g}" for n in (*point, value)) for point, value in tuned.tried]
-        with writing(output):
-            (output / "table.md").write_text(table.markdown(), encoding="utf-8")
-            (output / "weights.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-            _plot(tuned, names, settings.measure, output / "weights.svg")
+        _write(output, tuned, names, settings.measure, table)
         write_json(output / HYBRID, sealed(found.model_dump()))
         finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
         return Tuning(tuned, table, output)
@@ -133,6 +128,17 @@ def _table(
         + (" of the first index." if settings.pipeline else " of each index.")
     )
     return Table(("system", "weights", settings.measure), cells, caption, names=2)
+
+
+def _write(
+    output: Path, tuned: TunedWeights, names: Sequence[str], measure: str, table: Table
+) -> None:
+    lines = ["\t".join([*names, measure])]
+    lines += ["\t".join(f"{n:g}" for n in (*point, value)) for point, value in tuned.tried]
+    with writing(output):
+        (output / "table.md").write_text(table.markdown(), encoding="utf-8")
+        (output / "weights.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        _plot(tuned, names, measure, output / "weights.svg")
 
 
 def _plot(tuned: TunedWeights, names: Sequence[str], measure: str, file: Path) -> None:
