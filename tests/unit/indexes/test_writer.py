@@ -296,7 +296,7 @@ def test_a_damaged_segment_is_named(dense_folder: Path) -> None:
 def test_segments_of_another_index_are_refused(
     dense_folder: Path, dense_description: Description, tmp_path: Path
 ) -> None:
-    """The manifest of one index that grew in the place of another's: their segments have one name."""
+    """A manifest in the place of another's: their segments have the same names."""
     other = dense_description.model_copy(update={"titles": False})
     documents, vectors = new(*(f"d{number}" for number in range(50)))
     with DenseBuilder(tmp_path / "other", other) as builder:
