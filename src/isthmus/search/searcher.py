@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -148,9 +150,10 @@ def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) 
     if model is not None:
         trust(model)
         return model
-    inside = (folder / origin.name).resolve()
-    if inside.is_dir() and inside.is_relative_to(folder.resolve()):
-        return str(inside)
+    with suppress(OSError, ValueError):  # of a name that no folder can have
+        inside = (folder / origin.name).resolve()
+        if inside.is_dir() and inside.is_relative_to(folder.resolve()):
+            return str(inside)
     name = origin.name
     if name.startswith(PACKAGE):
         return name
@@ -160,7 +163,8 @@ def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) 
             where=str(folder),
             allowed="encoders that an index was built or searched with on this machine, package:"
             "NAME, or a folder inside the index",
-            remedy=f"if you trust it, name it once: isthmus search {folder} QUERY --model {name}",
+            remedy="if you trust it, name it once: "
+            + shlex.join(("isthmus", "search", str(folder), "QUERY", "--model", name)),
         )
     # Paths are recorded in full, hub names are not paths: an absolute one must still be there.
     if Path(name).is_absolute() and not Path(name).is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def named_by(folder: Path, name: str) -> Path:
     return received
 
 
-@pytest.mark.parametrize("name", ["/some/where", "org/name", "name", "../outside", "~"])
+@pytest.mark.parametrize("name", ["/some/where", "org/name", "name", "../outside", "~", "a; b"])
 def test_an_encoder_nobody_named_is_not_loaded(
     corpus: str, tmp_path: Path, encoder: Any, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,7 +100,7 @@ def test_an_encoder_nobody_named_is_not_loaded(
         with pytest.raises(InputError, match="asks for the encoder") as caught:
             load(received)
         assert repr(name) in caught.value.what
-        assert f"--model {name}" in caught.value.remedy
+        assert f"--model {shlex.quote(name)}" in caught.value.remedy
         assert encoder.name == "none", "nothing was loaded"
     open_searcher(received, model=name)
     assert encoder.name == name
@@ -107,6 +108,15 @@ def test_an_encoder_nobody_named_is_not_loaded(
         capsys.readouterr()
         open_searcher(received)
         assert f"loading its encoder {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "x/" * 5000, "\ud800"])
+def test_an_encoder_that_no_folder_can_be_is_refused(
+    corpus: str, tmp_path: Path, encoder: Any, name: str
+) -> None:
+    received = named_by(index(corpus, tmp_path / "index", "model"), name)
+    with pytest.raises(InputError, match="asks for the encoder"):
+        open_searcher(received)
 
 
 def test_an_encoder_inside_the_index_or_of_a_package_is_loaded(
