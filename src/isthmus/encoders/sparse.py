@@ -127,9 +127,13 @@ class SparseEncoder(Encoder):
             before = float((weights > 0).sum()) / len(rows)
             if bias is None or before <= terms:
                 return before, 0.0
-            first_outside = weights.kthvalue(len(weights) - terms * len(rows)).values.expm1()
-            bias -= first_outside
-        return before, float(first_outside)
+            # Halfway between the last term kept and the first left out, so that rounding, which
+            # differs from chip to chip, decides neither.
+            outside = len(weights) - terms * len(rows)
+            last, first = (weights.kthvalue(place).values.expm1() for place in (outside + 1, outside))
+            lowered = (last + first) / 2
+            bias -= lowered
+        return before, float(lowered)
 
     def encode_queries(self, texts: Sequence[str]) -> csr_matrix:
         """One row of weights per query."""
