@@ -130,8 +130,8 @@ class SparseEncoder(Encoder):
             # Halfway between the last term kept and the first left out, so that rounding, which
             # differs from chip to chip, decides neither.
             outside = len(weights) - terms * len(rows)
-            last, first = (weights.kthvalue(place).values.expm1() for place in (outside + 1, outside))
-            lowered = (last + first) / 2
+            nearest = [weights.kthvalue(place).values.expm1() for place in (outside, outside + 1)]
+            lowered = sum(nearest) / 2
             bias -= lowered
         return before, float(lowered)
 
