@@ -8,5 +8,6 @@ from pathlib import Path
 
 def cache_folder() -> Path:
     """ISTHMUS_CACHE, or `isthmus` in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "isthmus"
-    return Path(os.environ.get("ISTHMUS_CACHE", default))
+    if (stated := os.environ.get("ISTHMUS_CACHE")) is not None:
+        return Path(stated)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "isthmus"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,11 @@ def read_mapping(file: Path) -> dict[str, Any]:
 def read_bounded(file: Path, largest: int = _LARGEST) -> bytes:
     """The bytes of a file; UnreadableError if it cannot be read or has more than `largest`."""
     try:
-        if (size := file.stat().st_size) > largest:
-            raise UnreadableError(f"{size:,} bytes are too many")
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise UnreadableError("it is not a file")
+        if found.st_size > largest:
+            raise UnreadableError(f"{found.st_size:,} bytes are too many")
         return file.read_bytes()
     except (OSError, MemoryError) as error:
         raise UnreadableError(str(error) or type(error).__name__) from None

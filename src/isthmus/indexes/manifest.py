@@ -226,11 +226,11 @@ def _examine(folder: Path, manifest: Manifest) -> None:
 def stated_manifest(folder: Path) -> Manifest:
     """The manifest of an index, whatever its files are."""
     file = folder / MANIFEST
-    if not file.is_file():
-        raise _not_an_index(folder)
     try:
         return _parsed(read_bounded(file), folder)
     except UnreadableError as error:
+        if not file.is_file():
+            raise _not_an_index(folder) from None
         raise damaged(file, str(error), folder) from None
 
 

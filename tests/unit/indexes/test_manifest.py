@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from isthmus.config.sealing import sealed
+from isthmus.config.sealing import UnreadableError, read_bounded, sealed
 from isthmus.errors import InputError
 from isthmus.indexes.manifest import FORMAT, Manifest, read_manifest, verify, workplace
 
@@ -82,6 +83,14 @@ def test_changed_byte_is_found(dense_folder: Path, found: Callable[[Path], Manif
 def test_index_without_manifest_is_half_written(dense_folder: Path) -> None:
     (dense_folder / "manifest.json").unlink()
     assert "half-written: it has no manifest.json" in _refusal(dense_folder).what
+
+
+def test_a_pipe_is_not_waited_for(dense_folder: Path) -> None:
+    (dense_folder / "manifest.json").unlink()
+    os.mkfifo(dense_folder / "manifest.json")
+    assert "half-written" in _refusal(dense_folder).what
+    with pytest.raises(UnreadableError, match="not a file"):
+        read_bounded(dense_folder / "manifest.json")
 
 
 def test_what_is_no_index_at_all(tmp_path: Path) -> None:
