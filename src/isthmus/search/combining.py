@@ -15,6 +15,7 @@ from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import suits
 from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import read_manifest
+from isthmus.progress import notice
 from isthmus.search.hybrid import HybridSearcher
 from isthmus.search.pipeline import PipelineSearcher
 from isthmus.search.searcher import Searcher, open_searcher
@@ -85,12 +86,16 @@ def read_hybrid(folder: Path) -> Hybrid:
 
 
 def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearcher:
-    """The tuned hybrid in a folder; an index that has another encoder since is refused."""
+    """The tuned hybrid in a folder; an index that has another encoder since is refused.
+
+    A notice names the indexes outside the folder: `hybrid.json` may come from another machine.
+    """
     file = Path(folder) / HYBRID
     hybrid = read_hybrid(Path(folder))
-    searchers = open_together(
-        [Path(folder, member.index) for member in hybrid.members], backend=backend
-    )
+    indexes = [Path(folder, member.index) for member in hybrid.members]
+    if outside := [each.index for each in hybrid.members if Path(each.index).is_absolute()]:
+        notice(f"{folder}: reading its indexes {', '.join(outside)}")
+    searchers = open_together(indexes, backend=backend)
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := fingerprint(searcher)) != member.encoder:
             raise MismatchError(

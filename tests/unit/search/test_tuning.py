@@ -158,6 +158,20 @@ def test_verb_writes_what_search_takes(
     assert "all alike" in (tmp_path / "hybrid" / "table.md").read_text()
 
 
+def test_a_hybrid_says_which_indexes_outside_of_it_are_read(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_tune(files, tmp_path / "hybrid", steps=2)
+    shutil.copytree(files["bm25"], tmp_path / "hybrid" / "own")
+    written = json.loads((tmp_path / "hybrid" / "hybrid.json").read_text())
+    written["members"][1]["index"] = "own"
+    (tmp_path / "hybrid" / "hybrid.json").write_text(json.dumps(sealed(written)))
+    capsys.readouterr()
+    search(tmp_path / "hybrid", "river bank")
+    said = f"{tmp_path / 'hybrid'}: reading its indexes {files['dense'].resolve()}\n"
+    assert said in capsys.readouterr().err
+
+
 def test_three_ways_and_the_same_job_again(files: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(files["bm25"], tmp_path / "other")
     files["other"] = tmp_path / "other"
