@@ -129,6 +129,7 @@ def sparsify(
     with claimed(output, "sparsify", identity) as known, writing(output, lambda: True):
         if known and is_complete(output):
             notice(f"{output} already holds this comparison; nothing to do")
+            _tidy(output, settings)
             sizes = tuple(Size(**size) for size in read_snapshot(output)["results"]["sizes"])
             return Sparsification(sizes, _table(sizes, settings.measure, len(asked)), output)
         folders = _fill(source, encoder, origin, output / "indexes", identity, settings)
@@ -141,10 +142,15 @@ def sparsify(
         )
         table = _table(sizes, settings.measure, len(asked))
         _write(sizes, table, output, settings)
-        if not settings.keep:
-            shutil.rmtree(output / "indexes", ignore_errors=True)
         finish(output, {"sizes": [asdict(size) for size in sizes]})
+        _tidy(output, settings)
         return Sparsification(sizes, table, output)
+
+
+def _tidy(output: Path, settings: SparsifySettings) -> None:
+    """Removes the indexes of a finished comparison; of an unfinished one, half would be left."""
+    if not settings.keep:
+        shutil.rmtree(output / "indexes", ignore_errors=True)
 
 
 def _check(settings: SparsifySettings) -> None:

@@ -69,6 +69,27 @@ def small(corpus: str, tmp_path: Path) -> dict[str, str]:
     }
 
 
+def test_killed_while_indexes_are_removed(
+    small: dict[str, str], tmp_path: Path, sparse_encoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def half(folder: Path, ignore_errors: bool) -> None:
+        for file in folder.rglob("manifest.json"):
+            file.unlink()
+            raise Killed
+
+    settings = SparsifySettings(terms=[1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr("isthmus.search.sparsifying.shutil.rmtree", half)
+        with pytest.raises(Killed):
+            sparsify("model", **small, output=tmp_path / "curve", settings=settings)
+    again = sparsify("model", **small, output=tmp_path / "curve", settings=settings)
+    assert [size.terms for size in again.sizes] == [1, 2, None]
+    assert not (tmp_path / "curve" / "indexes").exists()
+
+
 def test_files_and_the_same_job_again(
     small: dict[str, str], tmp_path: Path, sparse_encoder: Any
 ) -> None:
