@@ -30,6 +30,7 @@ from isthmus.indexes.integrity import damaged, parsing
 from isthmus.indexes.manifest import (
     MANIFEST,
     SEGMENTS,
+    Kind,
     Manifest,
     Segment,
     read_manifest,
@@ -166,7 +167,7 @@ class SegmentedIndex:
         folders = [folder / SEGMENTS / one.name for one in segments]
         if is_approximate(backend) and not any(backend in approximations(one) for one in folders):
             raise not_there(folder, backend)
-        indexes = [open_segment(one, backend) for one in folders]
+        indexes = [open_segment(one, backend, manifest.kind) for one in folders]
         return cls(manifest, indexes, [read_deleted(folder, one) for one in segments])
 
     def __len__(self) -> int:
@@ -288,10 +289,10 @@ def open_index(folder: Path, backend: Backend = "numpy") -> Index:
             return index
 
 
-def open_segment(folder: Path, backend: Backend) -> Any:
-    """One segment of an index, exact where it has not the approximation that is asked for."""
+def open_segment(folder: Path, backend: Backend, kind: Kind) -> Any:
+    """One segment of an index of this kind; exact if it has no such approximation."""
     there = not is_approximate(backend) or backend in approximations(folder)
-    return _open_whole(folder, backend if there else "numpy")
+    return _open_whole(folder, backend if there else "numpy", kind)
 
 
 def read_deleted(folder: Path, segment: Segment) -> Rows:
@@ -311,7 +312,7 @@ def _open(folder: Path, backend: Backend) -> Any:
     check_backend(folder, backend)
     manifest = stated_manifest(folder)
     if manifest.segments is None:
-        return _open_whole(folder, backend)
+        return _open_whole(folder, backend, manifest.kind)
     if manifest.kind == "bm25":
         from isthmus.indexes.bm25.segments import SegmentedBm25Index
 
@@ -319,8 +320,7 @@ def _open(folder: Path, backend: Backend) -> Any:
     return SegmentedIndex.open(folder, backend)
 
 
-def _open_whole(folder: Path, backend: Backend) -> Any:
-    kind = stated_manifest(folder).kind
+def _open_whole(folder: Path, backend: Backend, kind: Kind) -> Any:
     if kind == "dense":
         return DenseIndex.open(folder, backend)
     if kind == "bm25":

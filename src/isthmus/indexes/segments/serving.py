@@ -78,5 +78,6 @@ class ServedIndex:
 
 def _open(folder: Path, manifest: Manifest, backend: Backend) -> SegmentedIndex:
     segments = manifest.segments or []
-    indexes = [open_segment(folder / SEGMENTS / one.name, backend) for one in segments]
+    folders = [folder / SEGMENTS / one.name for one in segments]
+    indexes = [open_segment(one, backend, manifest.kind) for one in folders]
     return SegmentedIndex(manifest, indexes, [read_deleted(folder, one) for one in segments])
