@@ -31,6 +31,8 @@ def inside(path: object) -> str:
     good = isinstance(path, str) and "\0" not in path and "\\" not in path
     if not good or (steps := PurePosixPath(str(path))).is_absolute() or ".." in steps.parts:
         raise ValueError(f"{path!r:.200} is not a relative path inside the folder")
+    if any(len(step.encode()) > _LONGEST for step in steps.parts):
+        raise ValueError(f"{path!r:.200} is longer than names of files are")
     return str(path)
 
 

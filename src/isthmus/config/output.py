@@ -180,7 +180,9 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
 def _check_shape(snapshot: Mapping[str, Any]) -> None:
     results = snapshot.get("results", {})
     stated = (snapshot.get("verb"), snapshot.get("identity"), results)
-    if not all(map(isinstance, stated, (str, dict, dict))):
+    command = snapshot.get("command", [])
+    typed = isinstance(command, list) and all(isinstance(word, str) for word in command)
+    if not typed or not all(map(isinstance, stated, (str, dict, dict))):
         raise UnreadableError("it does not say which command made the folder")
     stages = results.get("stages", {})
     for folder in stages.values() if isinstance(stages, dict) else [stages]:

@@ -278,7 +278,7 @@ def _stated_length(folder: str) -> int | None:
     # Version 6 keeps it with the tokenizer, which without one states a number beyond all lengths.
     for file, key in _LENGTHS.items():
         stated = (read_model_json(folder, file, dict) or {}).get(key)
-        if stated and (isinstance(stated, bool) or not isinstance(stated, int | float)):
+        if stated and (type(stated) not in (int, float) or not 0 < stated <= float("inf")):
             raise damaged(folder, file, f"{key} = {stated!r:.60}")
         if stated:
             return int(stated) if stated < 1_000_000 else None
