@@ -29,7 +29,7 @@ _PIECE = 2**20
 _LONG = 2**30  # bytes whose reading is shown by a bar
 _TICK = 10**8  # nanoseconds in which a second change of a file may leave its time what it was
 _REMEMBERED = 2**12  # sets of files
-_KNOWN: set[str] = set()  # to this process
+_KNOWN: dict[str, str] = {}  # to this process
 
 
 class StoredFile(Settings):
@@ -39,11 +39,14 @@ class StoredFile(Settings):
     xxh3: str
 
 
-def described(folder: Path, names: Iterable[str]) -> dict[str, StoredFile]:
-    """What a manifest says about these files, after every byte of them was read."""
+def described(folder: Path, names: Iterable[str], shape: str = "") -> dict[str, StoredFile]:
+    """What a manifest says about these files, after every byte of them was read.
+
+    `shape` is what else it says of them; see `check`.
+    """
     found, key = read_files(folder, names)
     if key is not None:
-        _remember(key)
+        _remember(key, shape)
     return found
 
 
@@ -69,11 +72,12 @@ def check(
     index: Path | None = None,
     remedy: str = COPY,
     examine: Callable[[], None] | None = None,
+    shape: str = "",
 ) -> None:
     """Refuses files that are not what was written; `index` is the folder that the user knows.
 
-    `examine` looks at what is in them, before that is remembered too. With ISTHMUS_VERIFY=sizes
-    nothing but sizes is compared.
+    `examine` compares what is in them with `shape`, before both are remembered: another manifest of
+    the same files is examined anew. With ISTHMUS_VERIFY=sizes nothing but sizes is compared.
     """
     index = index or folder
     stats = {}
@@ -85,7 +89,7 @@ def check(
         if (size := stats[name].st_size) != stored.bytes:
             what = f"it has {size:,} bytes, not {stored.bytes:,}"
             raise damaged(folder / name, what, index, remedy)
-    if os.environ.get("ISTHMUS_VERIFY") == "sizes" or _is_known(_identity(files, stats)):
+    if os.environ.get("ISTHMUS_VERIFY") == "sizes" or _is_known(_identity(files, stats), shape):
         return
     with parsing(folder, index):
         found, key = read_files(folder, files)
@@ -96,7 +100,7 @@ def check(
         with parsing(folder, index):
             examine()
     if key is not None:
-        _remember(key)
+        _remember(key, shape)
 
 
 def changed(stored: StoredFile, found: StoredFile) -> str:
@@ -110,7 +114,7 @@ def forget(folder: Path, files: Mapping[str, StoredFile]) -> None:
     """Has these files read again by whoever opens them next."""
     with suppress(OSError):
         key = _identity(files, {name: (folder / name).stat() for name in files})
-        _KNOWN.discard(key)
+        _KNOWN.pop(key, None)
         _marker(key).unlink(missing_ok=True)
 
 
@@ -164,18 +168,19 @@ def _identity(files: Mapping[str, StoredFile], stats: Mapping[str, os.stat_resul
     return xxhash.xxh3_128(repr(parts).encode()).hexdigest()
 
 
-def _is_known(key: str) -> bool:
-    if key not in _KNOWN and _marker(key).is_file():
-        _KNOWN.add(key)
-    return key in _KNOWN
+def _is_known(key: str, shape: str) -> bool:
+    if _KNOWN.get(key) != shape:
+        with suppress(OSError, UnicodeDecodeError):
+            _KNOWN[key] = _marker(key).read_text(encoding="utf-8")
+    return _KNOWN.get(key) == shape
 
 
-def _remember(key: str) -> None:
-    _KNOWN.add(key)
+def _remember(key: str, shape: str) -> None:
+    _KNOWN[key] = shape
     with suppress(OSError):  # without a cache folder it is verified again
         marker = _marker(key)
         marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch()
+        marker.write_text(shape, encoding="utf-8")
         if len(others := list(marker.parent.iterdir())) > _REMEMBERED:
             for other in others:
                 other.unlink(missing_ok=True)

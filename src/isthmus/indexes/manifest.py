@@ -166,7 +166,7 @@ def write_manifest(
         documents=documents,
         largest_norm=largest_norm,
         layout=layout,
-        files=described(folder, names),
+        files=described(folder, names, _shape(description, documents, layout)),
     )
     replace_manifest(folder, manifest)
 
@@ -187,7 +187,11 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
     Anything less is refused.
     """
     manifest = stated_manifest(folder)
-    check(folder, manifest.files, examine=lambda: _examine(folder, manifest))
+    if manifest.segments is None:
+        shape = _shape(manifest, manifest.documents, manifest.layout)
+        check(folder, manifest.files, examine=lambda: _examine(folder, manifest), shape=shape)
+    else:
+        check(folder, manifest.files)
     for segment in manifest.segments or ():
         _check_segment(folder, manifest, segment)
     if kind not in (None, manifest.kind):
@@ -217,10 +221,15 @@ def _check_segment(folder: Path, manifest: Manifest, segment: Segment) -> None:
 
 
 def _examine(folder: Path, manifest: Manifest) -> None:
-    if manifest.segments is None:
-        from isthmus.indexes.structure import examine  # which knows all kinds
+    from isthmus.indexes.structure import examine  # which knows all kinds
 
-        examine(folder, manifest)
+    examine(folder, manifest)
+
+
+def _shape(description: Description, documents: int, layout: Layout | None) -> str:
+    """What an examination compares the files with, in one line."""
+    kept = (description.kind, description.dimension, description.dtype, description.codes)
+    return repr((*kept, description.inverted, documents, layout))
 
 
 def stated_manifest(folder: Path) -> Manifest:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ from isthmus.indexes.bm25 import Bm25Index
 from isthmus.indexes.building import DenseBuilder
 from isthmus.indexes.inverted.building import InvertedBuilder
 from isthmus.indexes.manifest import (
+    MANIFEST,
     Bm25Settings,
     CorpusOrigin,
     Description,
     EncoderOrigin,
     InvertedSettings,
+    read_manifest,
 )
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter
@@ -221,6 +224,19 @@ def test_arrays_that_point_elsewhere_are_refused(kind: str, tmp_path: Path) -> N
         file.write_bytes(whole)
         restored(folder, file.name)
     answers(folder, kind)
+
+
+def test_another_manifest_of_files_that_were_compared_is_examined(tmp_path: Path) -> None:
+    folder = inverted(tmp_path / "index")
+    time.sleep(0.2)  # files that were written just now are not remembered
+    manifest = read_manifest(folder)
+    values = manifest.model_dump()
+    values["layout"]["block"] //= 2
+    write_json(folder / MANIFEST, sealed(values))
+    with pytest.raises(InputError, match="damaged"):
+        read_manifest(folder)
+    write_json(folder / MANIFEST, sealed(manifest.model_dump()))
+    assert read_manifest(folder) == manifest
 
 
 def test_documents_that_point_elsewhere_are_refused(tmp_path: Path) -> None:
