@@ -91,7 +91,8 @@ def mutated(seeds: list[bytes], generator: random.Random) -> bytes:
 
 
 def _batch(scene: Scene, name: str, target: Target, seed: int, size: int) -> Outcome:
-    limits = {resource.RLIMIT_AS: _MEMORY}
+    # Hundreds of models loaded by one process leave little of an address space of one GiB.
+    limits = {resource.RLIMIT_AS: _MEMORY * (8 if name == "model shape" else 1)}
     child = Child(lambda: _read_all(name, target, seed, size), scene.place, limits=limits)
     ended = child.end(600)
     if ended.value is None:
