@@ -40,7 +40,11 @@ from isthmus.text.pmi import pmi_column
 from isthmus.text.tokenizer import Tokenizer
 
 ray = pytest.importorskip("ray", reason="the extra [cluster] is not installed")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="clusters run on Linux and macOS")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="clusters run on Linux and macOS"),
+    # On some chips the number of threads changes the last bits, and each machine has one.
+    pytest.mark.usefixtures("one_thread"),
+]
 
 SHARD, BLOCK, DEPTH = 192, 64, 50
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}

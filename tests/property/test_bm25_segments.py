@@ -118,6 +118,7 @@ class Bm25Segments(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.writer.close()
+        verify(self.folder)  # while no segments are being merged
         self.planned = dict(self.living)
         self.writer = IndexWriter(self.folder)
 
@@ -133,7 +134,6 @@ class Bm25Segments(RuleBasedStateMachine):
 
     @rule(query=texts, depth=st.integers(1, 16), among=st.none() | some_ids)
     def search(self, query: str, depth: int, among: set[str] | None) -> None:
-        verify(self.folder)
         index = open_index(self.folder)
         found = index.search([query], depth, ["q"], among)
         assert found == [expected(self.scoring, self.living, query, depth, among)]

@@ -95,6 +95,8 @@ def _packages() -> list[Finding]:
     for line in requires("isthmus") or ():
         requirement = Requirement(line)
         extra = requirement.marker is not None and "extra" in str(requirement.marker)
+        if requirement.marker is not None and not extra and not requirement.marker.evaluate():
+            continue  # not for this machine
         try:
             found = version(requirement.name)
         except PackageNotFoundError:

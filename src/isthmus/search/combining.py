@@ -14,7 +14,7 @@ from isthmus.config.sealing import UnreadableError, read_mapping
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import suits
 from isthmus.indexes.integrity import damaged
-from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.manifest import stated_manifest
 from isthmus.progress import notice
 from isthmus.search.hybrid import HybridSearcher
 from isthmus.search.pipeline import PipelineSearcher
@@ -116,7 +116,7 @@ def open_together(
 
     The backend is for the indexes of its kind, one at least; the others are searched exactly.
     """
-    suited = [suits(backend, read_manifest(Path(folder)).kind) for folder in folders]
+    suited = [suits(backend, stated_manifest(Path(folder)).kind) for folder in folders]
     backends = [backend if suit or not any(suited) else "numpy" for suit in suited]
     first, *others = folders
     searchers = [open_searcher(first, model, backends[0])]

@@ -17,7 +17,7 @@ from isthmus.config import Settings
 from isthmus.errors import InputError
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.manifest import stated_manifest
 from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
@@ -139,7 +139,7 @@ def merge(index: str | Path, settings: MergeSettings | Mapping[str, Any] | None 
     """
     settings = MergeSettings.given(settings)
     if settings.approximate is not None:
-        check_approximate(settings.approximate, read_manifest(Path(index)).kind)
+        check_approximate(settings.approximate, stated_manifest(Path(index)).kind)
     with IndexWriter(Path(index)) as writer:
         update = writer.merge()
     if settings.approximate is not None:
