@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from hypothesis import settings
 
 # As the command line does; torch is not loaded yet.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell that starts the suite in its background has Ctrl-C ignored, which tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Examples are slow when the machine is busy; what is checked is what they compute.
 settings.register_profile("isthmus", deadline=None)
