@@ -146,18 +146,20 @@ def test_indexing(
         "--set",
         "block_size=100",
     ]
+    if kind == "bm25":
+        shared += ["--set", "memory=0.001"]  # many blocks are spilled, each a recorded step
     reference, output = tmp_path / "reference", tmp_path / "output"
     uninterrupted(commands, tmp_path / "cache", *shared, "--output", reference)
 
     building = tmp_path / ".output.building"
 
     def progress() -> object:
-        file = building / "progress.json"  # BM25 records none: it starts anew
+        file = building / "progress.json"
         return file.read_bytes() if file.is_file() else names(building)
 
     longest = 0.2 if kind == "dense" else 0.1
     hits = killed([*shared, "--output", output], progress, kills=5, longest=longest)
-    assert hits.total() >= 3
+    assert hits.total() >= (3 if kind == "dense" else 1)
 
     patterns = ("*.npy", "*.arrow", "*.index.json", "manifest.json")
     assert contents(output, *patterns) == contents(reference, *patterns)
