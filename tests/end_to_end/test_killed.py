@@ -159,7 +159,7 @@ def test_indexing(
 
     longest = 0.2 if kind == "dense" else 0.1
     hits = killed([*shared, "--output", output], progress, kills=5, longest=longest)
-    assert hits.total() >= (3 if kind == "dense" else 1)
+    assert hits.total() >= 3
 
     patterns = ("*.npy", "*.arrow", "*.index.json", "manifest.json")
     assert contents(output, *patterns) == contents(reference, *patterns)

@@ -93,8 +93,10 @@ def test_in_mixed_precision_too(kind: str, backbone: Backbone, tokenizer: Tokeni
     expected, whole = step(model, given, None, torch.bfloat16)
     sums, found = step(model, given, 2, torch.bfloat16)
     assert sums == pytest.approx(expected, rel=0.02)
-    # Gradients that are 0 but for rounding (biases of keys) say nothing relative to themselves.
-    least = 0.05 * max(value.norm() for value in whole.values())
+    largest = max(float(value.norm()) for value in whole.values())
     for name, value in whole.items():
-        error = (found[name] - value).norm() / value.norm().clamp(min=float(least))
+        if name.endswith("key.bias"):  # softmax does not see it: 0 but for rounding
+            assert found[name].norm() < 0.01 * largest, name
+            continue
+        error = (found[name] - value).norm() / value.norm().clamp(min=1e-3)
         assert error < 0.05, name

@@ -147,6 +147,11 @@ def test_texts_too_long_for_milvus_are_cut(tmp_path: Path) -> None:
     assert row["text"] == "é" * 32_767  # 65,534 bytes
 
 
+def test_a_missing_folder_is_made(medline, tmp_path: Path) -> None:
+    export(medline.folders["dense"], "milvus", str(tmp_path / "missing" / "folder.db"))
+    assert (tmp_path / "missing" / "folder.db").exists()
+
+
 @pytest.mark.parametrize("place", ["no-ending", "http://127.0.0.1:9"])
 def test_places_that_are_none(medline, tmp_path: Path, place: str) -> None:
     where = place if place.startswith("http") else str(tmp_path / place)
