@@ -51,10 +51,15 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Matrices so small are no work to share, and sums in one order are equal to the last bit."""
+    """Sums in one order, equal to the last bit, as in a new process with one thread.
+
+    After a bfloat16 product that oneDNN cannot compute (some ARM chips), torch switches oneDNN off
+    for the rest of the process, which changes sums in float32 too.
+    """
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with torch.backends.mkldnn.flags(enabled=True):
+        yield
     torch.set_num_threads(threads)
