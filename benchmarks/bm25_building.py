@@ -27,8 +27,8 @@ import numpy as np
 from isthmus.collections import open_collection, open_corpus
 from isthmus.indexes.bm25 import Analyzer, Bm25Index
 from isthmus.indexes.bm25.builder import build
+from isthmus.indexes.bm25.library import bm25s
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
-from isthmus.indexes.without_jax import bm25s
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _TEXTS = ("texts/enwiki_sample.jsonl.zst", "texts/openstax.jsonl.zst")

@@ -15,10 +15,10 @@ from typing import Literal
 
 import torch
 
+from isthmus.config.models import MINILM, model_folder
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.loading import MINILM, model_folder
 from isthmus.nn.precision import native_bf16
-from isthmus.pretrain.objectives.bag_of_words import bag_of_words
+from isthmus.pretraining.objectives.bag_of_words import bag_of_words
 
 _BATCH = 32
 _STEPS = 4

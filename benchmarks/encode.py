@@ -39,13 +39,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers import SparseEncoder as TheirSparseEncoder
 
 from isthmus.collections import open_corpus
+from isthmus.config.models import MINILM, model_folder
 from isthmus.encoders import DenseEncoder, SparseEncoder, load_encoder, load_int8_encoder
 from isthmus.encoders.dense import DenseSettings
-from isthmus.encoders.loading import known_settings, stored_settings
+from isthmus.encoders.loader import known_settings, stored_settings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.lexicon import largest_logits
-from isthmus.nn.loading import MINILM, model_folder
 from isthmus.nn.precision import native_bf16
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import transformers
 
-from isthmus.nn.loading import MINILM, model_folder
+from isthmus.config.models import MINILM, model_folder
 from isthmus.nn.precision import native_bf16
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -165,9 +165,9 @@ def _isthmus(
     import numpy as np
 
     from isthmus.encoders.dense import DenseEncoder, DenseSettings
-    from isthmus.finetune.loss import losses
-    from isthmus.finetune.pairs import LabelledQueries, PairExamples
-    from isthmus.finetune.task import BiEncoderTask
+    from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+    from isthmus.finetuning.losses._base import losses
+    from isthmus.finetuning.pairs import LabelledQueries, PairExamples
     from isthmus.nn.backbone import Backbone
     from isthmus.records import Document, Query
     from isthmus.text.corpus import tokenise

@@ -18,17 +18,17 @@ from collections.abc import Callable
 
 import torch
 
-from isthmus.nn.loading import MINILM, model_folder
+from isthmus.config.models import MINILM, model_folder
 from isthmus.nn.sizes import new_backbone
-from isthmus.pretrain.corruption.importance import Importance, ImportanceSettings
-from isthmus.pretrain.corruption.nested import Nested, NestedSettings
-from isthmus.pretrain.corruption.uniform import Uniform
-from isthmus.pretrain.corruption.whole_word import WholeWord
-from isthmus.pretrain.decoders.enhanced import visibility
-from isthmus.pretrain.examples import most_sizes
-from isthmus.pretrain.masking import MaskingSettings, at_places, places_of
-from isthmus.pretrain.randomness import key
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings
+from isthmus.pretraining.corruption.nested import Nested, NestedSettings
+from isthmus.pretraining.corruption.uniform import Uniform
+from isthmus.pretraining.corruption.whole_word import WholeWord
+from isthmus.pretraining.decoders.enhanced import visibility
+from isthmus.pretraining.examples import most_sizes
+from isthmus.pretraining.labels import MaskingSettings, at_places, places_of
+from isthmus.pretraining.randomness import key
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

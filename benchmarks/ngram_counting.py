@@ -23,7 +23,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from isthmus.collections import open_corpus
-from isthmus.nn.loading import MINILM, model_folder
+from isthmus.config.models import MINILM, model_folder
 from isthmus.text.corpus import TokenisedCorpus, flat_tokens, tokenise
 from isthmus.text.ngrams import count_ngrams
 from isthmus.text.tokenizer import Tokenizer

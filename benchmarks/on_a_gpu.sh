@@ -25,8 +25,8 @@ export -f speed
 export python output
 
 part tests "$python" -m pytest -q -rs -o addopts= --import-mode=importlib \
-    tests/unit/pretrain/test_devices.py tests/unit/pretrain/test_every_recipe.py \
-    tests/unit/pretrain/test_visibility_kernel.py tests/unit/nn tests/unit/encoders \
+    tests/unit/pretraining/test_devices.py tests/unit/pretraining/test_every_recipe.py \
+    tests/unit/pretraining/test_visibility_kernel.py tests/unit/nn tests/unit/encoders \
     tests/unit/training/test_trainer.py
 part attention "$python" benchmarks/attention.py --tiles
 part fused "$python" benchmarks/fused.py --tiles

@@ -25,8 +25,8 @@ import numpy as np
 import scipy.sparse
 
 from isthmus.indexes.bm25 import Bm25Index
-from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     Bm25Settings,
     CorpusOrigin,

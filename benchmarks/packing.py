@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from isthmus.collections import open_collection, open_corpus
+from isthmus.config.models import MINILM, model_folder
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier, load_classifier
-from isthmus.nn.loading import MINILM, model_folder
 from isthmus.nn.precision import native_bf16
 from isthmus.text.batches import bucketed_order
 from isthmus.text.tokenizer import Tokenizer

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from isthmus.benchmark.speed.contestants import MatrixProduct, Ours, settings_for
-from isthmus.benchmark.speed.settings import SpeedSettings
-from isthmus.benchmark.speed.texts import corpus_of, starting_model
+from isthmus.benchmarks.speed.contestants import MatrixProduct, Ours, settings_for
+from isthmus.benchmarks.speed.settings import SpeedSettings
+from isthmus.benchmarks.speed.texts import corpus_of, starting_model
 from isthmus.nn.precision import native_bf16
 from isthmus.text.tokenizer import Tokenizer
 

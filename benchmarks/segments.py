@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.construction import DenseBuilder
 from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex, usable_cores
 from isthmus.indexes.manifest import (
     CorpusOrigin,

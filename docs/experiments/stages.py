@@ -326,12 +326,12 @@ def do(job: Job, place: Place) -> None:
         (row,) = job.rows
         measure(place, row, arguments["model"] and shortened(place, arguments["model"], row))
     elif job.verb == "pretrain":
-        from isthmus.pretrain import pretrain
+        from isthmus.pretraining import pretrain
 
         print(command(job), flush=True)
         _forget_checkpoints(pretrain(**arguments).parent)
     elif job.verb == "finetune":
-        from isthmus.finetune import finetune
+        from isthmus.finetuning import finetune
 
         print(command(job), flush=True)
         pipeline = finetune(**arguments).parent
@@ -350,7 +350,7 @@ def do(job: Job, place: Place) -> None:
 
 def shortened(place: Place, model: str, row: Row) -> str:
     """A copy of a model of sentence-transformers that reads as many tokens as what is trained."""
-    from isthmus.nn.loading import model_folder
+    from isthmus.config.models import model_folder
 
     folder = place.output / "as-it-is" / row.name
     if not folder.is_dir():
@@ -374,7 +374,7 @@ def measure(
     A model of None is BM25; a re-ranker orders the first 50 documents that the model finds.
     """
     from isthmus.evaluation import evaluate
-    from isthmus.search import index, search
+    from isthmus.retrieval import index, search
 
     results = place.output / "results.jsonl"
     known = results.read_text(encoding="utf-8").splitlines() if results.is_file() else []
@@ -441,7 +441,7 @@ def write_start(place: Place) -> None:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
-    from isthmus.nn.loading import model_folder
+    from isthmus.config.models import model_folder
 
     tokenizer = AutoTokenizer.from_pretrained(model_folder(MINILM))
     layers, width = (2, 128) if place.small else (6, 384)

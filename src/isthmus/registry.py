@@ -2,7 +2,7 @@
 
 A registry is a package folder whose modules are the variants, plus whatever other
 distributions announce under an entry-point group of the same name as the folder
-(`isthmus.pretrain.objectives`, say). A module `whole_word.py` holds the class `WholeWord`.
+(`isthmus.pretraining.objectives`, say). A module `whole_word.py` holds the class `WholeWord`.
 """
 
 from __future__ import annotations

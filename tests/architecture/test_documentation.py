@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import typer
 
-from isthmus.benchmark.speed import SpeedSettings
+from isthmus.benchmarks.speed import SpeedSettings
 from isthmus.cli import app
 from isthmus.config import Settings, resolve
 from isthmus.evaluation import EvaluationSettings
-from isthmus.finetune import pipeline
-from isthmus.finetune.settings import FinetuneSettings
-from isthmus.pretrain.recipe import PretrainSettings, assemble
-from isthmus.search import (
+from isthmus.finetuning import pipeline
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.retrieval import (
     AddSettings,
     DeleteSettings,
     ExportSettings,

@@ -39,8 +39,8 @@ def test_imports_point_downwards() -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("text/batches.py", "import isthmus.search.fusion.reciprocal_rank"),
-        ("finetune/pairs.py", "import isthmus.pretrain.parts"),
+        ("text/batches.py", "import isthmus.retrieval.fusion.reciprocal_rank"),
+        ("finetuning/pairs.py", "import isthmus.pretraining.parts"),
         ("indexes/selection.py", "import torch"),
         ("evaluation/tables.py", "from transformers import AutoModel"),
     ],

@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 _PRELOADED = (
-    "isthmus.cli", "isthmus.pretrain.pretrain", "isthmus.finetune.finetune",
-    "isthmus.search.indexing", "isthmus.search.searching", "isthmus.indexes.bm25",
+    "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
+    "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search", "isthmus.indexes.bm25",
     "isthmus.indexes.dense.index", "isthmus.evaluation", "isthmus.encoders",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
 )  # fmt: skip

@@ -24,12 +24,12 @@ from isthmus.collections import Problems, open_collection, read_queries
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
 from isthmus.errors import InputError, MismatchError, MissingPackageError, SettingsError
 from isthmus.indexes.manifest import CorpusOrigin, Description, read_manifest, verify, workplace
-from isthmus.indexes.segments.serving import ServedIndex
-from isthmus.indexes.segments.sharding import ShardedBuilder
+from isthmus.indexes.segments.served_index import ServedIndex
+from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
-from isthmus.search import IndexSettings, SearchSettings, index, merge, open_searcher, search
-from isthmus.search import indexing as indexing_module
+from isthmus.retrieval import IndexSettings, SearchSettings, index, merge, open_searcher, search
+from isthmus.retrieval.verbs import index as indexing_module
 from isthmus.text import corpus as corpus_module
 from isthmus.text import ngrams as ngrams_module
 from isthmus.text import pmi as pmi_module

@@ -29,10 +29,10 @@ from transformers import (
 from isthmus.config.recipes import resolve, shipped_recipes
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.parts import Column
-from isthmus.pretrain.recipe import PretrainSettings, assemble
-from isthmus.pretrain.step import PARTS_FILE, PretrainTask
+from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.parts import Column
+from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.task import PARTS_FILE, PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer

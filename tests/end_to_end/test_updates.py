@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     CorpusOrigin,
     Description,
@@ -27,7 +27,7 @@ from isthmus.indexes.manifest import (
 )
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Document, Query
-from isthmus.search import Searcher, open_searcher
+from isthmus.retrieval import Searcher, open_searcher
 
 SIZE = 12
 # Adds, replaces and deletes for ever; says what it is about to do, and when it is done.
@@ -36,7 +36,7 @@ import json, random, sys
 from pathlib import Path
 import numpy as np, scipy.sparse
 from isthmus.config import output
-from isthmus.indexes.segments import merging
+from isthmus.indexes.segments import merge_policy as merging
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document
 

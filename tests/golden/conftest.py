@@ -15,7 +15,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 Vector = list[float]

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.bottlenecks.cls import Cls
-from isthmus.pretrain.bottlenecks.lexicon import Lexicon, LexiconSettings, shares
-from isthmus.pretrain.bottlenecks.projected_cls import ProjectedCls
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.bottlenecks.cls import Cls
+from isthmus.pretraining.bottlenecks.lexicon import Lexicon, LexiconSettings, shares
+from isthmus.pretraining.bottlenecks.projected_cls import ProjectedCls
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 Form = Literal["softmax", "saturated"]

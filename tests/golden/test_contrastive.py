@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.finetune.loss import losses
-from isthmus.finetune.losses.contrastive import contrastive
-from isthmus.finetune.scoring import similarities
-from isthmus.finetune.task import BiEncoderTask
+from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+from isthmus.finetuning.losses._base import losses
+from isthmus.finetuning.losses.contrastive import contrastive
+from isthmus.finetuning.similarity import similarities
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.finetune.loss import losses
-from isthmus.finetune.losses.kl import kl
-from isthmus.finetune.losses.listwise import listwise
-from isthmus.finetune.losses.margin_mse import margin_mse
-from isthmus.finetune.task import BiEncoderTask
+from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+from isthmus.finetuning.losses._base import losses
+from isthmus.finetuning.losses.kl import kl
+from isthmus.finetuning.losses.listwise import listwise
+from isthmus.finetuning.losses.margin_mse import margin_mse
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

@@ -12,10 +12,10 @@ import torch
 
 from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.corruption.generator import Generator, GeneratorSettings, sample
-from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.randomness import draw, uniform
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.corruption.generator import Generator, GeneratorSettings, sample
+from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.randomness import draw, uniform
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch

@@ -9,9 +9,9 @@ from torch import Tensor
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.finetune.loss import losses
-from isthmus.finetune.regularization import regularizers
-from isthmus.finetune.task import BiEncoderTask
+from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+from isthmus.finetuning.losses._base import losses
+from isthmus.finetuning.regularizers._base import regularizers
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training import chunks
@@ -75,7 +75,8 @@ def test_equals_the_whole_batch(
     given = batch(tokenizer)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "isthmus.finetune.task.in_chunks", lambda represent, ids, mask, *_: represent(ids, mask)
+            "isthmus.finetuning.bi_encoder_task.in_chunks",
+            lambda represent, ids, mask, *_: represent(ids, mask),
         )
         expected, whole = step(model, given, None, None)
     monkeypatch.setattr(chunks, "_TOKENS", {"cpu": 30})  # cuts by length too

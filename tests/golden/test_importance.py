@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.pretrain.corruption.importance import Importance, ImportanceSettings, importance
-from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.views.same import Same, SameSettings
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
+from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.views.same import Same, SameSettings
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer

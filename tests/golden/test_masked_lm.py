@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.objectives.masked_lm import MaskedLm
-from isthmus.pretrain.parts import ObjectiveSettings
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.objectives.masked_lm import MaskedLm
+from isthmus.pretraining.parts import ObjectiveSettings
+from isthmus.pretraining.vocabulary import Vocabulary
 
 # Three texts of unlike length: three labels, one, none.
 LABELS = torch.tensor(

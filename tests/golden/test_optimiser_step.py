@@ -12,9 +12,9 @@ import torch
 import transformers
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.recipe import PretrainSettings, assemble
-from isthmus.pretrain.step import PretrainTask
+from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer

@@ -14,17 +14,17 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain import masking
-from isthmus.pretrain.corruption.uniform import Uniform
-from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.held_out import prepare_held_out
-from isthmus.pretrain.masking import IGNORED, PLACES, MaskingSettings
-from isthmus.pretrain.parts import decoder_prediction
-from isthmus.pretrain.probe import HeldOut, Probe, assemble_probes
-from isthmus.pretrain.probes.retrieval import mean_reciprocal_rank
-from isthmus.pretrain.randomness import key
-from isthmus.pretrain.recipe import PretrainSettings, assemble
-from isthmus.pretrain.step import PretrainTask
+from isthmus.pretraining import labels as masking
+from isthmus.pretraining.corruption.uniform import Uniform
+from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.labels import IGNORED, PLACES, MaskingSettings
+from isthmus.pretraining.parts import decoder_prediction
+from isthmus.pretraining.probes._base import HeldOut, Probe, assemble_probes
+from isthmus.pretraining.probes._held_out import prepare_held_out
+from isthmus.pretraining.probes.retrieval import mean_reciprocal_rank
+from isthmus.pretraining.randomness import key
+from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer

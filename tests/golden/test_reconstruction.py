@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.decoders.enhanced import visibility
-from isthmus.pretrain.decoding import Head
-from isthmus.pretrain.masking import IGNORED
-from isthmus.pretrain.objectives.reconstruction import Reconstruction
-from isthmus.pretrain.parts import DECODERS, Decoder, ObjectiveSettings
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.decoders._shared import Head
+from isthmus.pretraining.decoders.enhanced import visibility
+from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.objectives.reconstruction import Reconstruction
+from isthmus.pretraining.parts import DECODERS, Decoder, ObjectiveSettings
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

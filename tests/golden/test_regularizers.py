@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from isthmus.errors import SettingsError
-from isthmus.finetune.regularization import regularizers
-from isthmus.finetune.regularizers.flops import flops
-from isthmus.finetune.regularizers.l1 import l1
+from isthmus.finetuning.regularizers._base import regularizers
+from isthmus.finetuning.regularizers.flops import flops
+from isthmus.finetuning.regularizers.l1 import l1
 
 Rows = list[list[float]]
 

@@ -11,9 +11,9 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
-from isthmus.finetune.loss import losses
-from isthmus.finetune.pairs import LabelledQueries, TaughtScores
-from isthmus.finetune.reranker import CrossEncoderTask, CrossExamples
+from isthmus.finetuning.cross_encoder_task import CrossEncoderTask, CrossExamples
+from isthmus.finetuning.losses._base import losses
+from isthmus.finetuning.pairs import LabelledQueries, TaughtScores
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import Packing

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.objectives.span_contrast import (
+from isthmus.pretraining.objectives.span_contrast import (
     SpanContrast,
     SpanContrastSettings,
     span_contrast,
 )
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.vocabulary import Vocabulary
 
 PARTNER = [3, 4, 5, 0, 1, 2]
 # Documents of each process, two texts each: batches of so many tokens have unequal numbers of them.

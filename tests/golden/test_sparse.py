@@ -12,9 +12,9 @@ import torch
 
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
-from isthmus.finetune.loss import losses
-from isthmus.finetune.regularization import regularizers
-from isthmus.finetune.task import BiEncoderTask
+from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+from isthmus.finetuning.losses._base import losses
+from isthmus.finetuning.regularizers._base import regularizers
 from isthmus.nn import prediction
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer

@@ -12,10 +12,10 @@ import torch
 
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
-from isthmus.finetune.loss import losses
-from isthmus.finetune.regularization import Regularizer, regularizers
-from isthmus.finetune.steering import Steering
-from isthmus.finetune.task import BiEncoderTask
+from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+from isthmus.finetuning.losses._base import losses
+from isthmus.finetuning.regularizers._base import Regularizer, regularizers
+from isthmus.finetuning.sparsity.weight_controller import Steering
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from isthmus.benchmark.speed.arithmetic import (
+from isthmus.benchmarks.speed.arithmetic import (
     FORWARD,
     TRAINED,
     Shape,
@@ -20,20 +20,20 @@ from isthmus.benchmark.speed.arithmetic import (
     pairs,
     spared,
 )
-from isthmus.benchmark.speed.contestants import settings_for
-from isthmus.benchmark.speed.counting import Texts, counted, operations, read, shape_of
-from isthmus.benchmark.speed.texts import RandomCorpus, columns_of
+from isthmus.benchmarks.speed.contestants import settings_for
+from isthmus.benchmarks.speed.recipe_cost import Texts, counted, operations, read, shape_of
+from isthmus.benchmarks.speed.texts import RandomCorpus, columns_of
 from isthmus.config import shipped_recipes
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.bottlenecks.lexicon import Lexicon
-from isthmus.pretrain.decoders.autoregressive import Autoregressive
-from isthmus.pretrain.decoders.bidirectional import Bidirectional
-from isthmus.pretrain.decoders.condenser import Condenser
-from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.objectives.bag_of_words import BagOfWords
-from isthmus.pretrain.parts import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
-from isthmus.pretrain.recipe import Parts, assemble
-from isthmus.pretrain.step import PretrainTask
+from isthmus.pretraining.bottlenecks.lexicon import Lexicon
+from isthmus.pretraining.decoders.autoregressive import Autoregressive
+from isthmus.pretraining.decoders.bidirectional import Bidirectional
+from isthmus.pretraining.decoders.condenser import Condenser
+from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.objectives.bag_of_words import BagOfWords
+from isthmus.pretraining.parts import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
+from isthmus.pretraining.recipe import Parts, assemble
+from isthmus.pretraining.task import PretrainTask
 from isthmus.text.tokenizer import Tokenizer
 
 RECIPES = [recipe.name for recipe in shipped_recipes("pretrain") if recipe.name != "simlm"]

@@ -17,7 +17,7 @@ import scipy.sparse
 
 from isthmus.collections import open_corpus, read_queries
 from isthmus.records import Document, Query
-from isthmus.search import IndexSettings, index
+from isthmus.retrieval import IndexSettings, index
 
 QUERIES = 30
 

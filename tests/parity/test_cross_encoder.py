@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
-from isthmus.encoders.loading import load_cross_encoder
+from isthmus.encoders.loader import load_cross_encoder
 from isthmus.nn.classifier import load_classifier
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer

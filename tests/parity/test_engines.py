@@ -20,7 +20,7 @@ from isthmus.errors import InputError, MismatchError, OutputError
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import read_manifest
 from isthmus.records import Ranking
-from isthmus.search import ExportSettings, ParitySettings, export, parity
+from isthmus.retrieval import ExportSettings, ParitySettings, export, parity
 
 ENGINES = ["elasticsearch", "opensearch"]
 
@@ -212,7 +212,7 @@ def test_approximate_asks_for_the_graph(medline, tmp_path: Path, to: str) -> Non
 
 
 def test_large_exports_are_shared_out(medline, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("isthmus.indexes.json_lines.write_lines.__defaults__", (100_000,))
+    monkeypatch.setattr("isthmus.indexes.engines._json_lines.write_lines.__defaults__", (100_000,))
     export(medline.folders["sparse"], "opensearch", tmp_path / "out")
     files = sorted((tmp_path / "out" / "bulk").iterdir())
     assert len(files) > 5

@@ -12,7 +12,7 @@ from isthmus.errors import InputError, MismatchError, MissingPackageError, Outpu
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.records import Document, Ranking
-from isthmus.search import ExportSettings, ParitySettings, export, parity
+from isthmus.retrieval import ExportSettings, ParitySettings, export, parity
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")

@@ -11,11 +11,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertForMaskedLM
 
+from isthmus.config.models import MINILM, model_folder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loading import load_encoder, stored_settings
+from isthmus.encoders.loader import load_encoder, stored_settings
 from isthmus.errors import MissingPackageError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.loading import MINILM, model_folder
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer

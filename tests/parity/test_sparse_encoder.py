@@ -18,7 +18,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from isthmus.encoders.loading import load_encoder, stored_settings
+from isthmus.encoders.loader import load_encoder, stored_settings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document

@@ -23,7 +23,7 @@ from isthmus.indexes.manifest import (
     read_manifest,
     verify,
 )
-from isthmus.indexes.segments import merging
+from isthmus.indexes.segments import merge_policy as merging
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Ranking

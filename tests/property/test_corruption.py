@@ -12,22 +12,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.pretrain import masking, parts, randomness
-from isthmus.pretrain.corruption import generator
-from isthmus.pretrain.corruption.importance import Importance
-from isthmus.pretrain.corruption.nested import Nested
-from isthmus.pretrain.corruption.uniform import Uniform
-from isthmus.pretrain.corruption.whole_word import WholeWord, _fill
-from isthmus.pretrain.decoders import enhanced
-from isthmus.pretrain.examples import Example, PretrainExamples
-from isthmus.pretrain.masking import IGNORED, MaskingSettings, most_hidden, replace
-from isthmus.pretrain.parts import CORRUPTIONS as REGISTERED
-from isthmus.pretrain.parts import Corruption, Side, Text
-from isthmus.pretrain.randomness import draw, key, second
-from isthmus.pretrain.views import neighbours, same
-from isthmus.pretrain.views.neighbours import Neighbours, NeighboursSettings
-from isthmus.pretrain.views.same import Same, SameSettings
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining import labels as masking
+from isthmus.pretraining import parts, randomness
+from isthmus.pretraining.corruption import generator
+from isthmus.pretraining.corruption.importance import Importance
+from isthmus.pretraining.corruption.nested import Nested
+from isthmus.pretraining.corruption.uniform import Uniform
+from isthmus.pretraining.corruption.whole_word import WholeWord, _fill
+from isthmus.pretraining.decoders import enhanced
+from isthmus.pretraining.examples import Example, PretrainExamples
+from isthmus.pretraining.labels import IGNORED, MaskingSettings, most_hidden, replace
+from isthmus.pretraining.parts import CORRUPTIONS as REGISTERED
+from isthmus.pretraining.parts import Corruption, Side, Text
+from isthmus.pretraining.randomness import draw, key, second
+from isthmus.pretraining.views import neighbours, same
+from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
+from isthmus.pretraining.views.same import Same, SameSettings
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 

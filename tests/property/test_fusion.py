@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.records import Ranking
-from isthmus.search.fusion import fuse as fuse_rankings
-from isthmus.search.fusion import fusions
+from isthmus.retrieval.fusion import fuse as fuse_rankings
+from isthmus.retrieval.fusion import fusions
 
 rankings = st.dictionaries(
     st.sampled_from("abcdefghij"), st.integers(-20, 20).map(float), max_size=10

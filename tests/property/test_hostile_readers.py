@@ -29,7 +29,7 @@ from isthmus.collections.sources import Package
 from isthmus.config import resolve
 from isthmus.config.recipes import find_recipe
 from isthmus.errors import IsthmusError
-from isthmus.search import IndexSettings, SearchSettings
+from isthmus.retrieval import IndexSettings, SearchSettings
 
 SECONDS = float(os.environ.get("ISTHMUS_FUZZ_SECONDS", "0.5"))
 LINE_LIMIT = 20_000
@@ -117,7 +117,7 @@ def collection(spec: str, problems: Problems) -> None:
 
 
 def scores(file: str, problems: Problems) -> None:
-    from isthmus.finetune.teachers.scores import _lines
+    from isthmus.finetuning.teachers.scores import _lines
 
     assert all(abs(score) < 4e38 for _, _, score in _lines(Path(file), problems))
 

@@ -13,10 +13,10 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.indexes.inverted import building as inverting
+from isthmus.indexes.inverted import builder as inverting
+from isthmus.indexes.inverted import document_order as ordering
 from isthmus.indexes.inverted import index as inverted
-from isthmus.indexes.inverted import ordering
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.records import Document, Ranking

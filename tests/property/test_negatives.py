@@ -11,11 +11,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.finetune.mining.candidates import NOTHING, Candidates
-from isthmus.finetune.mining.drawing import draw
-from isthmus.finetune.mining.margins import highest_allowed
-from isthmus.finetune.mining.mine import MiningSettings, shuffled
-from isthmus.finetune.pairs import LabelledQueries
+from isthmus.finetuning.mining.candidates import NOTHING, Candidates
+from isthmus.finetuning.mining.draws import draw
+from isthmus.finetuning.mining.margins import highest_allowed
+from isthmus.finetuning.mining.mine import MiningSettings, shuffled
+from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.records import Query
 
 DOCUMENTS = 60

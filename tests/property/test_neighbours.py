@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from isthmus.collections import open_corpus
-from isthmus.pretrain.parts import Text
-from isthmus.pretrain.randomness import key
-from isthmus.pretrain.views.neighbours import Neighbours, NeighboursSettings
+from isthmus.pretraining.parts import Text
+from isthmus.pretraining.randomness import key
+from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer

@@ -15,11 +15,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.construction import DenseBuilder
 from isthmus.indexes.inverted import forward
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.forward import weighed_rows
-from isthmus.indexes.inverted.quantising import quantised
+from isthmus.indexes.inverted.quantisation import quantised
 from isthmus.indexes.manifest import (
     CorpusOrigin,
     Description,
@@ -28,9 +28,9 @@ from isthmus.indexes.manifest import (
     read_manifest,
     verify,
 )
-from isthmus.indexes.segments import merging
+from isthmus.indexes.segments import merge_policy as merging
 from isthmus.indexes.segments.index import open_index
-from isthmus.indexes.segments.merging import to_merge
+from isthmus.indexes.segments.merge_policy import to_merge
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Ranking
 

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 _PRELOADED = (
-    "isthmus.cli", "isthmus.pretrain.pretrain", "isthmus.finetune.finetune",
-    "isthmus.search.indexing", "isthmus.search.searching", "isthmus.search.sparsifying",
-    "isthmus.search.tuning", "isthmus.search.updating", "isthmus.search.exporting",
+    "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
+    "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search",
+    "isthmus.retrieval.verbs.sparsify", "isthmus.retrieval.verbs.tune",
+    "isthmus.retrieval.verbs.update", "isthmus.retrieval.verbs.export",
     "isthmus.indexes.bm25", "isthmus.indexes.dense.index", "isthmus.indexes.inverted.index",
-    "isthmus.indexes.inverted.building", "isthmus.indexes.segments.index", "isthmus.evaluation",
-    "isthmus.encoders", "isthmus.benchmark.speed", "isthmus.config.recipes", "scipy.stats",
+    "isthmus.indexes.inverted.builder", "isthmus.indexes.segments.index", "isthmus.evaluation",
+    "isthmus.encoders", "isthmus.benchmarks.speed", "isthmus.config.recipes", "scipy.stats",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
 )  # fmt: skip
 _CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")

@@ -130,10 +130,10 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
 def _settings(scratch: Path) -> dict[str, Target]:
     from isthmus.config.recipes import find_recipe, resolve, shipped_recipes
     from isthmus.evaluation import EvaluationSettings
-    from isthmus.finetune import pipeline
-    from isthmus.finetune.settings import FinetuneSettings
-    from isthmus.pretrain.recipe import PretrainSettings, assemble
-    from isthmus.search import IndexSettings, SearchSettings, SparsifySettings, TuneSettings
+    from isthmus.finetuning import pipeline
+    from isthmus.finetuning.settings import FinetuneSettings
+    from isthmus.pretraining.recipe import PretrainSettings, assemble
+    from isthmus.retrieval import IndexSettings, SearchSettings, SparsifySettings, TuneSettings
 
     models: list[Any] = [
         EvaluationSettings, FinetuneSettings, PretrainSettings, IndexSettings, SearchSettings,
@@ -174,11 +174,11 @@ def _settings(scratch: Path) -> dict[str, Target]:
 
 def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
     from isthmus.config.output import is_complete
-    from isthmus.config.resuming import to_resume
+    from isthmus.config.resume import to_resume
     from isthmus.indexes.approximation import read_about, usable_about
     from isthmus.indexes.manifest import read_manifest
     from isthmus.indexes.segments.index import open_index
-    from isthmus.search.combining import open_hybrid
+    from isthmus.retrieval.hybrid_folder import open_hybrid
 
     found = {}
     for name in ("dense", "inverted", "bm25", "dense grown", "hnsw"):
@@ -211,7 +211,7 @@ def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
 
 def _models(scene: Scene, scratch: Path) -> dict[str, Target]:
     from isthmus.encoders import load_encoder
-    from isthmus.encoders.loading import known_settings
+    from isthmus.encoders.loader import known_settings
     from isthmus.text.tokenizer import Tokenizer
 
     found = {}

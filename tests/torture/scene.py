@@ -136,7 +136,7 @@ class Scene:
 
     def _make_models(self) -> None:
         from isthmus.config.trust import trust
-        from isthmus.pretrain.scratch import start_from_nothing
+        from isthmus.pretraining.scratch import start_from_nothing
 
         texts = [json.loads(line)["text"] for line in (self.data / "corpus.jsonl").open()]
         for name in ("model", "sparse"):
@@ -186,7 +186,7 @@ class Scene:
 
     def _compile(self, folder: Path) -> None:
         """Has this process read the kernels' machine code, which every child would else do."""
-        from isthmus.indexes.building import builder_for
+        from isthmus.indexes.construction import builder_for
         from isthmus.indexes.manifest import Description, read_manifest
         from isthmus.records import Document
 
@@ -325,7 +325,7 @@ def answers(folder: Path, questions: dict[str, Any], backend: Any = "numpy") -> 
 def hybrid_answers(folder: Path) -> Any:
     """The rankings of a hybrid, which loads its indexes and their encoders."""
     from isthmus.records import Query
-    from isthmus.search.combining import open_hybrid
+    from isthmus.retrieval.hybrid_folder import open_hybrid
 
     queries = [Query(f"q{n}", " ".join(WORDS[n : n + 3])) for n in range(0, 24, 3)]
     return [(r.document_ids, r.scores) for r in open_hybrid(folder).search(queries, 10)]

@@ -68,7 +68,14 @@ def test_other_distributions_add_variants(
 
 
 def test_the_parts_of_pretraining_load_and_have_a_summary() -> None:
-    from isthmus.pretrain.parts import CORRUPTIONS, OBJECTIVES, VIEWS, Corruption, Objective, View
+    from isthmus.pretraining.parts import (
+        CORRUPTIONS,
+        OBJECTIVES,
+        VIEWS,
+        Corruption,
+        Objective,
+        View,
+    )
 
     for registry, base in ((VIEWS, View), (CORRUPTIONS, Corruption), (OBJECTIVES, Objective)):
         assert registry.names()

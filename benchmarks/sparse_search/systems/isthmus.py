@@ -11,7 +11,7 @@ from benchmarks.sparse_search.system import Effort, System
 from benchmarks.sparse_search.vectors import ROWS, Matrix
 
 from isthmus.indexes.inverted import kernels  # noqa: F401 - memory is counted from here on
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import (
     CorpusOrigin,

@@ -17,8 +17,8 @@ from benchmarks.sparse_search.system import Effort, System
 from benchmarks.sparse_search.vectors import ROWS, Matrix
 from seismic import SeismicIndexRaw
 
-from isthmus.indexes.inverted.quantising import Rows
-from isthmus.indexes.inverted.seismic import write_rows
+from isthmus.indexes.inverted.quantisation import Rows
+from isthmus.indexes.inverted.seismic_approximation import write_rows
 
 _CUTS, _FACTORS = (5, 10, 20, 30, 100), (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
 _AT_A_TIME = 1_000_000  # documents, which bounds the memory that building takes

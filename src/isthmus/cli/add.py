@@ -30,7 +30,7 @@ def add(
     """
     from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import AddSettings, add
+    from isthmus.retrieval import AddSettings, add
 
     values = resolve("add", None, {"model": model}, overrides or ())
     update = add(index, corpus, AddSettings.parse(values, "isthmus add"))

@@ -76,7 +76,7 @@ def speed(
     """
     from rich.console import Console
 
-    from isthmus.benchmark.speed import speed
+    from isthmus.benchmarks.speed import speed
 
     shape = {"batch": batch, "tokens": tokens}
     chosen = [f"{name}={value}" for name, value in shape.items() if value is not None]

@@ -26,7 +26,7 @@ def delete(
     """
     from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import DeleteSettings, delete
+    from isthmus.retrieval import DeleteSettings, delete
 
     values = resolve("delete", None, None, overrides or ())
     settings = DeleteSettings.parse(values, "isthmus delete")

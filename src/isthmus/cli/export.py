@@ -36,7 +36,7 @@ def export(
     """
     from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import ExportSettings, export
+    from isthmus.retrieval import ExportSettings, export
 
     settings = ExportSettings.parse(
         resolve("export", None, None, overrides or ()), "isthmus export"

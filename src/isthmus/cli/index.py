@@ -33,7 +33,7 @@ def index(
     """
     from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import IndexSettings, index
+    from isthmus.retrieval import IndexSettings, index
 
     values = resolve("index", None, {"cluster.address": cluster}, overrides or ())
     folder = index(corpus, output, model, IndexSettings.parse(values, "--set"))

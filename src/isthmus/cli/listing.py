@@ -29,6 +29,6 @@ def listing(
     """
     from rich.console import Console
 
-    from isthmus.inspection.listing import listing
+    from isthmus.inspection.catalogue import listing
 
     Console().print(listing(*(words or ())), soft_wrap=True)

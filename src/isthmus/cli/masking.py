@@ -40,7 +40,7 @@ def masking(
     from isthmus.collections import Problems
     from isthmus.collections.files import lines
     from isthmus.config.output import reserved
-    from isthmus.indexes.without_jax import STOPWORDS_EN_PLUS
+    from isthmus.indexes.bm25.library import STOPWORDS_EN_PLUS
     from isthmus.inspection.masking import masking
 
     chosen = STOPWORDS_EN_PLUS

@@ -32,7 +32,7 @@ def merge(
     """
     from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import MergeSettings, merge
+    from isthmus.retrieval import MergeSettings, merge
 
     values = resolve("merge", None, {"model": model}, overrides or ())
     update = merge(index, MergeSettings.parse(values, "isthmus merge"))

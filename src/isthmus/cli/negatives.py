@@ -39,7 +39,7 @@ def negatives(
     from rich.console import Console
 
     from isthmus.config.output import reserved
-    from isthmus.finetune.mining.report import audit_table, write_page
+    from isthmus.finetuning.mining.audit_page import audit_table, write_page
     from isthmus.inspection.negatives import negatives
 
     with reserved(output):

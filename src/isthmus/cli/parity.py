@@ -36,7 +36,7 @@ def parity(
     from rich.console import Console
 
     from isthmus.config import resolve
-    from isthmus.search import ParitySettings, parity
+    from isthmus.retrieval import ParitySettings, parity
 
     values = resolve("parity", None, {"depth": depth}, overrides or ())
     settings = ParitySettings.parse(values, "isthmus parity")

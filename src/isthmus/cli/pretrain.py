@@ -50,7 +50,7 @@ def pretrain(
     Example: isthmus pretrain --recipe bow --corpus docs.jsonl --model bert-base-uncased
     --output runs/bow; isthmus pretrain --resume runs/bow
     """
-    from isthmus.pretrain import pretrain
+    from isthmus.pretraining import pretrain
     from isthmus.progress import result
 
     refuse_new_recipe(context, resume)

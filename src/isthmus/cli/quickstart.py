@@ -28,6 +28,6 @@ def quickstart(
 
     Example: isthmus quickstart --output runs/quickstart
     """
-    from isthmus.benchmark.quickstart import quickstart
+    from isthmus.workflows.quickstart import quickstart
 
     quickstart(output, recipe, overrides or ())

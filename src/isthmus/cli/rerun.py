@@ -22,7 +22,7 @@ def rerun(
 
     Example: isthmus rerun runs/dense --output runs/dense-again
     """
-    from isthmus.benchmark.rerun import rerun
     from isthmus.progress import result
+    from isthmus.workflows.rerun import rerun
 
     result(f"repeated in {rerun(folder, output)}")

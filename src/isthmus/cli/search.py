@@ -43,8 +43,8 @@ def search(
     """
     from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import SearchSettings, search
-    from isthmus.search.showing import hits_table
+    from isthmus.retrieval import SearchSettings, search
+    from isthmus.retrieval.display import hits_table
 
     flags = {
         "depth": depth,

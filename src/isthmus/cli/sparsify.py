@@ -34,7 +34,7 @@ def sparsify(
 
     from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import SparsifySettings, sparsify
+    from isthmus.retrieval import SparsifySettings, sparsify
 
     values = resolve("sparsify", None, {"measure": measure}, overrides or ())
     settings = SparsifySettings.parse(values, "isthmus sparsify")

@@ -35,7 +35,7 @@ def tune(
 
     from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.search import TuneSettings, tune
+    from isthmus.retrieval import TuneSettings, tune
 
     values = resolve("tune", None, {"measure": measure}, overrides or ())
     tuning = tune(indexes, queries, qrels, output, TuneSettings.parse(values, "isthmus tune"))

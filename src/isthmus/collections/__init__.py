@@ -5,9 +5,9 @@
 """
 
 from isthmus.collections.collection import Collection, Corpus
-from isthmus.collections.opening import open_collection, open_corpus
 from isthmus.collections.problems import Problems
 from isthmus.collections.query_files import read_queries
+from isthmus.collections.spec import open_collection, open_corpus
 from isthmus.collections.trec import read_judgements, read_run, write_run
 
 __all__ = [

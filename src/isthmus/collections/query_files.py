@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from isthmus.collections.document_checks import screened_queries
 from isthmus.collections.fields import QUERY_ID, QUERY_TEXT, has_any, identifier, json_lines, text
 from isthmus.collections.files import open_bytes, plain_name
 from isthmus.collections.problems import Problems
-from isthmus.collections.screening import screened_queries
 from isthmus.collections.tab_lines import tab_lines
 from isthmus.records import Query
 

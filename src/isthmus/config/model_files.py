@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from isthmus.config.hub import check_hub
 from isthmus.config.names import inside
-from isthmus.config.sealing import UnreadableError, parse_json, read_bounded
+from isthmus.config.sealed_json import UnreadableError, parse_json, read_bounded
 from isthmus.errors import InputError, IsthmusError
 
 _Shape = TypeVar("_Shape", dict[str, Any], list[Any])

@@ -2,7 +2,7 @@
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loading import (
+from isthmus.encoders.loader import (
     load_cross_encoder,
     load_encoder,
     load_int8_encoder,

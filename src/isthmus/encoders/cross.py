@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isthmus.encoders.encoder import EncoderSettings, TextModel, batch_tokens
 from isthmus.encoders.in_flight import send, taken
-from isthmus.encoders.pairing import Pairing, Row, Tokens
+from isthmus.encoders.pair_input import Pairing, Row, Tokens
 from isthmus.errors import SettingsError
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import token_places

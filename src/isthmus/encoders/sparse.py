@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
 from isthmus.encoders.query_terms import QueryTerms
-from isthmus.encoders.routing import write_router
+from isthmus.encoders.router import write_router
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.lexicon import largest_logits

@@ -9,7 +9,7 @@ from functools import lru_cache
 import regex  # type: ignore[import-untyped]
 
 from isthmus.errors import MismatchError, SettingsError
-from isthmus.evaluation.ordering import best_first
+from isthmus.evaluation.ranking_order import best_first
 from isthmus.records import Run
 
 # A run of letters, numbers and marks is one token; any other visible character is one by itself.

@@ -20,7 +20,7 @@ from ir_measures import Measure
 from ir_measures.measures import MeanAgg, ParamInfo, register, registry
 
 from isthmus.errors import SettingsError, nearest, shown
-from isthmus.evaluation.ordering import best_first
+from isthmus.evaluation.ranking_order import best_first
 from isthmus.evaluation.trec_measures import TrecMeasures
 from isthmus.records import Judgements, Run
 

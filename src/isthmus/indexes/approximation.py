@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from isthmus.config import Settings
 from isthmus.config.names import PlainName
 from isthmus.config.output import write_json
-from isthmus.config.sealing import UnreadableError, read_mapping, sealed
+from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described
 from isthmus.indexes.manifest import Kind, Manifest, read_manifest, stated_manifest

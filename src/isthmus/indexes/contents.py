@@ -15,7 +15,7 @@ from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.inverted.forward import weighed_rows
-from isthmus.indexes.inverted.quantising import quantised
+from isthmus.indexes.inverted.quantisation import quantised
 from isthmus.indexes.manifest import SEGMENTS, InvertedSettings, Manifest, read_manifest
 from isthmus.indexes.segments.index import Part, read_deleted
 from isthmus.progress import Bar

@@ -12,7 +12,7 @@ from isthmus import __version__
 from isthmus.config import Settings
 from isthmus.config.names import plain
 from isthmus.config.output import where_it_leads, write_json
-from isthmus.config.sealing import UnreadableError, parse_mapping, read_bounded, sealed
+from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_bounded, sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described, forget
 

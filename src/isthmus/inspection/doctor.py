@@ -30,7 +30,7 @@ from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, stated_manifest
 from isthmus.indexes.structure import examine
 from isthmus.progress import track
-from isthmus.search.combining import HYBRID, is_hybrid, read_hybrid
+from isthmus.retrieval.hybrid_folder import HYBRID, is_hybrid, read_hybrid
 
 Verdict = Literal["good", "note", "wrong"]
 _LITTLE_DISK = 10 * 2**30
@@ -203,8 +203,8 @@ def _collection(spec: str) -> list[Finding]:
 
 
 def _model(name: str) -> list[Finding]:
+    from isthmus.config.models import model_folder
     from isthmus.nn.backbone import Backbone
-    from isthmus.nn.loading import model_folder
     from isthmus.text.tokenizer import Tokenizer
 
     folder = model_folder(name)

@@ -21,17 +21,17 @@ from rich.table import Table
 
 from isthmus.collections import open_corpus
 from isthmus.config import resolve
+from isthmus.config.models import model_folder
 from isthmus.config.output import write_json
-from isthmus.indexes.without_jax import STOPWORDS_EN_PLUS
-from isthmus.nn.loading import model_folder
-from isthmus.pretrain.corruption.importance import Importance, ImportanceSettings, importance
-from isthmus.pretrain.corruption.uniform import Uniform
-from isthmus.pretrain.decoders.enhanced import Enhanced, visibility
-from isthmus.pretrain.examples import PretrainExamples, check_texts
-from isthmus.pretrain.masking import IGNORED, MaskingSettings
-from isthmus.pretrain.parts import Column, Corruption
-from isthmus.pretrain.recipe import Parts, PretrainSettings, assemble
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.indexes.bm25.library import STOPWORDS_EN_PLUS
+from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
+from isthmus.pretraining.corruption.uniform import Uniform
+from isthmus.pretraining.decoders.enhanced import Enhanced, visibility
+from isthmus.pretraining.examples import PretrainExamples, check_texts
+from isthmus.pretraining.labels import IGNORED, MaskingSettings
+from isthmus.pretraining.parts import Column, Corruption
+from isthmus.pretraining.recipe import Parts, PretrainSettings, assemble
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer

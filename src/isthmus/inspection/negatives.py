@@ -8,16 +8,16 @@ from typing import Any
 
 from isthmus.collections import open_collection
 from isthmus.config import resolve
+from isthmus.config.models import model_folder
 from isthmus.config.output import SNAPSHOT, read_snapshot
 from isthmus.errors import InputError, SettingsError, choices
-from isthmus.finetune.mining.audit import Audit, audit
-from isthmus.finetune.mining.candidates import TrainingCorpus
-from isthmus.finetune.mining.mine import epochs_of, mine, negative_sources
-from isthmus.finetune.references import with_folders
-from isthmus.finetune.settings import FinetuneSettings
-from isthmus.finetune.stage import check_split, training_queries
-from isthmus.finetune.teaching import teacher_source
-from isthmus.nn.loading import model_folder
+from isthmus.finetuning.mining.audit import Audit, audit
+from isthmus.finetuning.mining.candidates import TrainingCorpus
+from isthmus.finetuning.mining.mine import epochs_of, mine, negative_sources
+from isthmus.finetuning.references import with_folders
+from isthmus.finetuning.run_stage import check_split, training_queries
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.teachers._base import teacher_source
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer

@@ -15,22 +15,22 @@ from isthmus.errors import SettingsError, choices
 
 # By name, not by import: only the verb that is asked for is loaded.
 VERBS = {
-    "pretrain": "isthmus.pretrain.recipe:PretrainSettings",
-    "finetune": "isthmus.finetune.settings:FinetuneSettings",
-    "index": "isthmus.search:IndexSettings",
-    "add": "isthmus.search:AddSettings",
-    "delete": "isthmus.search:DeleteSettings",
-    "merge": "isthmus.search:MergeSettings",
-    "search": "isthmus.search:SearchSettings",
-    "tune": "isthmus.search:TuneSettings",
-    "sparsify": "isthmus.search:SparsifySettings",
+    "pretrain": "isthmus.pretraining.recipe:PretrainSettings",
+    "finetune": "isthmus.finetuning.settings:FinetuneSettings",
+    "index": "isthmus.retrieval:IndexSettings",
+    "add": "isthmus.retrieval:AddSettings",
+    "delete": "isthmus.retrieval:DeleteSettings",
+    "merge": "isthmus.retrieval:MergeSettings",
+    "search": "isthmus.retrieval:SearchSettings",
+    "tune": "isthmus.retrieval:TuneSettings",
+    "sparsify": "isthmus.retrieval:SparsifySettings",
     "evaluate": "isthmus.evaluation:EvaluationSettings",
-    "export": "isthmus.search:ExportSettings",
-    "parity": "isthmus.search:ParitySettings",
-    "masking": "isthmus.pretrain.recipe:PretrainSettings",
-    "negatives": "isthmus.finetune.settings:FinetuneSettings",
-    "benchmark speed": "isthmus.benchmark.speed.settings:SpeedSettings",
-    "quickstart": "isthmus.benchmark.quickstart:QuickstartSettings",
+    "export": "isthmus.retrieval:ExportSettings",
+    "parity": "isthmus.retrieval:ParitySettings",
+    "masking": "isthmus.pretraining.recipe:PretrainSettings",
+    "negatives": "isthmus.finetuning.settings:FinetuneSettings",
+    "benchmark speed": "isthmus.benchmarks.speed.settings:SpeedSettings",
+    "quickstart": "isthmus.workflows.quickstart:QuickstartSettings",
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 from isthmus.progress import Bar, notice
-from isthmus.training.order import EpochOrder, TokenBatches
+from isthmus.training.example_order import EpochOrder, TokenBatches
 
 
 class SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]

@@ -18,7 +18,7 @@ import xxhash
 
 from isthmus.config.names import inside
 from isthmus.config.output import write_json
-from isthmus.config.sealing import UnreadableError, read_mapping, sealed
+from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, IsthmusError
 from isthmus.progress import notice
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from isthmus.config.output import writing
-from isthmus.training.looking import Better, looks
+from isthmus.training.evaluation_callback import Better, looks
 
 
 class Curve(Protocol):

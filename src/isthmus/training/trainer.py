@@ -23,9 +23,9 @@ from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
 from isthmus.training.checkpoints import kept, last_checkpoint, restoring, rotate, seal
-from isthmus.training.graphs import Graphs
+from isthmus.training.cuda_graphs import Graphs
+from isthmus.training.example_order import EpochOrder, TokenBatches
 from isthmus.training.memory import growing_segments
-from isthmus.training.order import EpochOrder, TokenBatches
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 

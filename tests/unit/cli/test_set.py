@@ -11,10 +11,10 @@ from typer.main import get_group
 
 from isthmus.cli import app
 from isthmus.config import resolve, shipped_recipes
-from isthmus.finetune.settings import FinetuneSettings
-from isthmus.finetune.stage import check
+from isthmus.finetuning.run_stage import check
+from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.inspection.settings import VERBS, settings_class
-from isthmus.pretrain.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import PretrainSettings, assemble
 
 RECIPES = {"pretrain": "bow", "masking": "bow", "finetune": "dense", "negatives": "dense"}
 GIVEN: dict[str, dict[str, Any]] = {

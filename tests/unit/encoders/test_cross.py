@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loading import load_cross_encoder, load_encoder
+from isthmus.encoders.loader import load_cross_encoder, load_encoder
 from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier

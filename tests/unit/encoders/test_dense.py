@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loading import load_encoder, stored_settings
+from isthmus.encoders.loader import load_encoder, stored_settings
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone

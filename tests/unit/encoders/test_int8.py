@@ -22,7 +22,7 @@ from isthmus.errors import IsthmusError, MissingPackageError
 from isthmus.indexes.manifest import read_manifest
 from isthmus.nn.backbone import _HEADS, Backbone
 from isthmus.records import Document
-from isthmus.search import IndexSettings, index, open_searcher, open_writer
+from isthmus.retrieval import IndexSettings, index, open_searcher, open_writer
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)

@@ -23,13 +23,13 @@ import isthmus
 from isthmus.encoders import load_cross_encoder, load_encoder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import InputError, IsthmusError
-from isthmus.finetune import finetune
+from isthmus.finetuning import finetune
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
-from isthmus.pretrain import pretrain
-from isthmus.search import index, search
-from isthmus.search.reranking import RerankSettings
-from isthmus.search.searching import SearchSettings
+from isthmus.pretraining import pretrain
+from isthmus.retrieval import index, search
+from isthmus.retrieval.reranker import RerankSettings
+from isthmus.retrieval.verbs.search import SearchSettings
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 from isthmus.encoders import load_encoder, load_query_encoder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loading import known_settings
+from isthmus.encoders.loader import known_settings
 from isthmus.encoders.query_side import QuerySide
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, IsthmusError, MismatchError, SettingsError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isthmus.indexes.bm25 import Bm25Index
-from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.construction import DenseBuilder
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description, EncoderOrigin
 from isthmus.records import Document
 

@@ -20,9 +20,9 @@ from isthmus.indexes.approximation import (
     building_command,
     read_about,
 )
-from isthmus.indexes.building import builder_for
-from isthmus.indexes.dense.approximate import approximate
-from isthmus.indexes.inverted.seismic import build_seismic
+from isthmus.indexes.construction import builder_for
+from isthmus.indexes.dense.faiss_approximation import approximate
+from isthmus.indexes.inverted.seismic_approximation import build_seismic
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter

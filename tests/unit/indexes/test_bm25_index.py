@@ -13,12 +13,12 @@ import bm25s
 import numpy as np
 import pytest
 
-from isthmus.config.sealing import sealed
+from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.bm25 import Analyzer, Bm25Index, builder
 from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import Bm25Settings, verify, write_manifest
-from isthmus.indexes.segments.merging import describe
+from isthmus.indexes.segments.merge_policy import describe
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Ranking
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from isthmus.collections import open_corpus
-from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.construction import DenseBuilder
 from isthmus.indexes.dense.codes import Codes, products, rounded, write_codes
 from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.dense.scanning import CodeScan
+from isthmus.indexes.dense.scan import CodeScan
 from isthmus.indexes.manifest import Description
 from isthmus.records import Document
 

@@ -15,10 +15,10 @@ from hypothesis.extra.numpy import arrays
 
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes import contents
-from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.construction import DenseBuilder
 from isthmus.indexes.contents import Contents
-from isthmus.indexes.inverted.building import InvertedBuilder
-from isthmus.indexes.json_lines import numbers, term_weights, write_lines
+from isthmus.indexes.engines._json_lines import numbers, term_weights, write_lines
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     CorpusOrigin,
     Description,

@@ -17,13 +17,13 @@ import pytest
 import scipy.sparse
 
 from isthmus.config.output import SNAPSHOT, write_json
-from isthmus.config.sealing import sealed
+from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, IsthmusError
 from isthmus.indexes import integrity
 from isthmus.indexes.approximation import ApproximateSettings
 from isthmus.indexes.bm25 import Bm25Index
-from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     MANIFEST,
     Bm25Settings,
@@ -90,11 +90,11 @@ def segments(folder: Path) -> Path:
 def near(name: str) -> Callable[[Path], Path]:
     def build(folder: Path) -> Path:
         if name == "seismic":
-            from isthmus.indexes.inverted.seismic import build_seismic
+            from isthmus.indexes.inverted.seismic_approximation import build_seismic
 
             build_seismic(inverted(folder), ApproximateSettings(name="seismic"))
         else:
-            from isthmus.indexes.dense.approximate import approximate
+            from isthmus.indexes.dense.faiss_approximation import approximate
 
             approximate(dense(folder), ApproximateSettings.parse({"name": name}, where="test"))
         return folder
@@ -258,7 +258,7 @@ def test_documents_that_point_elsewhere_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_hybrid_vouches_for_its_weights(tmp_path: Path) -> None:
-    from isthmus.search.combining import HYBRID, Combination, Hybrid, Member, read_hybrid
+    from isthmus.retrieval.hybrid_folder import HYBRID, Combination, Hybrid, Member, read_hybrid
 
     member = Member(index=str(tmp_path.resolve()), encoder=None)
     hybrid = Hybrid(members=[member], combination=Combination(weights=[0.5]))

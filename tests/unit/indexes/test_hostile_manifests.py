@@ -12,9 +12,9 @@ import pytest
 
 from isthmus.config.names import plain
 from isthmus.config.output import SNAPSHOT, read_snapshot
-from isthmus.config.sealing import sealed
+from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError
-from isthmus.indexes.building import PROGRESS, DenseBuilder, read_progress
+from isthmus.indexes.construction import PROGRESS, DenseBuilder, read_progress
 from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Description, read_manifest, workplace
 from isthmus.indexes.segments.index import open_index

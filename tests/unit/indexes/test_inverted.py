@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from isthmus.config.sealing import sealed
+from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import Description, InvertedSettings, read_manifest, verify
 from isthmus.records import Document, Ranking

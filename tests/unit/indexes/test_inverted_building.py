@@ -18,11 +18,11 @@ import pytest
 import scipy.sparse
 
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes import building
-from isthmus.indexes.building import already_built
+from isthmus.indexes import construction as building
+from isthmus.indexes.construction import already_built
 from isthmus.indexes.documents import DocumentWriter, blocks
-from isthmus.indexes.inverted import building as inverting
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted import builder as inverting
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import Description, InvertedSettings, verify, workplace
 from isthmus.records import Document
 
@@ -211,9 +211,9 @@ import sys
 from pathlib import Path
 import numpy as np
 import scipy.sparse
-from isthmus.indexes.building import already_built
+from isthmus.indexes.construction import already_built
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.records import Document
 

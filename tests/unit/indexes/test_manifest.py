@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.config.sealing import UnreadableError, read_bounded, sealed
+from isthmus.config.sealed_json import UnreadableError, read_bounded, sealed
 from isthmus.errors import InputError
 from isthmus.indexes.manifest import FORMAT, Manifest, read_manifest, verify, workplace
 

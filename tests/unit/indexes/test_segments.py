@@ -14,10 +14,10 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.indexes.building import DenseBuilder
+from isthmus.indexes.construction import DenseBuilder
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.inverted.building import InvertedBuilder
+from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import (
     CorpusOrigin,

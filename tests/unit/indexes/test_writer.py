@@ -19,12 +19,13 @@ import pytest
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError
 from isthmus.indexes.approximation import ApproximateSettings
-from isthmus.indexes.building import DenseBuilder
-from isthmus.indexes.dense.approximate import approximate
+from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.dense.faiss_approximation import approximate
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import SEGMENTS, Description, read_manifest, verify
-from isthmus.indexes.segments import merging, writer
+from isthmus.indexes.segments import merge_policy as merging
+from isthmus.indexes.segments import writer
 from isthmus.indexes.segments.index import SegmentedIndex, open_index
 from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.records import Document, Ranking

@@ -22,10 +22,10 @@ from isthmus.cli import app
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.masking import MaskingReport, masking
 from isthmus.nn.backbone import Backbone
-from isthmus.pretrain.corruption.whole_word import WholeWord
-from isthmus.pretrain.masking import MaskingSettings
-from isthmus.pretrain.randomness import key
-from isthmus.pretrain.vocabulary import Vocabulary
+from isthmus.pretraining.corruption.whole_word import WholeWord
+from isthmus.pretraining.labels import MaskingSettings
+from isthmus.pretraining.randomness import key
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from isthmus.collections import open_corpus
+from isthmus.config.models import MINILM, model_folder
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.nn.loading import MINILM, model_folder
 from isthmus.records import Document
 from isthmus.text import ngrams as ngrams_module
 from isthmus.text.corpus import TokenisedCorpus, tokenise

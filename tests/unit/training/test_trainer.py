@@ -23,16 +23,16 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.compiling import compile_layers
 from isthmus.nn.post_norm import Rates
 from isthmus.nn.sizes import new_backbone
-from isthmus.pretrain.examples import PretrainExamples
-from isthmus.pretrain.recipe import PretrainSettings, assemble
-from isthmus.pretrain.step import PretrainTask
+from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.checkpoints import last_checkpoint
+from isthmus.training.cuda_graphs import Graphs, _Captured
+from isthmus.training.evaluation_callback import Looking, looked
 from isthmus.training.gather import gather, rank
-from isthmus.training.graphs import Graphs, _Captured
-from isthmus.training.looking import Looking, looked
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer, _workers
@@ -542,7 +542,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Where what is in use of graphs' memory begins, on a machine that has no such memory."""
     found: set[int] = set()
     monkeypatch.setattr(Graphs, "_beside_graphs", lambda _: nullcontext())
-    monkeypatch.setattr("isthmus.training.graphs._blocks", lambda _: set(found))
+    monkeypatch.setattr("isthmus.training.cuda_graphs._blocks", lambda _: set(found))
     return found
 
 

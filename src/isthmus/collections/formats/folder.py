@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Self
 
 from isthmus.collections.collection import Corpus
+from isthmus.collections.document_checks import screened
 from isthmus.collections.files import fingerprint, open_bytes, report_encoding
 from isthmus.collections.html_text import read_html
 from isthmus.collections.problems import Problems
-from isthmus.collections.screening import screened
 from isthmus.errors import InputError, existing, readable
 from isthmus.records import Document
 

@@ -13,9 +13,9 @@ import xxhash
 
 from isthmus.collections import fields
 from isthmus.collections.collection import Collection, choose_split
+from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.files import fingerprint
 from isthmus.collections.problems import Problems
-from isthmus.collections.screening import screened, screened_queries
 from isthmus.collections.trec import is_grade
 from isthmus.errors import InputError, IsthmusError, MissingPackageError, shown
 from isthmus.records import Document, Query

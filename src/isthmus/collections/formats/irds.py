@@ -10,8 +10,8 @@ from typing import Any, Self
 import xxhash
 
 from isthmus.collections.collection import Collection, choose_split
+from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.problems import Problems
-from isthmus.collections.screening import screened, screened_queries
 from isthmus.errors import InputError, MissingPackageError, choices
 from isthmus.records import Document, Query
 

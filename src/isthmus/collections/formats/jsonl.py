@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from isthmus.collections.collection import Corpus
+from isthmus.collections.document_checks import screened
 from isthmus.collections.fields import (
     DOCUMENT_ID,
     DOCUMENT_TEXT,
@@ -18,7 +19,6 @@ from isthmus.collections.fields import (
 )
 from isthmus.collections.files import fingerprint, require_file
 from isthmus.collections.problems import Problems
-from isthmus.collections.screening import screened
 from isthmus.records import Document
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Self
 
 from isthmus.collections.collection import Collection, choose_split
+from isthmus.collections.document_checks import screened
 from isthmus.collections.files import find_file, fingerprint, plain_name, require_file
 from isthmus.collections.problems import Problems
 from isthmus.collections.query_files import read_queries
-from isthmus.collections.screening import screened
 from isthmus.collections.tab_lines import tab_lines
 from isthmus.collections.trec import read_judgements
 from isthmus.errors import InputError

@@ -6,8 +6,8 @@ import re
 
 import Stemmer
 
+from isthmus.indexes.bm25.library import STOPWORDS_EN
 from isthmus.indexes.manifest import Bm25Settings
-from isthmus.indexes.without_jax import STOPWORDS_EN
 
 _WORD = re.compile(r"\b\w\w+\b")
 

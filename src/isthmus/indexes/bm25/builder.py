@@ -20,7 +20,7 @@ from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.indexes.bm25.analyzer import Analyzer
 from isthmus.indexes.bm25.postings import Source, write_block, write_merged
-from isthmus.indexes.building import (
+from isthmus.indexes.construction import (
     complete,
     read_progress,
     record_progress,

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from isthmus.indexes.arrays import GrowingArray, mapped
+from isthmus.indexes.bm25.library import bm25s
 from isthmus.indexes.bm25.scoring import inverse_frequency, posting_scores
 from isthmus.indexes.documents import flush
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Bm25Settings
-from isthmus.indexes.without_jax import bm25s
 
 VOCABULARY = "vocabulary.arrow"
 _OLD_VOCABULARY = "vocab.index.json"  # in no order

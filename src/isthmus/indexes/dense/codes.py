@@ -63,7 +63,7 @@ def rounded(
 
 def products(codes: npt.NDArray[np.int8], queries: npt.NDArray[np.int16]) -> npt.NDArray[np.int32]:
     """The inner product of every query with every code, exactly, a row per query, on all cores."""
-    from isthmus.indexes.dense.kernels import inner_products  # brings numba
+    from isthmus.indexes.dense.products import inner_products  # brings numba
 
     found = np.empty((len(queries), len(codes)), dtype=np.int32)
     cores = min(usable_cores(), max(1, len(codes) // _ROWS))

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.approximation import Backend, is_approximate
 from isthmus.indexes.arrays import mapped
-from isthmus.indexes.dense.approximate import Approximate
 from isthmus.indexes.dense.codes import Codes
-from isthmus.indexes.dense.scanning import (
+from isthmus.indexes.dense.faiss_approximation import Approximate
+from isthmus.indexes.dense.scan import (
     BlasScan,
     CodeScan,
     Doubles,

@@ -16,7 +16,7 @@ from isthmus.config.output import only_writer, read_snapshot, whole_folder
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.contents import Contents
 from isthmus.indexes.engines import ENCODERS, read_encoders
-from isthmus.indexes.json_lines import term_weights, write_lines
+from isthmus.indexes.engines._json_lines import term_weights, write_lines
 from isthmus.records import Ranking
 
 JAR = "ANSERINI_JAR"

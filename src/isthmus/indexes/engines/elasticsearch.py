@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isthmus.indexes.bulk import BulkEngine
+from isthmus.indexes.engines._bulk import BulkEngine
 
 # The scores of similarity max_inner_product, of every document.
 _EXACT = "double s = dotProduct(params.vector, 'dense'); return s < 0 ? 1 / (1 - s) : s + 1"

@@ -15,7 +15,7 @@ import numpy as np
 from isthmus.errors import InputError, MissingPackageError, OutputError
 from isthmus.indexes.contents import Contents
 from isthmus.indexes.engines import ENCODERS, TOKEN, read_encoders
-from isthmus.indexes.json_lines import term_weights
+from isthmus.indexes.engines._json_lines import term_weights
 from isthmus.records import Document, Ranking
 
 _LONGEST = 65_535  # bytes of a string

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isthmus.indexes.bulk import BulkEngine
+from isthmus.indexes.engines._bulk import BulkEngine
 
 
 class Opensearch(BulkEngine):

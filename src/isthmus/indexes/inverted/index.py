@@ -20,7 +20,7 @@ import numpy.typing as npt
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.inverted.lists import Allowed, Array, Lists, Plan, Postings, Shape
-from isthmus.indexes.inverted.quantising import Rows, quantised
+from isthmus.indexes.inverted.quantisation import Rows, quantised
 from isthmus.indexes.manifest import Manifest, read_manifest
 from isthmus.indexes.selection import best
 from isthmus.indexes.vector_index import Answer, VectorIndex

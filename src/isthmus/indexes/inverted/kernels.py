@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.indexes.compiling import compiled, prefetch
 from isthmus.indexes.inverted.cells import add_cell, highest
 from isthmus.indexes.inverted.lists import (
     CELL,
@@ -27,6 +26,7 @@ from isthmus.indexes.inverted.lists import (
     Shape,
     Short,
 )
+from isthmus.indexes.jit import compiled, prefetch
 
 _BYTE = 255
 _BUCKETS = 256

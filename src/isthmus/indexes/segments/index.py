@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.bm25.segments import SegmentedBm25Index
     from isthmus.indexes.inverted.index import InvertedIndex
-    from isthmus.indexes.inverted.seismic import SeismicIndex
+    from isthmus.indexes.inverted.seismic_approximation import SeismicIndex
 
 Index: TypeAlias = (
     "DenseIndex | InvertedIndex | SeismicIndex | SegmentedIndex | Bm25Index | SegmentedBm25Index"
@@ -328,7 +328,7 @@ def _open_whole(folder: Path, backend: Backend, kind: Kind) -> Any:
 
         return Bm25Index.open(folder)
     if backend == "seismic":
-        from isthmus.indexes.inverted.seismic import SeismicIndex
+        from isthmus.indexes.inverted.seismic_approximation import SeismicIndex
 
         return SeismicIndex.open(folder)
     from isthmus.indexes.inverted.index import InvertedIndex  # brings numba with its first search

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xxhash
 
-from isthmus.indexes.building import builder_for
+from isthmus.indexes.construction import builder_for
 from isthmus.records import Document
 
 if TYPE_CHECKING:
     from isthmus.indexes.bm25.builder import Bm25Builder
-    from isthmus.indexes.building import DenseBuilder
-    from isthmus.indexes.inverted.building import InvertedBuilder
+    from isthmus.indexes.construction import DenseBuilder
+    from isthmus.indexes.inverted.builder import InvertedBuilder
     from isthmus.indexes.manifest import Description
     from isthmus.indexes.segments.index import Rows
 

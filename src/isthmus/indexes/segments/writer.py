@@ -34,7 +34,7 @@ from isthmus.indexes.manifest import (
     Segment,
     read_manifest,
 )
-from isthmus.indexes.segments.committing import (
+from isthmus.indexes.segments.commit import (
     become_segment,
     become_whole,
     clean,
@@ -45,7 +45,7 @@ from isthmus.indexes.segments.committing import (
     write_deleted,
 )
 from isthmus.indexes.segments.index import NO_ROWS, Part, Rows, read_deleted
-from isthmus.indexes.segments.merging import Source, describe, merge, to_merge
+from isthmus.indexes.segments.merge_policy import Source, describe, merge, to_merge
 from isthmus.indexes.segments.pending import Pending
 from isthmus.progress import notice
 from isthmus.records import Document

@@ -1,0 +1,174 @@
+"""Which queries a model is asked while it is trained, and among which documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, Field
+
+from isthmus.collections import Collection
+from isthmus.config import Settings
+from isthmus.errors import SettingsError, choices
+from isthmus.evaluation.measures import parse_measure, per_query
+from isthmus.finetuning.mining.candidates import NOTHING, TrainingCorpus, candidates
+from isthmus.finetuning.negatives.bm25 import Bm25
+from isthmus.finetuning.pairs import LabelledQueries
+from isthmus.progress import notice
+from isthmus.records import Judgements, Query, Ranking, Run
+from isthmus.training.settings import Steps
+
+_USUAL = ("dev", "validation", "valid")
+Places = npt.NDArray[np.int64]
+
+
+def _several(value: float) -> float:
+    if value >= 1 and (value < 2 or value != int(value)):
+        raise ValueError("a share below 1, or a whole number of queries from 2 on")
+    return value
+
+
+class DevelopmentSettings(Settings):
+    """Which queries are asked, among which documents, how often, and what follows from it."""
+
+    split: str | None = Field(
+        None,
+        description=f"whose queries are asked; null: {' or '.join(_USUAL)}, where there is one",
+    )
+    held_out: Annotated[float, AfterValidator(_several)] | None = Field(
+        None,
+        gt=0,
+        description="instead of a split: so many of the training queries, or below 1 that share "
+        "of them, which are then not trained on",
+    )
+    queries: int = Field(300, ge=1, description="drawn from the split, or from what is held out")
+    documents: int = Field(
+        2000, ge=0, description="drawn from the corpus, beside what the queries need"
+    )
+    bm25: int = Field(
+        10, ge=0, description="each query's best by BM25, so that finding the right one is not easy"
+    )
+    measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
+    every: Steps = Field(0.1, description="steps between two looks; below 1: a share of all steps")
+    patience: int | None = Field(
+        None, ge=1, description="looks without a better measure before training stops; null: never"
+    )
+
+
+def check_development(settings: DevelopmentSettings | None, kind: str) -> None:
+    """Refuses what cannot be measured, before any data or weights are read."""
+    if settings is None:
+        return
+    parse_measure(settings.measure, "development.measure")
+    if settings.held_out is not None and settings.split is not None:
+        raise SettingsError(
+            f"development.split = {settings.split!r} and development.held_out = "
+            f"{settings.held_out:g} each say whose queries are asked",
+            where="development",
+            allowed="one of the two",
+            remedy="leave development.held_out out, or --set development.split=null",
+        )
+    if kind == "cross" and not settings.bm25:
+        raise SettingsError(
+            "development.bm25 = 0 leaves a cross-encoder nothing to rank but the right documents",
+            where="development.bm25",
+            allowed="1 or more; 10 is the default",
+            remedy="leave development.bm25 out",
+        )
+
+
+def is_test(split: str) -> bool:
+    """Whether a split is there, by its name, to measure by at the end."""
+    return split.lower().startswith("test")
+
+
+def development_split(
+    settings: DevelopmentSettings | None, collection: Collection, trained: str
+) -> str | None:
+    """The split to measure on; None, and a notice, where there is none and none was asked for.
+
+    That which is trained on, where some of its queries are held out.
+    """
+    if settings is None:
+        return None
+    if settings.held_out is not None:
+        return trained
+    splits = [split for split in collection.splits() if split != trained]
+    offered = [split for split in splits if not is_test(split)]
+    remedy = "--set development.held_out=0.1 measures on a tenth of the training queries"
+    if offered:
+        remedy = f"--set development.split=NAME measures on another; {remedy}"
+    usual = " or ".join(_USUAL)
+    found = settings.split or next((split for split in _USUAL if split in splits), None)
+    if found is None and settings.patience is None:
+        notice(
+            f"no development measure: the collection has no split {usual}; the last model becomes "
+            f"final ({remedy})"
+        )
+    elif found not in splits:
+        what = f"development.split = {found!r} is no split of the collection"
+        if found is None:
+            what = f"development.patience has nothing to watch: there is no split {usual}"
+        elif found == trained:
+            what = f"development.split = {found!r} is the split that is trained on"
+        raise SettingsError(
+            what,
+            where="development.split",
+            allowed=choices(found or "", offered)
+            if offered
+            else "a split neither to train on nor to measure by; there is none",
+            remedy=f"{remedy}, or --set development=null",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class DevelopmentSet:
+    """Queries, the rows of the documents among which they search, and what is relevant."""
+
+    queries: list[Query]
+    judgements: Judgements
+    rows: Places
+    own: list[Places]  # of each query, where its positives and BM25's best stand in `rows`
+
+    def mean(self, measure: str, rankings: Iterable[Ranking]) -> float:
+        """A measure's mean over the queries that are ranked."""
+        ranked = {ranking.query_id: ranking for ranking in rankings}
+        judged = {query: self.judgements[query] for query in ranked}
+        (values,) = per_query(Run("development", ranked), judged, [measure]).values()
+        return float(np.mean(list(values.values())))
+
+
+def draw_development_set(
+    corpus: TrainingCorpus,
+    split: str,
+    labelled: LabelledQueries,
+    settings: DevelopmentSettings,
+    seed: int,
+) -> DevelopmentSet:
+    """The queries that the seed draws, with their positives, BM25's best, and random documents.
+
+    Copies of a relevant text, which nobody judged, are in none of these.
+    """
+    generator = np.random.default_rng([seed, 2])
+    drawn = np.sort(generator.permutation(len(labelled.queries))[: settings.queries])
+    queries = [labelled.queries[number] for number in drawn]
+    positives = [np.array(labelled.positives[number]) for number in drawn]
+    relevant = np.unique(np.concatenate(positives))
+    keys = corpus.tokenised.keys
+    copies = np.isin(keys, keys[relevant])
+    copies[relevant] = False
+    best = np.empty((len(queries), 0), dtype=np.int32)
+    if settings.bm25:
+        ranker = Bm25(Bm25.Settings()).open(corpus)
+        best = candidates(ranker, corpus, queries, settings.bm25).rows
+    found = [row[(row != NOTHING) & ~copies[row]] for row in best]
+    needed = np.union1d(relevant, np.concatenate(found))
+    others = generator.permutation(np.setdiff1d(np.flatnonzero(~copies), needed))
+    rows = np.union1d(needed, others[: settings.documents])
+    own = [np.searchsorted(rows, np.union1d(*pair)) for pair in zip(positives, found, strict=True)]
+    judgements = corpus.collection.judgements(split)
+    return DevelopmentSet(queries, {query.id: judgements[query.id] for query in queries}, rows, own)

@@ -1,0 +1,78 @@
+"""The verb: turn an encoder into a retriever with labelled pairs, in one stage or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from isthmus.config import resolve
+from isthmus.config.output import SNAPSHOT
+from isthmus.config.resume import to_resume
+from isthmus.errors import SettingsError, choices
+from isthmus.finetuning import pipeline
+from isthmus.finetuning import run_pipeline as staging
+from isthmus.finetuning import run_stage as stage
+from isthmus.finetuning.settings import FinetuneSettings
+
+
+def finetune(
+    model: str | None = None,
+    collection: str | None = None,
+    output: str | None = None,
+    recipe: str | None = "dense",
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+    resume: str | None = None,
+) -> Path:
+    """Trains a retriever on a judged collection; returns the folder `final`.
+
+    Run again after an interruption, it goes on from the last checkpoint; of several stages, those
+    that are done already are not done again. So does `resume` with the folder alone, which holds
+    all other settings.
+    """
+    flags = {"model": model, "collection": collection, "output": output}
+    overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
+    if resume is not None:
+        identity = to_resume("finetune", resume, {**flags, "set": overrides or None})
+        return again(identity, Path(resume), resume, where=f"{resume}/{SNAPSHOT}")
+    values = resolve("finetune", recipe, flags, overrides)
+    _refuse_new_stages(resolve("finetune", recipe), values)
+    return run(values, where=f"recipe {recipe}")
+
+
+def run(values: Mapping[str, Any], where: str, earlier: Mapping[str, Path] | None = None) -> Path:
+    """The same, from settings that are already complete; `earlier` stages are for a lone one."""
+    if values.get("stages") is not None:
+        return staging.run(pipeline.assemble(values, where))
+    alone = {key: value for key, value in values.items() if key != "stages"}
+    return stage.run(FinetuneSettings.parse(alone, where), earlier)
+
+
+def again(identity: Mapping[str, Any], folder: Path, output: str, where: str) -> Path:
+    """What made a folder, from the identity it began with, in the same or another output."""
+    # A stage of a pipeline refers to others, which lie beside it.
+    earlier = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
+    return run({**identity["settings"], "output": output}, where, earlier)
+
+
+def _refuse_new_stages(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """A stage that an override misspells would otherwise be a further stage of its own."""
+    known, chosen = recipe.get("stages"), values.get("stages")
+    if known is None and isinstance(chosen, Mapping) and chosen:
+        name = next(iter(chosen))
+        raise SettingsError(
+            f"the recipe has no stages, and so no stage {name!r}",
+            where=f"--set stages.{name}",
+            allowed="settings without stages. in front, or a recipe with stages: three-stage, …",
+            remedy="--recipe three-stage, or leave stages. out",
+        )
+    if isinstance(known, Mapping) and isinstance(chosen, Mapping):
+        for name in chosen:
+            if name not in known:
+                raise SettingsError(
+                    f"the recipe has no stage {name!r}",
+                    where=f"--set stages.{name}",
+                    allowed=choices(name, known),
+                    remedy="correct the name; a further stage belongs into a recipe of your own, "
+                    "which may build on this one (base: NAME)",
+                )

@@ -1,0 +1,125 @@
+"""Which losses a stage adds up: what each needs, who provides it, and with which weight."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.errors import SettingsError, choices
+from isthmus.registry import Registry
+
+LOSSES = Registry("isthmus.finetuning.losses", "loss")
+# What a loss may be computed from: in words, and how to come by it.
+_NEEDS = {
+    "scores": (
+        "scores of the whole batch's passages",
+        "--set encoder=dense or sparse: a cross-encoder reads each query with its own group only",
+    ),
+    "group": ("negatives in the query's own group", "--set negatives=bm25, or another source"),
+    "teacher": (
+        "a teacher's scores",
+        "--set teacher.name=cross_encoder --set teacher.model=…, or --set teacher.name=scores "
+        "--set teacher.file=…",
+    ),
+}
+_NEEDS["targets"] = _NEEDS["scores"]
+_AMONG_ITS_OWN = ("kl", "listwise")  # softmax over a query's own group
+_FEW = 8  # documents of a group
+
+
+class LossSettings(Settings):
+    """How much a loss counts among the others."""
+
+    weight: float = Field(1.0, ge=0, description="0: computed and logged, but not trained on")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A function of named tensors that gives a value per query; its parameters are its needs."""
+
+    name: str
+    function: Callable[..., Tensor]
+    settings: LossSettings
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """The names of the tensors that it is computed from."""
+        return tuple(inspect.signature(self.function).parameters)
+
+    def __call__(self, given: Mapping[str, Tensor]) -> Tensor:
+        """The value of each query, from what is given by these names."""
+        return self.function(**{name: given[name] for name in self.needs})
+
+
+def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
+    """The losses that settings name; refused when nothing provides what one of them needs.
+
+    Args:
+        chosen: Settings by name; null leaves out a loss that a recipe had chosen.
+        given: What there will be to compute from: scores and targets, group, teacher.
+
+    """
+    found = []
+    for name, values in chosen.items():
+        where = f"losses.{name}"
+        function = LOSSES.load(name, where)  # a misspelt one is not left out either
+        if values is None:
+            continue
+        if not isinstance(values, Mapping):
+            raise SettingsError(
+                f"{where} = {values!r} is no mapping",
+                where=where,
+                allowed="a mapping with the key weight, or null to leave it out",
+                remedy=f"--set {where}.weight={values}",
+            )
+        loss = Loss(name, function, LossSettings.parse(values, where="losses", under=where))
+        for need in loss.needs:
+            if need not in given:
+                _refuse(loss, need, given)
+        found.append(loss)
+    if not any(loss.settings.weight for loss in found):
+        raise SettingsError(
+            "no loss is trained on",
+            where="losses",
+            allowed=", ".join(_usable(given)),
+            remedy="choose one of these: --set losses.NAME.weight=1.0",
+        )
+    return found
+
+
+def outweighed_batch(learnt_by: Iterable[Loss], group: int) -> str | None:
+    """What to say where few documents of a query's own weigh more than those of the batch."""
+    weights = {loss.name: loss.settings.weight for loss in learnt_by}
+    own = sum(weights.get(name, 0.0) for name in _AMONG_ITS_OWN)
+    batch = weights.get("contrastive", 0.0)
+    if group >= _FEW or own <= batch:
+        return None
+    return (
+        f"{group} documents of a query's own weigh more ({own:g}) than those of the batch "
+        f"({batch:g}). Equal weights made better retrievers wherever both were measured: "
+        f"--set losses.contrastive.weight={own:g} (of a stage: stages.NAME.losses…), or "
+        f"{_FEW - 1} negatives and more"
+    )
+
+
+def _refuse(loss: Loss, need: str, given: Collection[str]) -> None:
+    assert need in _NEEDS, f"nothing can provide {need!r}, which the loss {loss.name} asks for"
+    what, remedy = _NEEDS[need]
+    raise SettingsError(
+        f"the loss {loss.name!r} needs {what}, and there are none",
+        where=f"losses.{loss.name}",
+        allowed=f"with these settings, {choices(loss.name, _usable(given))}",
+        remedy=f"{remedy}; or choose another loss",
+    )
+
+
+def _usable(given: Collection[str]) -> list[str]:
+    everything = [Loss(name, LOSSES.load(name), LossSettings()) for name in LOSSES.names()]
+    return [loss.name for loss in everything if set(loss.needs) <= set(given)]

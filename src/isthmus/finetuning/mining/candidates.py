@@ -1,0 +1,191 @@
+"""What a source ranks for each query, kept by content: ranked once, drawn from many times."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from filelock import FileLock
+from numpy.lib.format import open_memmap
+
+from isthmus.collections import Collection, Problems
+from isthmus.collections.settings import ReadingSettings
+from isthmus.config import Settings
+from isthmus.config.cache import cache_folder
+from isthmus.config.output import whole_folder, writing
+from isthmus.indexes.manifest import MANIFEST
+from isthmus.progress import Bar
+from isthmus.records import Query, Ranking
+from isthmus.retrieval.searcher import Searcher
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.text.corpus import TokenisedCorpus
+
+Rows = npt.NDArray[np.int32]
+Scores = npt.NDArray[np.float32]
+NOTHING = -1
+"""The row where a ranking is shorter than others."""
+
+_FORMAT = 1
+_QUERIES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class CorpusIds:
+    """All that has to be known of a corpus to tell whether a file belongs to it."""
+
+    rows: Mapping[str, int]  # of every document id
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
+
+
+@dataclass(frozen=True)
+class TrainingCorpus:
+    """Where candidates are looked for: a collection, as the user named it, and its tokens.
+
+    `fingerprint` is of the documents that are read: of the collection and of what is skipped.
+    """
+
+    spec: str
+    collection: Collection
+    fingerprint: str
+    tokenised: TokenisedCorpus
+    titles: bool = True
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The row of every document id."""
+        return self.tokenised.row_of_id()
+
+    @property
+    def ids(self) -> CorpusIds:
+        """The row of every document id, and how files of such ids are read."""
+        return CorpusIds(self.rows, self.reading)
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """Ranks documents for queries, to a depth; equal fingerprints give equal rankings."""
+
+    fingerprint: str
+    rank: Callable[[Sequence[Query], int], Iterable[Ranking]]
+    any_query: bool = True  # not only those of a file
+
+
+class Source(ABC):
+    """Where candidates come from: one class per file of `negatives/`."""
+
+    Settings: ClassVar[type[Settings]]
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def origin(self) -> str | None:
+        """A digest of what the settings only name (a file, a model); None where there is none.
+
+        Refused when it is not there: asked before any work begins.
+        """
+        return None
+
+    def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:  # noqa: B027 (most have no ids)
+        """Refuses what cannot rank these documents for these queries, where ids can tell.
+
+        Asked of all stages before the first one starts, so nothing is said that `open` will say.
+        """
+
+    @abstractmethod
+    def open(self, corpus: TrainingCorpus) -> Ranker:
+        """What ranks this corpus."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The best documents of each query, best first: rows of the corpus and their scores.
+
+    Both are [queries, depth], memory-mapped; where a ranking is shorter, NOTHING and -inf.
+    """
+
+    rows: Rows
+    scores: Scores
+
+
+def candidates(
+    ranker: Ranker, corpus: TrainingCorpus, queries: Sequence[Query], depth: int
+) -> Candidates:
+    """What the ranker answers, from the cache where it answered the same queries as deeply."""
+    texts = (part for query in queries for part in (query.id, query.text))
+    key = _digest(str(_FORMAT), ranker.fingerprint, corpus.fingerprint, *texts)
+    home = cache_folder() / "candidates"
+    with _one_at_a_time(home / key):
+        depths = (int(folder.name.rpartition("-")[2]) for folder in home.glob(f"{key}-*"))
+        found = min((deep for deep in depths if deep >= depth), default=None)
+        folder = home / f"{key}-{found or depth}"
+        if found is None:
+            with whole_folder(folder) as partial:
+                shape = len(queries), min(depth, len(corpus.tokenised))
+                _write(partial, ranker.rank(queries, depth), corpus, shape)
+    rows, scores = (
+        np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)[:, :depth]
+        for name in ("rows", "scores")
+    )
+    return Candidates(rows, scores)
+
+
+def searched(
+    corpus: TrainingCorpus, fingerprint: str, model: str | None, settings: IndexSettings
+) -> Path:
+    """The folder of an index of the corpus in the cache, built unless it is there.
+
+    `fingerprint` is of the model and of the settings that change what is found.
+    """
+    folder = cache_folder() / "indexes" / _digest(corpus.fingerprint, fingerprint)
+    with _one_at_a_time(folder):
+        if not (folder / MANIFEST).is_file():
+            index(corpus.spec, folder, model, settings)
+    return folder
+
+
+def answers(searcher: Searcher, queries: Sequence[Query], depth: int) -> Iterator[Ranking]:
+    """A ranking per query; an empty one for a query with nothing to search for."""
+    with Bar("rank candidates", len(queries), "queries") as bar:
+        for start in range(0, len(queries), _QUERIES_AT_ONCE):
+            batch = queries[start : start + _QUERIES_AT_ONCE]
+            yield from searcher.search(batch, depth, Problems("skip"))
+            bar.advance(len(batch))
+
+
+def _write(
+    folder: Path, rankings: Iterable[Ranking], corpus: TrainingCorpus, shape: tuple[int, int]
+) -> None:
+    rows = open_memmap(folder / "rows.npy", "w+", np.int32, shape)
+    scores = open_memmap(folder / "scores.npy", "w+", np.float32, shape)
+    rows[:], scores[:] = NOTHING, -np.inf
+    for number, ranking in enumerate(rankings):
+        best = ranking.top(shape[1])
+        rows[number, : len(best)] = [corpus.rows[document] for document in best.document_ids]
+        scores[number, : len(best)] = best.scores
+    for written in (rows, scores):
+        written.flush()
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    # Several runs that differ in their seed alone begin by making the same things.
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            yield
+
+
+def _digest(*parts: str) -> str:
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        digest.update(f"{len(part)}:{part}".encode())
+    return digest.hexdigest()

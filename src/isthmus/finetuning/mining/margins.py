@@ -1,0 +1,83 @@
+"""How far below a query's positive a negative must score, by its source or by a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.finetuning.mining.candidates import Rows, Scores
+from isthmus.finetuning.pairs import LabelledQueries
+from isthmus.finetuning.teachers._base import Teacher, padded
+
+if TYPE_CHECKING:
+    from isthmus.finetuning.mining.mine import MiningSettings
+
+_ASKED_AT_ONCE = 16  # of a teacher, and for a query: fewer are not worth another round
+
+
+def lowest_ranked(rows: Rows, scores: Scores, positives: Sequence[int]) -> float:
+    """The lowest score of a positive.
+
+    One that was not ranked scores below all that were: no margin lets any of those through.
+    """
+    places = np.isin(rows, positives)
+    found = float(scores[places].min(initial=np.inf))
+    return found if places.sum() == len(set(positives)) else -np.inf
+
+
+def highest_allowed(positive: npt.ArrayLike, settings: MiningSettings) -> npt.NDArray[np.float64]:
+    """The highest score that a negative may have beside the query's lowest scored positive.
+
+    min(p - absolute_margin, p - relative_margin · |p|), as mine_hard_negatives of
+    sentence-transformers has it: with |p|, scores below 0 are no exception.
+    """
+    scores = np.asarray(positive, dtype=np.float64)
+    # Not -inf times 0, which is nothing at all.
+    share = np.abs(np.where(np.isfinite(scores), scores, 0.0)) * (settings.relative_margin or 0.0)
+    return scores - np.maximum(share, settings.absolute_margin or 0.0)
+
+
+def approved(
+    turns: Sequence[Rows],
+    labelled: LabelledQueries,
+    settings: MiningSettings,
+    most: int,
+    teacher: Teacher,
+) -> list[Rows]:
+    """The first `most` candidates of each query whose score by the teacher is below the margin.
+
+    A teacher is slow: it is asked about as many as are missing, round after round, and not about
+    candidates that would never be drawn.
+    """
+    allowed = highest_allowed(lowest_by(teacher, labelled), settings)
+    kept: list[list[int]] = [[] for _ in turns]
+    seen = np.zeros(len(turns), dtype=np.int64)
+    while True:
+        open_ones = [
+            number
+            for number, turn in enumerate(turns)
+            if seen[number] < len(turn) and len(kept[number]) < most
+        ]
+        if not open_ones:
+            return [np.array(rows, dtype=np.int32) for rows in kept]
+        asked = LabelledQueries(
+            [labelled.queries[number] for number in open_ones],
+            [labelled.positives[number] for number in open_ones],
+        )
+        batch = []
+        for number in open_ones:
+            size = max(most - len(kept[number]), _ASKED_AT_ONCE)
+            batch.append(turns[number][seen[number] : seen[number] + size])
+            seen[number] += len(batch[-1])
+        scores = teacher.scores(asked, padded(batch))
+        for number, rows, given in zip(open_ones, batch, scores, strict=True):
+            kept[number] += rows[given[: len(rows)] <= allowed[number]].tolist()
+
+
+def lowest_by(teacher: Teacher, labelled: LabelledQueries) -> Scores:
+    """The teacher's score of each query's lowest scored positive."""
+    scores: Scores = np.nanmin(teacher.scores(labelled, padded(labelled.positives)), axis=1)
+    return scores

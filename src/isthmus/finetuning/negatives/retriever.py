@@ -1,0 +1,52 @@
+"""Negatives from a retriever: what it takes for relevant, dense or sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import Field
+
+from isthmus.config.models import model_fingerprint, model_folder, named_at
+from isthmus.encoders import load_encoder
+from isthmus.finetuning.mining.candidates import Ranker, Source, TrainingCorpus, answers, searched
+from isthmus.finetuning.mining.mine import MiningSettings
+from isthmus.indexes.manifest import InvertedSettings
+from isthmus.records import Query, Ranking
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import IndexSettings
+
+
+class RetrieverSettings(MiningSettings):
+    """Which candidates are kept, and who ranks them."""
+
+    model: str = Field(description="a run of isthmus, a folder or hub name, package:NAME")
+    range_max: int = Field(200, ge=1, description="the deepest rank considered")
+
+
+class Retriever(Source):
+    """Ranks the corpus by an encoder, which reads titles as it was trained to."""
+
+    Settings = RetrieverSettings
+
+    def origin(self) -> str:
+        """A digest of the weights, or a hub name."""
+        model: str = self.settings.model
+        return model_fingerprint(model_folder(model, "negatives.model")) or model
+
+    def open(self, corpus: TrainingCorpus) -> Ranker:
+        """The encoder over an index in the cache."""
+        model: str = self.settings.model
+        with named_at("negatives.model"):
+            fingerprint = load_encoder(model).fingerprint
+        settings = IndexSettings(
+            texts=False,
+            **dict(corpus.reading),
+            # Not whole numbers: a margin is a distance between the encoder's own scores.
+            inverted=InvertedSettings(weights="float"),
+        )
+
+        def rank(queries: Sequence[Query], depth: int) -> Iterator[Ranking]:
+            folder = searched(corpus, fingerprint, model, settings)
+            return answers(open_searcher(folder, model), queries, depth)
+
+        return Ranker(fingerprint, rank)

@@ -1,0 +1,95 @@
+"""Negatives from a TREC run file: what any other system found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from isthmus.collections import read_run
+from isthmus.collections.files import fingerprint
+from isthmus.errors import MismatchError
+from isthmus.finetuning.mining.candidates import CorpusIds, Ranker, Source, TrainingCorpus
+from isthmus.finetuning.mining.mine import MiningSettings
+from isthmus.progress import notice
+from isthmus.records import Query, Ranking
+
+Tell = Callable[[str], None]
+
+
+class RunSettings(MiningSettings):
+    """Which candidates are kept, and the file that ranks them."""
+
+    file: str = Field(description="a TREC run file: query Q0 document rank score tag")
+
+
+class Run(Source):
+    """Takes the rankings of a run file."""
+
+    Settings = RunSettings
+
+    def origin(self) -> str:
+        """A digest of the file."""
+        return fingerprint([Path(self.settings.file)])
+
+    def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:
+        """Refuses a file of other queries or documents."""
+        _rankings(self.settings.file, queries, corpus, tell=lambda _: None)
+
+    def open(self, corpus: TrainingCorpus) -> Ranker:
+        """The rankings of the file, which must be of these queries and documents."""
+
+        def rank(queries: Sequence[Query], depth: int) -> list[Ranking]:
+            return _rankings(self.settings.file, queries, corpus.ids, tell=notice)
+
+        return Ranker(f"run {self.origin()}", rank, any_query=False)
+
+
+def _rankings(file: str, queries: Sequence[Query], corpus: CorpusIds, tell: Tell) -> list[Ranking]:
+    problems = corpus.reading.account()
+    found = read_run(file, problems).rankings
+    if problems.counts:
+        tell(problems.summary())
+    given = [found.get(query.id, Ranking(query.id)) for query in queries]
+    _check_queries(given, file, tell)
+    return _known(given, corpus, file, tell)
+
+
+def _check_queries(rankings: Sequence[Ranking], file: str, tell: Tell) -> None:
+    without = sum(not len(ranking) for ranking in rankings)
+    if without == len(rankings):
+        raise MismatchError(
+            f"the run file ranks documents for none of the {without:,} training queries",
+            where=file,
+            allowed="a run of the queries that are trained on",
+            remedy="search with the training split's queries: isthmus search INDEX --queries …",
+        )
+    if without:
+        tell(f"{file}: {without:,} of {len(rankings):,} training queries have no ranking there")
+
+
+def _known(rankings: Sequence[Ranking], corpus: CorpusIds, file: str, tell: Tell) -> list[Ranking]:
+    """The rankings without documents that the corpus does not have, which are refused or told."""
+    documents, skip = corpus.rows, corpus.reading.problems == "skip"
+    kept, unknown, total = [], [], 0
+    for ranking in rankings:
+        known = [(found, score) for found, score in ranking if found in documents]
+        if len(known) < len(ranking):
+            unknown += [found for found, _ in ranking if found not in documents]
+        total += len(ranking)
+        ids, scores = tuple(found for found, _ in known), tuple(score for _, score in known)
+        kept.append(Ranking(ranking.query_id, ids, scores))
+    if unknown:
+        told = f"{len(unknown):,} of the {total:,} documents ranked for training queries are not "
+        told += f"in the corpus, {unknown[0]!r} for example"
+        if not skip or len(unknown) == total:
+            raise MismatchError(
+                f"a run file from another corpus: {told}",
+                where=file,
+                allowed="ids of documents in the corpus",
+                remedy="give a run over this collection's documents"
+                + ("" if skip else "; or leave the others out: --set problems=skip"),
+            )
+        tell(f"{file}: {told}; they are left out")
+    return kept

@@ -1,0 +1,231 @@
+"""Labelled pairs as training examples: a query, a positive, and this epoch's negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as functional
+import xxhash
+from torch import Tensor
+
+from isthmus.collections import Collection, Problems
+from isthmus.encoders.encoder import EncoderSettings, pad
+from isthmus.errors import InputError, SettingsError
+from isthmus.finetuning.mining.candidates import Rows, Scores
+from isthmus.nn.packing import steady_width, token_places
+from isthmus.progress import notice
+from isthmus.records import Query
+from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch, Examples
+
+_FEW = 30  # queries: one of them moves their mean by a thirtieth
+
+
+@dataclass(frozen=True)
+class LabelledQueries:
+    """Queries with the rows of their relevant documents, in a fixed order."""
+
+    queries: list[Query]
+    positives: list[list[int]]
+
+    def some(self, numbers: npt.NDArray[np.integer]) -> LabelledQueries:
+        """Those of these numbers, in the order they are in here."""
+        chosen = np.sort(numbers).tolist()
+        return LabelledQueries(
+            [self.queries[number] for number in chosen],
+            [self.positives[number] for number in chosen],
+        )
+
+
+def labelled_queries(
+    collection: Collection, split: str, rows: Mapping[str, int], problems: Problems
+) -> LabelledQueries:
+    """The judged queries of a split that have a relevant document among the rows of ids."""
+    judgements = collection.judgements(split)
+    texts = {query.id: query for query in collection.queries() if query.id in judgements}
+    queries, positives = [], []
+    for query_id, judged in judgements.items():
+        relevant = [document for document, relevance in judged.items() if relevance > 0]
+        if not relevant:
+            continue
+        where = f"split {split!r}, query {query_id!r}"
+        if query_id not in texts:
+            problems.report(
+                "unknown query", where, "judged but not among the queries", "add the query's text"
+            )
+            continue
+        known = [rows[document] for document in relevant if document in rows]
+        for document in relevant:
+            if document not in rows:
+                problems.report(
+                    "unknown document",
+                    where,
+                    f"the relevant document {document!r} is not in the corpus",
+                    "check that judgements and corpus belong together",
+                )
+        if known:
+            queries.append(texts[query_id])
+            positives.append(known)
+    if not queries:
+        raise InputError(
+            f"the split {split!r} has no query with a relevant document in the corpus",
+            where=f"split {split!r}",
+            allowed="a split with relevance above 0 for documents of the corpus",
+            remedy="check that judgements, queries and corpus belong together",
+        )
+    return LabelledQueries(queries, positives)
+
+
+def drawn_queries(labelled: LabelledQueries, wanted: float | None, seed: int) -> LabelledQueries:
+    """As many of the queries as are wanted, or that share of them; None: all.
+
+    Of one seed, fewer queries are some of those that more queries are.
+    """
+    total = len(labelled.queries)
+    if wanted is None:
+        return labelled
+    count = max(1, round(wanted * total)) if wanted < 1 else int(wanted)
+    if count > total:
+        notice(f"queries = {count:,}, but the split has {total:,}: all are trained on")
+    return labelled.some(np.random.default_rng([seed, 3]).permutation(total)[:count])
+
+
+def held_out_queries(
+    labelled: LabelledQueries, wanted: float
+) -> tuple[LabelledQueries, LabelledQueries]:
+    """Queries to train on, and as many others as are wanted, or that share of them.
+
+    By their ids alone: every stage of a pipeline, whatever its seed, holds out the same.
+    """
+    total = len(labelled.queries)
+    count = max(1, round(wanted * total)) if wanted < 1 else int(wanted)
+    if count >= total:
+        raise SettingsError(
+            f"development.held_out = {wanted:g} leaves none of {total:,} queries to train on",
+            where="development.held_out",
+            allowed=f"less than {total:,}, or a share below 1",
+            remedy="--set development.held_out=0.1",
+        )
+    hashes = [xxhash.xxh3_64_intdigest(query.id.encode()) for query in labelled.queries]
+    order = np.argsort(np.array(hashes, dtype=np.uint64), kind="stable")
+    told = f"{count:,} of {total:,} training queries are held out to measure by"
+    notice(told if count >= _FEW else f"{told}: so few that chance chooses the model")
+    return labelled.some(order[count:]), labelled.some(order[:count])
+
+
+@dataclass(frozen=True)
+class TaughtScores:
+    """What a teacher makes of every query's positives and negatives, in their order."""
+
+    positives: Scores  # NaN where a query has fewer than others
+    negatives: Scores
+
+
+class Group(NamedTuple):
+    """A query's tokens and the rows of its passages, positive first, with the teacher's scores."""
+
+    query: list[int]
+    rows: list[int]
+    teacher: list[float]  # empty where there is none
+
+
+class PairExamples(Examples):
+    """Groups of one positive and n negatives per query; positives and negatives rotate by epoch."""
+
+    def __init__(
+        self,
+        labelled: LabelledQueries,
+        negatives: Rows | None,
+        group: int,
+        corpus: TokenisedCorpus,
+        tokenizer: Tokenizer,
+        settings: EncoderSettings,
+        teacher: TaughtScores | None = None,
+        *,
+        alike: bool,
+    ) -> None:
+        self.labelled = labelled
+        self.negatives = negatives
+        self.group = group
+        self.corpus = corpus
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.teacher = teacher
+        self.alike = alike
+        self.query_tokens = tokenizer.encode(
+            [query.text for query in labelled.queries], settings.query_max_length
+        )
+        first = np.array([rows[0] for rows in labelled.positives])
+        self._lengths: npt.NDArray[np.int32] = np.minimum(
+            corpus.lengths[first], settings.document_max_length
+        )
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """The positive's tokens."""
+        return self._lengths
+
+    def __getitem__(self, position: tuple[int, int]) -> Group:
+        """What an epoch shows of a query."""
+        epoch, number = position
+        relevant = self.labelled.positives[number]
+        positive = epoch % len(relevant)
+        rows, taught = [relevant[positive]], []
+        if self.teacher is not None:
+            taught.append(float(self.teacher.positives[number, positive]))
+        if self.negatives is not None:
+            size = self.group - 1
+            start = epoch * size % self.negatives.shape[1]
+            rows += self.negatives[number, start : start + size].tolist()
+            if self.teacher is not None:
+                taught += self.teacher.negatives[number, start : start + size].tolist()
+        return Group(self.query_tokens[number], rows, taught)
+
+    def collate(self, examples: list[Group]) -> Batch:
+        """Query and passage matrices; passages are flattened, a whole group per query.
+
+        `tokens` are the places of what is not padding, of queries above passages in one matrix
+        where they are encoded alike, and otherwise of passages alone.
+        """
+        rows = [row for example in examples for row in example.rows]
+        limit = self.settings.document_max_length
+        documents = [self.tokenizer.frame(self.corpus.tokens(row), limit) for row in rows]
+        query_ids, query_mask = self._padded(
+            [example.query for example in examples], self.settings.query_max_length
+        )
+        ids, mask = self._padded(documents, limit)
+        read = one_matrix([query_mask, mask], 0) if self.alike else mask
+        batch = {
+            "query_ids": query_ids,
+            "query_mask": query_mask,
+            "passage_ids": ids,
+            "passage_mask": mask,
+            "tokens": token_places(read, self.steady),
+            "keys": torch.from_numpy(self.corpus.keys[rows]),
+        }
+        if self.teacher is not None:
+            batch["teacher"] = torch.tensor([example.teacher for example in examples])
+        return batch
+
+    def _padded(
+        self, rows: Sequence[Sequence[int] | npt.NDArray[np.integer]], limit: int
+    ) -> tuple[Tensor, Tensor]:
+        ids, mask = pad(rows, self.tokenizer.pad_id)
+        if not self.steady:
+            return ids, mask
+        more = steady_width(ids.shape[1], limit) - ids.shape[1]
+        wide = functional.pad(ids, (0, more), value=self.tokenizer.pad_id)
+        return wide, functional.pad(mask, (0, more))
+
+
+def one_matrix(parts: Sequence[Tensor], filler: int) -> Tensor:
+    """The rows of all parts, as wide as the widest of them."""
+    width = max(part.shape[1] for part in parts)
+    wide = [functional.pad(part, (0, width - part.shape[1]), value=filler) for part in parts]
+    return torch.cat(wide)

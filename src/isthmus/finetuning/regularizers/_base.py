@@ -1,0 +1,127 @@
+"""How strongly vectors are kept sparse, on which side, from when on, and until how few terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.errors import SettingsError
+from isthmus.finetuning.sparsity.weight_controller import Steering
+from isthmus.registry import Registry
+
+REGULARIZERS = Registry("isthmus.finetuning.regularizers", "regularizer")
+SIDES = ("queries", "documents")
+_START = 1e-3  # where steering begins when no weight is given
+_STEERING = 1 / 3  # the share of a training that it takes to reach a target
+_LAST = 0.99  # only the last look counts
+
+
+class TargetSettings(Settings):
+    """How many terms a text of either side should have."""
+
+    queries: float | None = Field(None, ge=1, description="active terms of a query; null: any")
+    documents: float | None = Field(None, ge=1, description="active terms of a document; null: any")
+
+
+class RegularizerSettings(Settings):
+    """The weight of a regularizer on either side, and how it grows."""
+
+    queries: float = Field(0.0, ge=0, description="weight on the queries' vectors")
+    documents: float = Field(0.0, ge=0, description="weight on the documents' vectors")
+    ramp: float = Field(
+        1 / 3,
+        ge=0,
+        le=1,
+        description="share of the optimiser steps in which the weights grow, quadratically",
+    )
+    target: TargetSettings = Field(
+        TargetSettings(),
+        description="active terms to reach: from the end of the ramp on, the weight is moved "
+        "until texts have so many",
+    )
+
+
+@dataclass(frozen=True)
+class Regularizer:
+    """A function of term weights [texts, vocabulary], by name and with its settings."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    settings: RegularizerSettings
+    steering: Mapping[str, Steering]  # by side, where there is a target
+
+    def weights(self, progress: float) -> dict[str, float | Tensor]:
+        """The weight of each side that has one: full weight times min(progress / ramp, 1)².
+
+        The full weight is the settings', or what steering has made of it.
+        """
+        ramp = self.settings.ramp
+        grown = min(progress / ramp, 1.0) ** 2 if ramp else 1.0
+        return {f"{self.name}/{side}": full * grown for side, full in self._full().items()}
+
+    def __call__(self, queries: Tensor, documents: Tensor) -> dict[str, Tensor]:
+        """The unweighted value of each side that has a weight."""
+        sides = {"queries": queries, "documents": documents}
+        return {f"{self.name}/{side}": self.function(sides[side]) for side in self._full()}
+
+    def steer(self, active: Mapping[str, Tensor], step: int, steps: int) -> None:
+        """Moves what has a target, after so many of all steps; the ramp is left to end first.
+
+        While a weight is held down by its ramp, active terms do not tell whether it is right.
+        """
+        if step - 1 >= self.settings.ramp * (steps - 1):
+            for side, steering in self.steering.items():
+                steering.step(active[side], steps)
+
+    def _full(self) -> dict[str, float | Tensor]:
+        given = {side: float(getattr(self.settings, side)) for side in SIDES}
+        steered = {side: steering.weight.float() for side, steering in self.steering.items()}
+        return {side: weight for side, weight in given.items() if weight} | steered
+
+
+def settled(chosen: Sequence[Regularizer]) -> float:
+    """The share of a training after which vectors are about as sparse as they are going to be.
+
+    Weights have grown by the end of their ramp, and steering takes about as long again.
+    """
+    ends = [each.settings.ramp + (_STEERING if each.steering else 0.0) for each in chosen]
+    return min(max(ends, default=0.0), _LAST)
+
+
+def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:
+    """The regularizers that settings name; null leaves out one that a recipe had chosen."""
+    found: list[Regularizer] = []
+    for name, values in chosen.items():
+        where = f"regularizers.{name}"
+        function = REGULARIZERS.load(name, where)  # a misspelt one is not left out either
+        if values is None:
+            continue
+        if not isinstance(values, Mapping):
+            raise SettingsError(
+                f"{where} = {values!r} does not say on which side",
+                where=where,
+                allowed="a mapping with the keys queries, documents, ramp, target; or null to "
+                "leave it out",
+                remedy=f"--set {where}.documents={values}, or --set {where}.queries={values}",
+            )
+        settings = RegularizerSettings.parse(values, where="regularizers", under=where)
+        steering = {
+            side: Steering(target, getattr(settings, side) or _START)
+            for side in SIDES
+            if (target := getattr(settings.target, side)) is not None
+        }
+        for other in found:
+            if both := steering.keys() & other.steering.keys():
+                raise SettingsError(
+                    f"{other.name} and {name} would both steer the {' and '.join(sorted(both))}",
+                    where=f"{where}.target",
+                    allowed="a target for one regularizer of a side; the other keeps its weight",
+                    remedy=f"leave regularizers.{other.name}.target or {where}.target out",
+                )
+        found.append(Regularizer(name, function, settings, steering))
+    return found

@@ -1,0 +1,95 @@
+"""Scores by query and document: in memory, and on disk for what is worth computing only once."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from isthmus.config.output import writing
+from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores
+
+ENTRY = np.dtype([("query", "<u8"), ("row", "<u4"), ("score", "<f4")])
+Entries = npt.NDArray[np.void]
+Digests = npt.NDArray[np.uint64]
+_SECONDS = 60.0
+
+
+def digests(queries: Sequence[str]) -> Digests:
+    """A number per query, by its text or its id: what a table knows it by."""
+    numbers = (xxhash.xxh3_64_intdigest(query.encode()) for query in queries)
+    return np.fromiter(numbers, dtype=np.uint64, count=len(queries))
+
+
+class ScoreTable:
+    """The scores of pairs of a query and a row; the latest of a pair counts."""
+
+    def __init__(self, entries: Entries) -> None:
+        order = np.lexsort((entries["row"], entries["query"]))
+        self.entries = entries[order]
+
+    def look_up(self, queries: Digests, rows: Rows) -> Scores:
+        """The score of query n and each of rows[n]; NaN for NOTHING and for unknown pairs."""
+        found = np.full(rows.shape, np.nan, dtype=np.float32)
+        if not len(self.entries):
+            return found
+        known, numbers = np.unique(self.entries["query"], return_inverse=True)
+        place = np.minimum(np.searchsorted(known, queries), len(known) - 1)
+        # The query's number and the row in one integer: entries are in this very order.
+        keys = numbers.astype(np.int64) << 32 | self.entries["row"]
+        wanted = place[:, None].astype(np.int64) << 32 | np.maximum(rows, 0)
+        entry = np.searchsorted(keys, wanted, side="right") - 1
+        hit = (known[place] == queries)[:, None] & (keys[entry] == wanted) & (rows != NOTHING)
+        found[hit] = self.entries["score"][entry[hit]]
+        return found
+
+
+class ScoreStore(ScoreTable):
+    """A table that grows in a folder of files, each written whole; a kill loses a minute at most.
+
+    Files are only ever added, under names of their own: several processes may share a folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        parts = [np.load(file, allow_pickle=False) for file in sorted(folder.glob("*.npy"))]
+        super().__init__(np.concatenate([np.empty(0, ENTRY), *parts]))
+        self._new: list[Entries] = []  # neither on disk nor in the table
+        self._kept: list[Entries] = []  # on disk, but not in the table: ordering it takes a while
+        self._written = time.monotonic()
+
+    def look_up(self, queries: Digests, rows: Rows) -> Scores:
+        """The score of query n and each of rows[n], as far as they are on disk."""
+        if self._kept:
+            super().__init__(np.concatenate([self.entries, *self._kept]))
+            self._kept = []
+        return super().look_up(queries, rows)
+
+    def add(self, queries: Digests, rows: Rows, scores: Scores) -> None:
+        """Keeps the scores of some pairs; on disk a minute later, or after `flush`."""
+        entries = np.empty(len(rows), ENTRY)
+        entries["query"], entries["row"], entries["score"] = queries, rows, scores
+        self._new.append(entries)
+        if time.monotonic() - self._written > _SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what was added since the last time."""
+        self._written = time.monotonic()
+        if not self._new:
+            return
+        entries = np.concatenate(self._new)
+        name = uuid.uuid4().hex
+        partial = self.folder / f".{name}.partial"
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as stream:
+                np.save(stream, entries, allow_pickle=False)
+            partial.replace(self.folder / f"{name}.npy")
+        self._kept.append(entries)
+        self._new = []

@@ -1,0 +1,84 @@
+"""How many terms texts have that are as good as new to the model: what an index would hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.encoders.encoder import Encoder, pad
+from isthmus.finetuning.pairs import PairExamples
+from isthmus.finetuning.regularizers._base import SIDES
+from isthmus.finetuning.sparsity.active_terms import active_terms
+from isthmus.training.chunks import in_chunks
+from isthmus.training.evaluation_callback import looked
+from isthmus.training.trainer import Trainer
+
+_TEXTS = 256  # of either side
+
+
+class IndexedTerms:
+    """Counts the terms of some documents of the corpus and of some queries.
+
+    A model that was shown a passage again and again gives it more terms than one that it never saw,
+    and with dropout more than without; an index holds mostly texts that it never saw.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        examples: PairExamples,
+        queries: Sequence[str],
+        seed: int,
+        trainer: Trainer,
+    ) -> None:
+        self._encoder = encoder
+        self._trainer = trainer
+        generator = np.random.default_rng([seed, 3])
+
+        def some(number: int) -> list[int]:
+            return sorted(generator.permutation(number)[:_TEXTS].tolist())
+
+        corpus, tokenizer, settings = examples.corpus, encoder.tokenizer, encoder.settings
+        asked = [queries[number] for number in some(len(queries))]
+        self._indexed = (
+            tokenizer.encode(asked, settings.query_max_length),
+            [tokenizer.frame(corpus.tokens(row), settings.document_max_length)
+             for row in some(len(corpus))],
+        )  # fmt: skip
+        groups = [examples[0, number] for number in some(len(examples))]
+        # One passage of each, positives and negatives as often as training sees them.
+        shown = [group.rows[place % len(group.rows)] for place, group in enumerate(groups)]
+        self._shown = (
+            [group.query for group in groups],
+            [tokenizer.frame(corpus.tokens(row), settings.document_max_length) for row in shown],
+        )
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The mean of each side as the model is now, on its device, which is not waited for."""
+        return looked(self._trainer, lambda: self._terms(self._indexed))
+
+    def ratios(self) -> dict[str, Tensor]:
+        """The same, as shares of what texts of the training have while it trains on them."""
+        return looked(self._trainer, self._ratios)
+
+    def _ratios(self) -> dict[str, Tensor]:
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices):
+            indexed = self._terms(self._indexed)
+            self._trainer.task.train()
+            shown = self._terms(self._shown)
+        return {side: indexed[side] / shown[side].clamp(min=1) for side in SIDES}
+
+    def _terms(self, texts: tuple[Sequence[Any], Sequence[Any]]) -> dict[str, Tensor]:
+        encoder = self._encoder
+        device = encoder.backbone.word_embeddings.device
+        found = {}
+        represents = encoder.represent_queries, encoder.represent_documents
+        for side, represent, rows in zip(SIDES, represents, texts, strict=True):
+            ids, mask = pad(rows, encoder.tokenizer.pad_id)
+            found[side] = active_terms(in_chunks(represent, ids.to(device), mask.to(device)))
+        return found

@@ -1,0 +1,99 @@
+"""A cross-encoder as teacher: one trained here, or any sequence classifier of one label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from pydantic import Field
+
+from isthmus.config import Settings
+from isthmus.config.cache import cache_folder
+from isthmus.config.models import model_fingerprint, model_folder, named_at
+from isthmus.encoders import cross
+from isthmus.encoders.loader import load_cross_encoder
+from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus
+from isthmus.finetuning.pairs import LabelledQueries
+from isthmus.finetuning.score_table import ScoreStore, digests
+from isthmus.finetuning.teachers._base import INSTEAD, Teacher, TeacherSource
+from isthmus.progress import Bar, notice
+from isthmus.text.corpus import TokenisedCorpus, tokenise
+
+_AT_ONCE = 1 << 13  # pairs: enough to put like beside like, few enough to see progress
+
+
+class CrossEncoderSettings(Settings):
+    """Which model teaches."""
+
+    model: str = Field(description="a re-ranker: a run of isthmus, a folder or hub name")
+
+
+class CrossEncoder(TeacherSource):
+    """Reads query and document together; what it scored once of a corpus, it does not again."""
+
+    Settings = CrossEncoderSettings
+
+    def origin(self) -> str:
+        """A digest of the weights, or a hub name."""
+        model: str = self.settings.model
+        return model_fingerprint(model_folder(model, "teacher.model")) or model
+
+    def open(self, corpus: TrainingCorpus) -> Teacher:
+        """The model over the documents as its own tokenizer cuts them, and its earlier scores."""
+        with named_at("teacher.model", INSTEAD):
+            model = load_cross_encoder(self.settings.model, where="teacher.model")
+        if model.settings.titles != corpus.titles:
+            notice(
+                f"the teacher {model.name} is used to titles={model.settings.titles}; it reads "
+                f"what its student reads, titles={corpus.titles}"
+            )
+        tokenised = tokenise(
+            corpus.collection.documents(),
+            corpus.fingerprint,
+            model.tokenizer.serialised,
+            corpus.titles,
+        )
+        assert len(tokenised) == len(corpus.tokenised), "not the same documents"
+        identity = "\0".join([model.fingerprint, corpus.fingerprint, str(corpus.titles)])
+        folder = cache_folder() / "teachers" / xxhash.xxh3_128_hexdigest(identity.encode())
+        scorer = _Scorer(model, tokenised, ScoreStore(folder))
+        return Teacher(model.fingerprint, scorer.scores)
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    model: cross.CrossEncoder
+    corpus: TokenisedCorpus
+    store: ScoreStore
+
+    def scores(self, labelled: LabelledQueries, rows: Rows) -> Scores:
+        texts = [query.text for query in labelled.queries]
+        known_by = digests(texts)  # not by id, which may mean another query in another split
+        found = self.store.look_up(known_by, rows)
+        numbers, columns = np.nonzero(np.isnan(found) & (rows != NOTHING))
+        if not len(numbers):
+            return found
+        pairs = np.unique(np.stack([numbers, rows[numbers, columns]]), axis=1)
+        with Bar("ask the teacher", pairs.shape[1], "pairs") as bar:
+            try:
+                for start in range(0, pairs.shape[1], _AT_ONCE):
+                    some, of = pairs[:, start : start + _AT_ONCE]
+                    self.store.add(known_by[some], of, self._ask(texts, some, of))
+                    bar.advance(len(some))
+            finally:
+                self.store.flush()
+        return self.store.look_up(known_by, rows)
+
+    def _ask(
+        self, texts: list[str], numbers: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> Scores:
+        distinct, place = np.unique(numbers, return_inverse=True)
+        encodings = self.model.tokenizer.backend.encode_batch_fast(
+            [texts[number] for number in distinct], add_special_tokens=False
+        )
+        return self.model.score_tokens(
+            [encodings[number].ids for number in place],
+            [self.corpus.tokens(int(row)) for row in rows],
+        )

@@ -1,0 +1,142 @@
+"""A file of scores as teacher: whatever computed them, wherever."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from isthmus.collections import Problems
+from isthmus.collections.files import fingerprint, lines
+from isthmus.collections.trec import decimal
+from isthmus.config import Settings
+from isthmus.errors import MismatchError, shown
+from isthmus.finetuning.mining.candidates import NOTHING, CorpusIds, Rows, TrainingCorpus
+from isthmus.finetuning.mining.candidates import Scores as Matrix
+from isthmus.finetuning.pairs import LabelledQueries
+from isthmus.finetuning.score_table import ENTRY, ScoreTable, digests
+from isthmus.finetuning.teachers._base import Teacher, TeacherSource, padded
+from isthmus.progress import notice
+
+_HEADERS = ("query-id", "query_id", "qid", "query")
+
+
+class ScoresSettings(Settings):
+    """Which file, and what holds for pairs that it does not have."""
+
+    file: str = Field(description="a TREC run file, or query, document and score separated by tabs")
+    missing: float | None = Field(
+        None, description="the score of pairs that are not in the file; null: they are refused"
+    )
+
+
+class Scores(TeacherSource):
+    """Looks scores up in a file."""
+
+    Settings = ScoresSettings
+
+    def origin(self) -> str:
+        """A digest of the file."""
+        return fingerprint([Path(self.settings.file)])
+
+    def check(self, labelled: LabelledQueries, corpus: CorpusIds) -> None:
+        """Refuses a file of other documents, or one without scores of positives."""
+        table = _read(Path(self.settings.file), corpus, tell=lambda _: None)
+        self._scores(table, corpus, labelled, padded(labelled.positives))
+
+    def open(self, corpus: TrainingCorpus) -> Teacher:
+        """The scores of the file that are of this corpus."""
+        settings: ScoresSettings = self.settings
+
+        @cache  # read when first asked for, and once
+        def table() -> ScoreTable:
+            return _read(Path(settings.file), corpus.ids, tell=notice)
+
+        def scores(labelled: LabelledQueries, rows: Rows) -> Matrix:
+            return self._scores(table(), corpus.ids, labelled, rows)
+
+        return Teacher(f"scores {self.origin()} {settings.missing}", scores, any_query=False)
+
+    def _scores(
+        self, table: ScoreTable, corpus: CorpusIds, labelled: LabelledQueries, rows: Rows
+    ) -> Matrix:
+        settings: ScoresSettings = self.settings
+        ids = [query.id for query in labelled.queries]
+        found = table.look_up(digests(ids), rows)
+        unknown = np.isnan(found) & (rows != NOTHING)
+        if unknown.any() and settings.missing is None:
+            number, column = np.argwhere(unknown)[0]
+            document = next(id_ for id_, row in corpus.rows.items() if row == rows[number, column])
+            raise MismatchError(
+                f"{unknown.sum():,} of {(rows != NOTHING).sum():,} pairs have no score in "
+                f"{settings.file!r}, query {ids[number]!r} and document {document!r} first",
+                where="teacher.file",
+                allowed="a file with a score for every positive and every negative",
+                remedy="score these pairs too; take negatives from what was scored (negatives: "
+                "{name: run, …}), no more of them than every query has, for random documents make "
+                "up the number (lower num_negatives); or say what holds for all others: --set "
+                "teacher.missing=…",
+            )
+        found[unknown] = settings.missing
+        return found
+
+
+def _read(file: Path, corpus: CorpusIds, tell: Callable[[str], None]) -> ScoreTable:
+    problems = corpus.reading.account()
+    queries, rows, scores = array("Q"), array("I"), array("f")
+    known: dict[str, int] = {}
+    elsewhere = 0
+    for query_id, document_id, score in _lines(file, problems):
+        if query_id not in known:
+            known[query_id] = int(digests([query_id])[0])
+        row = corpus.rows.get(document_id)
+        if row is None:
+            elsewhere += 1
+            continue
+        queries.append(known[query_id])
+        rows.append(row)
+        scores.append(score)
+    if elsewhere and not rows:
+        raise MismatchError(
+            f"none of the {elsewhere:,} documents scored in {str(file)!r} is in the corpus",
+            where="teacher.file",
+            allowed="scores of this corpus, by the ids of its documents",
+            remedy="give the file that belongs to this collection",
+        )
+    if elsewhere:
+        tell(f"{file}: {elsewhere:,} scores are of documents that the corpus does not have")
+    if message := problems.summary():
+        tell(message)
+    entries = np.empty(len(rows), ENTRY)
+    entries["query"], entries["row"], entries["score"] = queries, rows, scores
+    return ScoreTable(entries)
+
+
+def _lines(file: Path, problems: Problems) -> Iterator[tuple[str, str, float]]:
+    for number, line in lines(file, problems):
+        columns = line.split("\t")
+        if len(columns) != 3:
+            columns = line.split()
+        if len(columns) == 6:
+            columns = [columns[0], columns[2], columns[4]]
+        where = f"{file}:{number}"
+        if len(columns) != 3:
+            problems.report(
+                "broken line",
+                where,
+                f"{len(columns)} columns where three, or a run's six, are expected: {line[:60]!r}",
+                "write query, document and score, separated by tabs",
+            )
+            continue
+        if number == 1 and columns[0] in _HEADERS:
+            continue
+        score = decimal(columns[2])
+        if score is None or abs(score) > np.finfo(np.float32).max:
+            detail = f"the score {shown(columns[2])} is not a finite number"
+            problems.report("broken line", where, detail, "correct the score")
+            continue
+        yield columns[0], columns[1], score

@@ -1,5 +1,0 @@
-"""Teaching an encoder a corpus without labels: parts, recipes, and the verb `pretrain`."""
-
-from isthmus.pretrain.pretrain import pretrain
-
-__all__ = ["pretrain"]

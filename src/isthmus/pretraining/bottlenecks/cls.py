@@ -1,0 +1,20 @@
+"""The [CLS] state itself."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.parts import Bottleneck, first_states
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.training.task import Batch
+
+
+class Cls(Bottleneck):
+    """H_0."""
+
+    reads = "first"
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+        return first_states(step)

@@ -1,0 +1,66 @@
+"""A distribution over the vocabulary, times the word embeddings (LexMAE, ICLR 2023)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.lexicon import largest_logits
+from isthmus.pretraining.parts import Bottleneck
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.training.task import Batch
+
+
+class LexiconSettings(Settings):
+    """How vocabulary logits become weights."""
+
+    form: Literal["softmax", "saturated"] = "softmax"
+    embedded: bool = Field(
+        True, description="a decoder reads it embedded as a word is, position added and normed"
+    )
+
+
+class Lexicon(Bottleneck):
+    """b = stop_gradient(E)ᵀ a, a = softmax(max_i head(H_i)) or log1p(relu(max_i head(H_i))) / sum.
+
+    The maximum runs over the positions of tokens that are not special; a token that the encoder
+    sees as [MASK] is one of them. The saturated form is the weight of a sparse retriever, so its
+    encoder can search without fine-tuning. Only E in b is detached, nothing else.
+
+    b is a mean of word embeddings, and so takes the place of the word embedding of [CLS]. As it is
+    (`embedded` false), it is 30 times shorter than the rows around it, and a decoder hardly learns
+    to read it: docs/experiments.md.
+    """
+
+    Settings = LexiconSettings
+    settings: LexiconSettings
+    requires = frozenset({"hidden_states", "input_ids"})
+    uses_head = True
+    trains = "lexicon"
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+        inside = ~vocabulary.is_special(step["input_ids"])
+        largest = largest_logits(backbone, step["hidden_states"], inside)
+        weights = shares(largest, inside.any(1, keepdim=True), self.settings.form)
+        # In the precision of training, as the rows of the text that it stands among.
+        vectors = weights @ backbone.word_embeddings.detach().to(weights.dtype)
+        return (
+            backbone.embed_first(vectors) if self.settings.embedded else backbone.to_width(vectors)
+        )
+
+
+def shares(largest: Tensor, known: Tensor, form: Literal["softmax", "saturated"]) -> Tensor:
+    """A [rows, vocabulary] of the largest logits, in float32; all 0 for a row that is not known."""
+    if form == "softmax":
+        weights = largest.softmax(1)
+    else:
+        weights = largest.relu().log1p()
+        # A row whose every logit is negative has no weight to share out.
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return torch.where(known, weights, 0)

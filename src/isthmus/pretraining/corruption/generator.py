@@ -1,0 +1,160 @@
+"""Replaces masked tokens by samples of a frozen masked language model (SimLM, ACL 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.config.models import model_fingerprint, model_folder
+from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
+from isthmus.pretraining.labels import (
+    IGNORED,
+    MaskingSettings,
+    at_places,
+    budget,
+    choose_uniformly,
+    most_hidden,
+    places_of,
+)
+from isthmus.pretraining.parts import Corruption
+from isthmus.pretraining.randomness import uniform
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+_SAMPLE_STREAM = 7
+
+
+class GeneratorSettings(MaskingSettings):
+    """Who fills in, and what must then be told."""
+
+    mask_share: float = Field(1.0, ge=0, le=1, description="of the chosen, masked first")
+    random_share: float = Field(0.0, ge=0, le=1, description="of the chosen, made random first")
+    generator: str | None = Field(
+        None,
+        description="a masked LM with this tokenizer, frozen; null: that of the encoder's side",
+    )
+    labels: Literal["all", "chosen"] = Field(
+        "all", description="every token that is not special, or only those that were chosen"
+    )
+
+
+class Generator(Corruption):
+    """Uniformly chosen tokens, masked, then sampled from the generator's softmax.
+
+    Sampling follows the generator's own arithmetic, so another device may draw another token where
+    two are almost equally likely.
+    """
+
+    Settings = GeneratorSettings
+    streams = (CHOICE_STREAM, _SAMPLE_STREAM)
+    settings: GeneratorSettings
+
+    def beside(self, encoder: Corruption | None) -> None:
+        """Takes over the encoder side's generator; refuses to be without one."""
+        self.name = self.settings.generator
+        if self.name is None and isinstance(encoder, Generator):
+            self.name = encoder.name
+        if self.name is None:
+            raise SettingsError(
+                f"{self.where} is not set: nothing would fill the masked tokens",
+                where=self.where,
+                allowed="a folder or hub name of a masked language model with the same tokenizer, "
+                "such as google/electra-base-generator",
+                remedy=f"--set {self.where}=NAME",
+            )
+
+    @property
+    def where(self) -> str:
+        """The setting that names the generator."""
+        return f"{'corruption' if self.side == 'encoder' else 'decoder_corruption'}.generator"
+
+    def data(self) -> Mapping[str, str]:
+        """The generator's weights."""
+        assert self.name is not None
+        return {self.where: model_fingerprint(model_folder(self.name, self.where)) or self.name}
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """Loads the generator; refuses one without a head or with other tokens."""
+        assert self.name is not None
+        try:
+            self.model, other = _load(model_folder(self.name, self.where))
+        except InputError as error:
+            raise InputError(
+                error.what,
+                where=self.where,
+                allowed=f"a masked language model with the same tokenizer: {error.allowed}",
+                remedy=f"check the name, or --set {self.where}=NAME of another one, such as "
+                "google/electra-base-generator or an earlier run",
+            ) from error
+        if not self.model.has_head:
+            raise MismatchError(
+                f"the generator {self.name!r} has no masked-LM head",
+                where=self.where,
+                allowed="a masked language model",
+                remedy="choose a checkpoint with its head, such as an ELECTRA generator",
+            )
+        if other.backend.get_vocab() != tokenizer.backend.get_vocab():
+            raise MismatchError(
+                f"the generator {self.name!r} has another vocabulary than the model",
+                where=self.where,
+                allowed=f"a masked language model with the model's {len(tokenizer):,} tokens",
+                remedy="choose a generator made with the model's own tokenizer",
+            )
+
+    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+        """True at the tokens to replace."""
+        maskable = ~vocabulary.is_special(batch["input_ids"])
+        amount = budget(maskable, self.settings.rate)
+        return choose_uniformly(maskable, self.draw(batch, CHOICE_STREAM), amount)
+
+    @torch.no_grad()
+    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """The ids with samples in the chosen places."""
+        masked = super().hide(batch, chosen, vocabulary)
+        device = masked.device
+        self.model.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            states = self.model(masked, batch["attention_mask"], batch.get("tokens"))
+            chances = uniform(self.draw(batch, _SAMPLE_STREAM))
+            places = places_of(chosen, most_hidden(batch, self.settings.rate))
+            _, states, chances = at_places(places, masked, states, chances)
+            # Special tokens are left out, and with them rows that pad either model's matrix.
+            logits = self.model.head(states)[:, vocabulary.regular].float()
+        # In the order of the places; what is drawn for no place comes last, and is left over.
+        return masked.masked_scatter(chosen, vocabulary.regular[sample(logits, chances)])
+
+    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """Every token that is not special, unless the settings say otherwise."""
+        if self.settings.labels == "chosen":
+            return super().labels(batch, chosen, vocabulary)
+        special = vocabulary.is_special(batch["input_ids"])
+        return torch.where(special, IGNORED, batch["input_ids"])
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """Every token that is not special, or the budget's."""
+        if self.settings.labels == "chosen":
+            return most_hidden(batch, self.settings.rate)
+        return len(batch["regular"]) if "regular" in batch else None
+
+
+def sample(logits: Tensor, chances: Tensor) -> Tensor:
+    """The token of each row where the summed probability first exceeds the row's chance."""
+    sums = logits.softmax(1).cumsum(1)
+    # The last sum is 1 only up to rounding; scaled by it, no chance falls behind the end.
+    reached = torch.searchsorted(sums, (chances * sums[:, -1])[:, None], right=True)[:, 0]
+    return reached.clamp(max=logits.shape[1] - 1)
+
+
+@lru_cache(maxsize=1)
+def _load(name: str) -> tuple[Backbone, Tokenizer]:
+    # Both sides share one.
+    model = Backbone.load(name, head="keep").eval()
+    return model.requires_grad_(False), Tokenizer.load(name)

@@ -1,0 +1,28 @@
+"""Masks single tokens drawn uniformly, then 80/10/10."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from isthmus.pretraining.labels import budget, choose_uniformly, most_hidden
+from isthmus.pretraining.parts import Corruption
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.training.task import Batch
+
+CHOICE_STREAM = 2
+
+
+class Uniform(Corruption):
+    """Exactly round(rate · n) of a text's n non-special tokens, each set equally likely."""
+
+    streams = (CHOICE_STREAM,)
+
+    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+        """True at the tokens to hide."""
+        maskable = ~vocabulary.is_special(batch["input_ids"])
+        amount = budget(maskable, self.settings.rate)
+        return choose_uniformly(maskable, self.draw(batch, CHOICE_STREAM), amount)
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """The budget's."""
+        return most_hidden(batch, self.settings.rate)

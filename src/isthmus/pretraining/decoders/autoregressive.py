@@ -1,0 +1,92 @@
+"""One causal layer that tells the text token by token from the bottleneck."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from isthmus.config import Settings
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.layers import Layer
+from isthmus.pretraining.decoders._shared import (
+    embed_behind,
+    own_positions,
+    packed_for,
+    within_texts,
+)
+from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.parts import Decoder
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+
+class AutoregressiveSettings(Settings):
+    """How far back it sees."""
+
+    window: int | None = Field(
+        None, ge=1, description="tokens that a row sees beside the bottleneck, its own included"
+    )
+
+
+class Autoregressive(Decoder):
+    """Unmasked embeddings, row 0 the bottleneck; a pre-norm causal layer, a final LayerNorm.
+
+    Row i predicts token i + 1: row 0 the first token, the last token's row the closing [SEP].
+    """
+
+    Settings = AutoregressiveSettings
+    settings: AutoregressiveSettings
+    requires = frozenset({"bottleneck", "partner", "input_ids", "attention_mask"})
+    provides = Decoder.provides | {"decoder_labels"}
+    uses_head = True
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """The layer and its norm."""
+        shape = LayerShape.of(backbone.config)
+        self.layer = Layer(shape, norm="pre")
+        self.norm = nn.LayerNorm(shape.width, eps=shape.norm_epsilon)
+        self.positions = own_positions(backbone)
+
+    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+        """The next token, where it is a token of the text or closes it."""
+        following = batch["input_ids"][:, 1:]
+        last = batch["attention_mask"].sum(1) - 1
+        closing = torch.arange(1, batch["input_ids"].shape[1], device=last.device) == last[:, None]
+        wanted = ~vocabulary.is_special(following) | closing
+        labels = torch.full_like(batch["input_ids"], IGNORED)
+        labels[:, :-1] = torch.where(wanted, following, IGNORED)
+        return {"decoder_labels": labels}
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """Every token that is not special, and the end of each text."""
+        if "regular" not in batch:
+            return None
+        return len(batch["regular"]) + len(batch["input_ids"])
+
+    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The decoder's states."""
+        vectors = step["bottleneck"][step["partner"]]
+        stream = packed_for(step, backbone) if self.settings.window is None else None
+        states = embed_behind(vectors, step["input_ids"], backbone, self.positions, stream)
+        layer = partial(self.layer.normed, norm=self.norm)
+        if stream is not None:
+            return stream.unpack(layer(states, stream._replace(causal=True)))
+        if self.settings.window is None:
+            return within_texts(layer, states, step, backbone, causal=True)
+        visible = window(states.shape[1], self.settings.window, states.device)
+        return layer(states, visible & step["attention_mask"].bool()[:, None, None, :])
+
+
+def window(length: int, size: int, device: torch.device) -> Tensor:
+    """True at [row, column] where the row sees the column: slot 0, and the latest tokens.
+
+    No kernel for packed texts knows a window with such a hole.
+    """
+    place = torch.arange(length, device=device)
+    distance = place[:, None] - place
+    return (distance >= 0) & ((distance < size) | (place == 0))

@@ -1,0 +1,68 @@
+"""Layers that see both ways and fill in what the decoder's corruption hid.
+
+Auto-encoding (SimLM, CoT-MAE, CDMAE and the bag-of-words paper's own baseline) and, with a head of
+its own, LexMAE's decoder.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.prediction import Prediction
+from isthmus.pretraining.decoders._shared import (
+    Head,
+    Stack,
+    StackSettings,
+    embed_behind,
+    labelled_within_texts,
+    own_positions,
+    packed_for,
+)
+from isthmus.pretraining.parts import Decoder
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+
+class BidirectionalSettings(StackSettings):
+    """How deep, how it starts, and what reads its states."""
+
+    layers: int = Field(1, ge=1, description="depth")
+    head: Literal["shared", "own"] = Field(
+        "shared", description="the encoder's masked-LM head, or one of its own on tied embeddings"
+    )
+
+
+class Bidirectional(Decoder):
+    """Embeddings of the corrupted text, row 0 replaced by the bottleneck, and N layers."""
+
+    Settings = BidirectionalSettings
+    settings: BidirectionalSettings
+    requires = frozenset(
+        {"bottleneck", "partner", "decoder_ids", "decoder_labels", "attention_mask"}
+    )
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """The layers, and the head where it is its own."""
+        self.stack = Stack(backbone, self.settings)
+        self.positions = own_positions(backbone)
+        self.own_head: nn.Module | None = Head(backbone) if self.settings.head == "own" else None
+        self.uses_head = self.own_head is None
+
+    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The decoder's states."""
+        vectors = step["bottleneck"][step["partner"]]
+        stream = packed_for(step, backbone)
+        states = embed_behind(vectors, step["decoder_ids"], backbone, self.positions, stream)
+        return labelled_within_texts(self.stack, states, step, backbone, stream)
+
+    def head(self, states: Tensor, backbone: Backbone) -> Prediction:
+        """Through the encoder's head, or its own."""
+        if self.own_head is None:
+            return backbone.predict(states)
+        prediction: Prediction = self.own_head(states, backbone)
+        return prediction

@@ -1,0 +1,101 @@
+"""Enhanced decoding (RetroMAE, EMNLP 2022): every position is rebuilt from its own sample."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.config import Settings
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.kernels import has_triton
+from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.layers import Layer
+from isthmus.nn.packing import Masked
+from isthmus.pretraining.decoders._shared import (
+    embed_behind,
+    own_positions,
+    packed_for,
+    position_rows,
+)
+from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.parts import Decoder
+from isthmus.pretraining.randomness import draw_bits
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+_VISIBILITY_STREAM = 8
+_LANES = 4  # 16-bit numbers in a draw of 64 bits
+
+
+class EnhancedSettings(Settings):
+    """How much each row does not see."""
+
+    rate: float = Field(0.50, gt=0, lt=1, description="share of words hidden from each row")
+
+
+class Enhanced(Decoder):
+    """Queries: bottleneck + position. Keys and values: the unmasked text, row 0 the bottleneck.
+
+    Row i never sees column i, always column 0, and every other column unless its word is in row
+    i's own sample. A word is in a sample with probability `rate`, whatever the others do: drawing
+    an exact number of words for every row means sorting rows · length² numbers.
+    """
+
+    Settings = EnhancedSettings
+    settings: EnhancedSettings
+    requires = frozenset({"bottleneck", "partner", "input_ids", "attention_mask", "words", "keys"})
+    provides = Decoder.provides | {"decoder_labels"}
+    uses_head = True
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """The one layer."""
+        self.layer = Layer(LayerShape.of(backbone.config))
+        self.positions = own_positions(backbone)
+
+    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+        """Every token that is not special."""
+        special = vocabulary.is_special(batch["input_ids"])
+        return {"decoder_labels": torch.where(special, IGNORED, batch["input_ids"])}
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """Every token that is not special."""
+        return len(batch["regular"]) if "regular" in batch else None
+
+    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The decoder's states."""
+        vectors = step["bottleneck"][step["partner"]]
+        stream = packed_for(step, backbone, always=True)
+        content = embed_behind(vectors, step["input_ids"], backbone, self.positions, stream)
+        queries = vectors[:, None] + position_rows(step["input_ids"], backbone, self.positions)
+        visible = visibility(
+            step["keys"], step["words"], step["attention_mask"].bool(), self.settings.rate
+        )
+        if stream is not None:
+            packed = self.layer(stream.pack(queries), Masked(stream, visible), content)
+            return stream.unpack(packed)
+        states: Tensor = self.layer(queries, visible[:, None], content)
+        return states
+
+
+def visibility(keys: Tensor, words: Tensor, attended: Tensor, rate: float) -> Tensor:
+    """True at [text, row, column] where the row sees the column, drawn from the texts' keys."""
+    hidden = min(round(rate * 2**16), 2**16 - 1)
+    if words.device.type == "cuda" and has_triton(words.device.index):
+        from isthmus.pretraining.visibility_kernel import draw_visibility
+
+        return draw_visibility(keys, words, attended, _VISIBILITY_STREAM, hidden)
+    texts, length = words.shape
+    lanes = -(-length // _LANES)
+    # For every word, 16 random bits for every row that might see it: four numbers from one draw.
+    # A key for each word first: what a row sees must not depend on how far its batch is padded.
+    word_keys = draw_bits(keys, _VISIBILITY_STREAM, length).gather(1, words.clamp(min=0)).flatten()
+    drawn = draw_bits(word_keys, _VISIBILITY_STREAM, lanes).view(torch.int16)
+    visible = drawn.view(texts, length, lanes * _LANES)[:, :, :length] >= hidden - 2**15
+    visible = visible.transpose(1, 2).contiguous()  # as attention's kernels want it
+    visible |= (words < 0)[:, None]
+    visible &= attended[:, None]
+    visible.diagonal(dim1=1, dim2=2).fill_(False)
+    visible[:, :, 0].fill_(True)
+    return visible

@@ -1,0 +1,73 @@
+"""How a pre-trained encoder is meant to be used: with the vector that was trained."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.loader import known_settings
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.errors import InputError
+from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.probes._base import LEXICON_TERMS, trained_vector
+from isthmus.pretraining.recipe import Parts, PretrainSettings
+from isthmus.progress import notice
+from isthmus.text.tokenizer import Tokenizer
+
+
+def describe(
+    folder: Path,
+    backbone: Backbone,
+    tokenizer: Tokenizer,
+    settings: PretrainSettings,
+    parts: Parts,
+) -> None:
+    """Writes it beside a saved model, as `isthmus index` and sentence-transformers read it."""
+    chosen = _encoding(settings, parts)
+    if isinstance(chosen, SparseSettings):
+        SparseEncoder(backbone, tokenizer, chosen).describe(folder)
+    else:
+        DenseEncoder(backbone, tokenizer, chosen).describe(folder)
+
+
+def say_what_changes(settings: PretrainSettings, parts: Parts) -> None:
+    """A notice where a text has been another vector of this model until now."""
+    before, after = _known(settings), _encoding(settings, parts)
+    if not isinstance(before, DenseSettings) or not isinstance(after, DenseSettings):
+        return
+    if before.pooling != after.pooling:
+        keep = ""
+        if "bag_of_words" in parts.objectives:
+            keep = f" (--set objectives.bag_of_words.vector={before.pooling} keeps it)"
+        elif before.pooling == "mean":
+            keep = " (bow with objectives.bag_of_words.vector=mean trains the mean)"
+        notice(
+            f"{settings.model} was made with pooling={before.pooling}; this recipe trains "
+            f"{after.pooling}, and with that the encoder is used from then on{keep}"
+        )
+
+
+def _encoding(settings: PretrainSettings, parts: Parts) -> DenseSettings | SparseSettings:
+    lengths = {
+        "query_max_length": min(64, settings.max_length),
+        "document_max_length": settings.max_length,
+        "titles": settings.titles,
+    }
+    vector = trained_vector(parts)
+    if vector == "lexicon":
+        kept = {"form": "lexmae", "query_terms": LEXICON_TERMS, "document_terms": LEXICON_TERMS}
+        return SparseSettings.parse({**kept, **lengths}, where="pretrain")
+    before, similarity = _known(settings), "dot"
+    if isinstance(before, DenseSettings) and before.pooling == vector:
+        similarity = before.similarity
+    return DenseSettings.parse(
+        {"pooling": vector, "similarity": similarity, **lengths}, where="pretrain"
+    )
+
+
+def _known(settings: PretrainSettings) -> DenseSettings | SparseSettings | None:
+    if settings.model is not None:
+        with suppress(InputError):  # pooled in a way that isthmus does not know
+            return known_settings(settings.model)
+    return None

@@ -1,0 +1,103 @@
+"""Bag of words: one vector predicts the set of the text's tokens; no decoder, nearly free.
+
+"Drop your Decoder" (SIGIR 2024), equation 12. The equation writes h·Eᵀ; the authors' code uses the
+full masked-LM head, and so does the default here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from isthmus.errors import SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.prediction import Prediction
+from isthmus.pretraining.parts import Objective, ObjectiveSettings, first_states
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+
+class BagOfWordsSettings(ObjectiveSettings):
+    """What predicts, and through what."""
+
+    projection: Literal["head", "embeddings"] = "head"
+    vector: Literal["cls", "mean"] = "cls"
+    target: Literal["own", "partner"] = Field(
+        "own", description="the bag of the text itself, or of its neighbour where a view shows two"
+    )
+
+
+class BagOfWords(Objective):
+    """-(1/|T|) Σ_{t in T} log softmax(head(H_0))_t, T the set of the unmasked text's tokens.
+
+    `vector: mean` predicts from the mean of the hidden states instead of [CLS], for encoders that
+    will retrieve with mean pooling; `target: partner` predicts the neighbouring text of a view that
+    shows two, CoT-MAE without its decoder (neither is in the paper).
+    """
+
+    Settings = BagOfWordsSettings
+    settings: BagOfWordsSettings
+    requires = frozenset({"hidden_states", "input_ids", "attention_mask", "partner"})
+
+    def __init__(self, settings: BagOfWordsSettings) -> None:
+        super().__init__(settings)
+        self.reads = "first" if settings.vector == "cls" else "all"
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """Refuses the literal equation where hidden states and embeddings differ in width."""
+        self.uses_head = self.settings.projection == "head"
+        if not self.uses_head and backbone.embedding_width != backbone.dimension:
+            raise SettingsError(
+                f"hidden states are {backbone.dimension} wide, word embeddings "
+                f"{backbone.embedding_width}: their product does not exist",
+                where="objectives.bag_of_words.projection",
+                allowed="head",
+                remedy="--set objectives.bag_of_words.projection=head",
+            )
+
+    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
+        """The texts with at least one token that is not special."""
+        # A partner's bag counts once for its partner: the number is the same for both targets.
+        return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
+
+    def __call__(
+        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
+    ) -> dict[str, Tensor]:
+        """The summed loss, and its summed distance from the lower bound log|T|."""
+        if self.settings.vector == "cls":
+            vector = first_states(step)
+        else:
+            states = step["hidden_states"]
+            weights = step["attention_mask"][:, :, None].to(states.dtype)
+            vector = (states * weights).sum(1) / weights.sum(1)
+        if self.settings.projection == "head":
+            prediction = backbone.predict(vector)
+        else:
+            prediction = Prediction(vector, backbone.word_embeddings, None)
+        input_ids = step["input_ids"]
+        if self.settings.target == "partner":
+            input_ids = input_ids[step["partner"]]
+        bags = bag(input_ids, vocabulary)
+        sizes = bags.sum(1)
+        loss = prediction.bag_cross_entropy(bags, sizes)
+        # The bound of an empty bag is 0, as its loss.
+        bound = sizes.clamp(min=1).to(loss.dtype).log().sum()
+        return {"": loss, "gap": loss.detach() - bound}
+
+
+def bag(input_ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """True at [row, token] where the row holds that token and it is not special."""
+    nothing = input_ids.new_zeros(len(input_ids), vocabulary.size, dtype=torch.bool)
+    return nothing.scatter_(1, input_ids, ~vocabulary.is_special(input_ids))
+
+
+def bag_of_words(logits: Tensor, bags: Tensor) -> Tensor:
+    """The loss of each row, in float32; 0 for an empty bag."""
+    logits = logits.float()
+    sizes = bags.sum(1)
+    inside = torch.where(bags, logits, 0).sum(1) / sizes.clamp(min=1)
+    return torch.where(sizes > 0, logits.logsumexp(1) - inside, 0)

@@ -1,0 +1,278 @@
+"""The parts a pre-training recipe is made of, and what each declares.
+
+    document -> view -> corruption -> backbone -> bottleneck -> decoder -> objectives
+
+A part names the fields of the step that it requires and those it provides. A recipe is checked
+when it is assembled, before weights or data are read. `build` then meets the backbone, before the
+corpus is read.
+
+A batch of N documents has N rows, or 2N where a view shows two texts of each (all first ones, then
+all second ones). Row r of a decoder rebuilds text r from the vector of row `partner[r]`: the same
+row, or the other text of the document.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from isthmus.config import Settings
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.prediction import Prediction
+from isthmus.pretraining.labels import IGNORED, MaskingSettings, at_labels, replace
+from isthmus.pretraining.randomness import draw, draw_together
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.registry import Registry
+from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
+
+VIEWS = Registry("isthmus.pretraining.views", "view")
+CORRUPTIONS = Registry("isthmus.pretraining.corruption", "corruption")
+BOTTLENECKS = Registry("isthmus.pretraining.bottlenecks", "bottleneck")
+DECODERS = Registry("isthmus.pretraining.decoders", "decoder")
+OBJECTIVES = Registry("isthmus.pretraining.objectives", "objective")
+
+BACKBONE_PROVIDES = frozenset({"hidden_states", "middle_states"})
+Side = Literal["encoder", "decoder"]
+# Of which tokens: every one, those with a label, the first of each text.
+Reads = Literal["all", "labels", "first"]
+_ACTION_STREAM = 4
+_MORE = 1  # numbers of a row that are drawn ahead, beside one for every token
+
+
+class Column(Protocol):
+    """Something known of every token of a corpus: `column[row]` has one entry per token."""
+
+    def __getitem__(self, row: int, /) -> npt.NDArray[Any]: ...
+
+
+class Part:
+    """A named choice with settings of its own."""
+
+    Settings: ClassVar[type[Settings]] = Settings
+    requires: frozenset[str] = frozenset()
+    provides: frozenset[str] = frozenset()
+    makes: frozenset[str] = frozenset()  # required fields that the part itself sees to
+    reads: Reads = "all"  # of the hidden states, where it requires them
+    uses_head = False
+    # Whether it computes with tensors of the device alone, so that a replay of what it launched
+    # is as good as calling it: no counter of its own, no number that is asked for or drawn here.
+    capturable = True
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """Makes what depends on the backbone, and refuses one that it cannot work with."""
+
+    def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
+        """What the part must know of every token, made once and kept beside the corpus."""
+        return {}
+
+    def data(self) -> Mapping[str, str]:
+        """Fingerprints of what the part reads beside corpus and model."""
+        return {}
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """How many labels the part has added to a batch at most, told without asking the device.
+
+        `regular`, the places of all tokens that are not special, has a length that is known. None:
+        the part cannot tell, and the device is asked.
+        """
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a view shows of a document: token ids without special ones, and the word of each."""
+
+    tokens: npt.NDArray[np.int32]
+    words: npt.NDArray[np.int32]
+    start: int = 0  # the place of the first token in the document
+
+
+class View(Part, ABC):
+    """Which text the encoder sees. Runs where data is read, on one document at a time."""
+
+    provides = frozenset(
+        {
+            "input_ids", "attention_mask", "words", "keys", "partner",
+            "tokens", "regular", "word_sizes",
+        }
+    )  # fmt: skip
+    rows: ClassVar[int] = 1  # texts per document; the decoder rebuilds one from the other
+
+    def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
+        """About how long a document's texts will be, to put like beside like."""
+        shown: npt.NDArray[np.integer] = np.minimum(lengths, room)
+        return shown
+
+    def survey(self, corpus: TokenisedCorpus, room: int) -> str:
+        """What a user should hear about this corpus before training starts; "" for nothing."""
+        return ""
+
+    @abstractmethod
+    def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
+        """The texts, of at most `room` tokens each, that `key` draws from the document."""
+
+
+class Corruption(Part, ABC):
+    """Which tokens are hidden. Runs on the training device, on whole batches.
+
+    The decoder's side draws from streams of its own, so both sides are independent unless a
+    corruption says otherwise.
+    """
+
+    Settings = MaskingSettings
+    requires = frozenset({"input_ids", "words", "keys"})
+    provides = frozenset({"encoder_ids", "labels"})
+    decoder_provides: ClassVar[frozenset[str]] = frozenset({"decoder_ids", "decoder_labels"})
+    sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
+    streams: ClassVar[tuple[int, ...]] = ()  # of random numbers, beside that of `hide`
+
+    def __init__(self, settings: Any, side: Side = "encoder") -> None:
+        super().__init__(settings)
+        self.side = side
+        if side == "decoder":
+            self.provides = self.decoder_provides
+
+    def beside(self, encoder: Corruption | None) -> None:
+        """Meets the encoder's side (None: it is that side itself, or there is none)."""
+
+    def stream(self, number: int) -> int:
+        """The stream of random numbers for a use, on this side."""
+        return number if self.side == "encoder" else number + 16
+
+    def draw(self, batch: Batch, number: int, more: int = 0) -> Tensor:
+        """A 63-bit integer from this side's stream for every token, and for some more of a row."""
+        width = batch["input_ids"].shape[1] + more
+        ahead = batch.get(f"drawn/{number}")
+        return (
+            draw(batch["keys"], self.stream(number), width) if ahead is None else ahead[:, :width]
+        )
+
+    @abstractmethod
+    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+        """True at the tokens to hide."""
+
+    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """The ids with the chosen tokens hidden."""
+        drawn = self.draw(batch, _ACTION_STREAM)
+        return replace(batch["input_ids"], chosen, drawn, vocabulary, self.settings)
+
+    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """The token where one must be predicted, -100 elsewhere."""
+        return torch.where(chosen, batch["input_ids"], IGNORED)
+
+    def __call__(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+        """Ids and labels, under the names of this side."""
+        # Drawn at once: on a GPU the launches cost more than the numbers.
+        numbers = (*self.streams, _ACTION_STREAM)
+        streams = [self.stream(number) for number in numbers]
+        drawn = draw_together(batch["keys"], streams, batch["input_ids"].shape[1] + _MORE)
+        batch = batch | {f"drawn/{n}": values for n, values in zip(numbers, drawn, strict=True)}
+        chosen = self.choose(batch, vocabulary)
+        ids, labels = (
+            ("encoder_ids", "labels")
+            if self.side == "encoder"
+            else ("decoder_ids", "decoder_labels")
+        )
+        return {
+            ids: self.hide(batch, chosen, vocabulary),
+            labels: self.labels(batch, chosen, vocabulary),
+        }
+
+
+class Bottleneck(Part, nn.Module, ABC):
+    """What passes from encoder to decoder: one vector per row."""
+
+    requires = frozenset({"hidden_states"})
+    provides = frozenset({"bottleneck"})
+    trains: ClassVar[Literal["cls", "lexicon"]] = "cls"  # what it makes stand for a text
+
+    @abstractmethod
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+
+
+PREDICTED = ("decoder_features", "decoder_matrix", "decoder_bias")
+
+
+class Decoder(Part, nn.Module, ABC):
+    """Who rebuilds. Owns its visibility and its labels."""
+
+    provides = frozenset({"decoder_features", "decoder_targets"})
+
+    def middle_layer(self, depth: int) -> int | None:
+        """After how many of the backbone's layers it takes states; None when it takes none."""
+        return None
+
+    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+        """`decoder_labels`, where they are not a corruption's; before the forward pass."""
+        return {}
+
+    @abstractmethod
+    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The decoder's states [rows, length, width]."""
+
+    def head(self, states: Tensor, backbone: Backbone) -> Prediction:
+        """Of the vocabulary, by the encoder's head unless the decoder has one of its own."""
+        return backbone.predict(states)
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
+        """The prediction and its targets at the labelled positions; behind them, -100 and any."""
+        states = self.decode(step, backbone, vocabulary)
+        targets, chosen = at_labels(step, "decoder_labels", states)
+        features, matrix, bias = self.head(chosen, backbone)
+        return {
+            "decoder_features": features,
+            "decoder_matrix": matrix,
+            "decoder_bias": matrix.new_zeros(len(matrix)) if bias is None else bias,
+            "decoder_targets": targets,
+        }
+
+
+def first_states(step: Batch) -> Tensor:
+    """H_0, the states of every text's first token, [rows, width]."""
+    found = step.get("first_states")  # a step may begin with states of another's making
+    return step["hidden_states"][:, 0] if found is None else found
+
+
+def decoder_prediction(step: Batch) -> Prediction:
+    """What a decoder said of the vocabulary."""
+    return Prediction(*(step[name] for name in PREDICTED))
+
+
+class ObjectiveSettings(Settings):
+    """What every objective can be told."""
+
+    weight: float = Field(1.0, ge=0, description="of this loss in the sum")
+    decay_to: float | None = Field(
+        None, ge=0, description="share of the weight left at the last optimiser step, by cosine"
+    )
+
+
+class Objective(Part, ABC):
+    """A loss on one encoder pass: a sum over items, and the number of items."""
+
+    Settings = ObjectiveSettings
+
+    @abstractmethod
+    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
+        """How many items the loss sums over, known before the forward pass."""
+
+    @abstractmethod
+    def __call__(
+        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
+    ) -> dict[str, Tensor]:
+        """`{"": sum of the loss}`, and sums of further quantities worth a line in the log."""

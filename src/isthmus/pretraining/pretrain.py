@@ -1,0 +1,186 @@
+"""The verb: teach an encoder a corpus, without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from isthmus.cluster import connected
+from isthmus.collections import Corpus, Problems, open_corpus
+from isthmus.config import resolve
+from isthmus.config.models import model_fingerprint, model_folder
+from isthmus.config.output import (
+    SNAPSHOT,
+    START,
+    claimed,
+    finish,
+    is_complete,
+    writing,
+)
+from isthmus.config.resume import to_resume
+from isthmus.errors import SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.examples import PretrainExamples, check_texts
+from isthmus.pretraining.handover import describe, say_what_changes
+from isthmus.pretraining.parts import Column
+from isthmus.pretraining.probes._base import HeldOut, ProbeSettings, assemble_probes
+from isthmus.pretraining.probes._callback import BEST, Probing, best_step, report_probes
+from isthmus.pretraining.probes._held_out import FEWEST, prepare_held_out, split
+from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.scratch import start_from_nothing
+from isthmus.pretraining.task import PretrainTask
+from isthmus.progress import notice
+from isthmus.text.corpus import tokenise
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.checkpoints import restoring
+from isthmus.training.launch import main_process_first, wait_for_everyone
+from isthmus.training.trainer import Trainer, check_trackers
+
+
+def pretrain(
+    corpus: str | None = None,
+    output: str | None = None,
+    model: str | None = None,
+    init: str | None = None,
+    recipe: str | None = "bow",
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+    resume: str | None = None,
+) -> Path:
+    """Trains an encoder on a corpus; returns the folder `final`, which AutoModel loads.
+
+    Run again after an interruption, it goes on from the last checkpoint; so does `resume` with the
+    folder alone, which holds all other settings.
+    """
+    flags = {"corpus": corpus, "output": output, "model": model, "init": init}
+    if resume is not None:
+        identity = to_resume("pretrain", resume, {**flags, "set": overrides or None})
+        values = {**identity["settings"], "output": resume}
+        return run(PretrainSettings.parse(values, where=f"{resume}/{SNAPSHOT}"))
+    settings = PretrainSettings.parse(
+        resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
+    )
+    return run(settings)
+
+
+def run(settings: PretrainSettings) -> Path:
+    """Trains an encoder from settings that are already complete; returns the folder `final`."""
+    with ExitStack() as claims:
+        return _run(settings, claims)
+
+
+def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
+    parts = assemble(settings)
+    probes = assemble_probes(settings.probes, parts)
+    check_trackers(settings.training)
+    problems = settings.account()
+    texts = open_corpus(settings.corpus, problems)
+    output = Path(settings.output)
+    final = output / "final"
+    with main_process_first(), connected(settings.cluster):
+        data = {"corpus": texts.fingerprint()}
+        if settings.model is not None:
+            data["model"] = model_fingerprint(model_folder(settings.model)) or settings.model
+        for part in parts:
+            data |= part.data()
+        # Not the output: the folder may move, and be named in several ways. Not the cluster: with
+        # it and without, the same is learnt.
+        identity = {"settings": settings.model_dump(exclude={"output", "cluster"}), "data": data}
+        claims.enter_context(claimed(output, "pretrain", identity))
+        if is_complete(output):
+            notice(f"{output} is complete already")
+            return final
+        tokenizer, backbone = _start(settings, texts)
+        say_what_changes(settings, parts)
+        backbone.check_length(settings.max_length, "max_length")
+        # Parts refuse a model that they cannot work with: before the corpus is read.
+        task = PretrainTask(backbone, tokenizer, parts, settings.training.seed)
+        # What is skipped changes the corpus, and what is refused must be refused again.
+        source = f"{texts.fingerprint()} {settings.kept}"
+        tokenised = tokenise(texts.documents(), source, tokenizer.serialised, settings.titles)
+        if summary := tokenised.remember(problems.summary()):
+            notice(summary)
+        check_texts(tokenised, settings.corpus)
+        columns: dict[str, Column] = {}
+        for part in parts:
+            columns |= part.columns(tokenised, tokenizer)
+    if settings.model is not None:
+        task.continue_from(Path(model_folder(settings.model)))
+    seed = settings.training.seed
+    rows, held_out = split(tokenised, settings.probes, seed)
+    examples = PretrainExamples(
+        tokenised, parts.view, tokenizer, settings.max_length, seed, columns, rows
+    )
+    if survey := parts.view.survey(tokenised, examples.room):
+        notice(survey)
+    trainer = Trainer(task, examples, settings.training, output, description="pre-train")
+    if len(held_out):
+        notice(f"{len(held_out):,} documents are held out, to see how training goes")
+
+        def prepare() -> HeldOut:
+            documents = open_corpus(
+                settings.corpus, Problems("skip", settings.line_limit)
+            ).documents()
+            return prepare_held_out(examples, held_out, documents, task, settings.probes)
+
+        trainer.add_callback(Probing(trainer, probes, prepare, settings.probes))
+    elif settings.probes.documents:
+        _say_why_none(settings.probes, len(tokenised))
+    history = trainer.fit()
+    if trainer.is_world_process_zero():
+        results: dict[str, Any] = {"documents": len(tokenised), "held_out": len(held_out)}
+        told = report_probes(history, probes, output)
+        if (output / BEST).is_dir():  # not where the chosen probe never gave a number
+            with restoring(output / BEST):
+                task.restore(output / BEST)
+                results["best_step"] = best_step(output)
+            told += f"\nfinal: the best by {settings.probes.best_by}, step {results['best_step']:,}"
+            if results["best_step"] == 0:
+                told += ": NOT TRAINED, the model was best before the first step"
+        if told:
+            notice(told)
+        with writing(final):
+            task.save(final)
+            describe(final, backbone, tokenizer, settings, parts)
+        finish(output, {**results, "log": history})
+    wait_for_everyone()
+    return final
+
+
+def _say_why_none(probes: ProbeSettings, documents: int) -> None:
+    reason = f"fewer than {FEWEST} held-out documents would measure nothing, and "
+    if probes.documents < FEWEST:
+        reason += f"probes.documents = {probes.documents}"
+    else:
+        reason += (
+            f"a twentieth of the corpus is {documents // 20}: it would have to have "
+            f"{20 * FEWEST:,} documents, and has {documents:,}"
+        )
+    if probes.best_by is not None:
+        raise SettingsError(
+            f"probes.best_by = {probes.best_by!r} cannot be followed: {reason}",
+            where="probes.best_by",
+            allowed="null, or a larger corpus",
+            remedy="--set probes.best_by=null --set probes.patience=null",
+        )
+    notice(f"no probes: {reason}")
+
+
+def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbone]:
+    training = settings.training
+    if settings.model is not None:
+        name = model_folder(settings.model)
+    else:
+        assert settings.init is not None
+        start = Path(settings.output) / START
+        name = str(
+            start_from_nothing(
+                lambda: (document.contents(settings.titles) for document in texts.documents()),
+                settings.init,
+                settings.vocabulary,
+                start,
+                training.seed,
+            )
+        )
+    return Tokenizer.load(name), Backbone.load(name, "add", training.dropout, training.seed)

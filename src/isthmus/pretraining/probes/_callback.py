@@ -1,0 +1,79 @@
+"""Probes while training runs: what training/evaluation_callback.py measures in pre-training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from isthmus.pretraining.probes._base import HeldOut, Probe, ProbeSettings
+from isthmus.pretraining.task import PretrainTask
+from isthmus.training import evaluation_callback as looking
+from isthmus.training.curves import report_curves
+from isthmus.training.evaluation_callback import BEST, Best, Looking
+from isthmus.training.trainer import Trainer
+
+__all__ = ["BEST", "PREFIX", "Probing", "best_step", "looks", "report_probes"]
+_TOPIC = "probe"
+PREFIX = f"{_TOPIC}/"
+
+
+class Probing(Looking):
+    """Asks every probe at each look."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        probes: Mapping[str, Probe],
+        held_out: Callable[[], HeldOut],
+        settings: ProbeSettings,
+    ) -> None:
+        best = None
+        if settings.best_by is not None:
+            best = Best(settings.best_by, probes[settings.best_by].better, settings.patience)
+        super().__init__(trainer, _TOPIC, self._ask, settings.every, best)
+        self.probes = probes
+        self._prepare = held_out
+        self._held_out: HeldOut | None = None
+
+    def _ask(self) -> dict[str, float]:
+        if self._held_out is None:
+            self._held_out = self._prepare()
+        task = self.trainer.task
+        assert isinstance(task, PretrainTask)
+        values = {}
+        for name, probe in self.probes.items():
+            for metric, value in probe(task, self._held_out).items():
+                values[f"{name}/{metric}" if metric else name] = value
+        self._held_out.forget()
+        return values
+
+
+def looks(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """The lines of a log that probes wrote."""
+    return looking.looks(history, _TOPIC)
+
+
+def best_step(output: Path) -> int:
+    """The step of the model in `best`."""
+    return int(looking.best_look(output, _TOPIC)["step"])
+
+
+def report_probes(
+    history: Sequence[Mapping[str, float]], probes: Mapping[str, Probe], output: Path
+) -> str:
+    """Writes table and plot into a folder; returns where each probe began, was best and ended."""
+    told = report_curves(history, _TOPIC, probes, output, "probes")
+    if not told:
+        return ""
+    seen = looks(history)
+    remarks = [
+        probe.remark([_own(look, f"{PREFIX}{name}") for look in seen])
+        for name, probe in probes.items()
+    ]
+    return "\n".join([told, *(remark for remark in remarks if remark is not None)])
+
+
+def _own(look: Mapping[str, float], name: str) -> dict[str, float]:
+    """The numbers of one probe, named as it named them."""
+    further = {key: value for key, value in look.items() if key.startswith(f"{name}/")}
+    return {"": look[name], **{key.removeprefix(f"{name}/"): further[key] for key in further}}

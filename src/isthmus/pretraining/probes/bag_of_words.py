@@ -1,0 +1,24 @@
+"""Bag-of-words gap: how far the vector is from naming exactly the tokens of its text."""
+
+from __future__ import annotations
+
+from isthmus.pretraining.objectives.bag_of_words import bag, bag_of_words
+from isthmus.pretraining.probes._base import HeldOut, Probe, vocabulary_logits
+from isthmus.pretraining.task import PretrainTask
+
+
+class BagOfWords(Probe):
+    """Mean of the bag-of-words loss less its lower bound log|T|, from the unmasked text."""
+
+    better = "lower"
+
+    def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
+        """The mean over the texts that have a bag."""
+        total, count = 0.0, 0
+        for batch, logits in vocabulary_logits(task, held_out):
+            bags = bag(batch["input_ids"], task.vocabulary)
+            losses = bag_of_words(logits, bags)
+            sizes = bags.sum(1)
+            total += float((losses - sizes.clamp(min=1).log()).sum())
+            count += int((sizes > 0).sum())
+        return {"": total / max(count, 1)}

@@ -1,0 +1,70 @@
+"""Input token coverage: how many of a text's tokens are among the first k that its vector names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from pydantic import Field
+
+from isthmus.config import Settings
+from isthmus.pretraining.objectives.bag_of_words import bag
+from isthmus.pretraining.probes._base import HeldOut, Probe, vocabulary_logits
+from isthmus.pretraining.task import PretrainTask
+
+
+class CoverageSettings(Settings):
+    """How many tokens are looked at."""
+
+    k: int = Field(64, ge=1, description="tokens that the vector may name")
+
+
+class Coverage(Probe):
+    """Mean of |top-k(head(H_0)) ∩ T| / |T|, T the set of the text's tokens.
+
+    Two lines to read it by: `constant`, what the k most frequent tokens of the corpus reach for
+    every text, and `ceiling`, the most that k tokens can.
+    """
+
+    Settings = CoverageSettings
+    settings: CoverageSettings
+    better = "higher"
+    drawn = ("constant", "ceiling")
+
+    def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
+        """Whether the vector says more than would be true of any text."""
+        reached, constant = seen[-1][""], seen[-1].get("constant", math.nan)
+        if not reached < constant:
+            return None
+        return (
+            f"coverage ended at {reached:.4f}, below the {constant:.4f} of one and the same list, "
+            f"the {self.settings.k} most frequent tokens: the vector names fewer of a text's words "
+            "than that list would, so it has not learnt the texts yet: train on (of the recipes, "
+            "bow gets there soonest: it trains the vector's words)"
+        )
+
+    def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
+        """The means over the texts that have a bag."""
+        sums = dict.fromkeys(("", "constant", "ceiling"), 0.0)
+        count = 0
+        for batch, logits in vocabulary_logits(task, held_out):
+            bags = bag(batch["input_ids"], task.vocabulary)
+            sizes = bags.sum(1)
+            named = logits.topk(min(self.settings.k, logits.shape[1])).indices
+            frequent = held_out.frequent[: self.settings.k].to(named.device)
+            shares = {
+                "": bags.gather(1, named).sum(1),
+                "constant": bags[:, frequent].sum(1),
+                "ceiling": sizes.clamp(max=self.settings.k),
+            }
+            for name, hits in shares.items():
+                sums[name] += float((hits / sizes.clamp(min=1)).sum())
+            count += int((sizes > 0).sum())
+        return {name: total / max(count, 1) for name, total in sums.items()}
+
+
+def frequent_tokens(ids: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
+    """All token ids of some documents' sets, most frequent first, without special ones."""
+    counts = torch.bincount(ids, minlength=len(special)).masked_fill(special, -1)
+    return counts.argsort(descending=True, stable=True)

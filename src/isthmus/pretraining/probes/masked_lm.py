@@ -1,0 +1,29 @@
+"""Masked-LM loss: how well the encoder knows the language of the corpus."""
+
+from __future__ import annotations
+
+from isthmus.pretraining.corruption.uniform import Uniform
+from isthmus.pretraining.labels import IGNORED, MaskingSettings
+from isthmus.pretraining.probes._base import HeldOut, Probe, on_device
+from isthmus.pretraining.task import PretrainTask
+
+
+class MaskedLm(Probe):
+    """Mean cross-entropy at uniformly masked tokens; always the same ones, for every recipe."""
+
+    Settings = MaskingSettings
+    settings: MaskingSettings
+    better = "lower"
+
+    def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
+        """The mean over all masked tokens."""
+        corruption = Uniform(self.settings)
+        total, count = 0.0, 0
+        for batch in on_device(task, held_out.texts):
+            hidden = corruption(batch, task.vocabulary)
+            states = task.backbone(hidden["encoder_ids"], batch["attention_mask"])
+            labelled = hidden["labels"] != IGNORED
+            prediction = task.backbone.predict(states[labelled])
+            total += float(prediction.cross_entropy(hidden["labels"][labelled]))
+            count += int(labelled.sum())
+        return {"": total / max(count, 1)}

@@ -1,0 +1,240 @@
+"""A pre-training recipe: the parts it names, checked against each other before anything loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from isthmus.cluster import ClusterSettings
+from isthmus.collections.settings import ReadingSettings
+from isthmus.errors import SettingsError
+from isthmus.nn.sizes import SIZES
+from isthmus.pretraining.parts import (
+    BACKBONE_PROVIDES,
+    BOTTLENECKS,
+    CORRUPTIONS,
+    DECODERS,
+    OBJECTIVES,
+    VIEWS,
+    Bottleneck,
+    Corruption,
+    Decoder,
+    Objective,
+    Part,
+    Side,
+    View,
+)
+from isthmus.pretraining.probes._base import ProbeSettings
+from isthmus.registry import Registry
+from isthmus.training.settings import TrainingSettings
+
+
+class PretrainSettings(ReadingSettings):
+    """Everything `isthmus pretrain` can be told."""
+
+    verb = "pretrain"
+
+    corpus: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
+    output: str = Field(description="the folder to write")
+    model: str | None = Field(None, description="where to start: a folder or hub name")
+    init: str | None = Field(None, description="or a size to start from nothing: tiny, mini, …")
+    vocabulary: int = Field(16_000, ge=100, description="tokens to learn, with init")
+    titles: bool = Field(True, description="whether titles are part of the text")
+    max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
+    view: dict[str, Any] = Field(
+        default_factory=lambda: {"name": "same"}, description="which texts of a document are seen"
+    )
+    corruption: dict[str, Any] | None = Field(None, description="what the encoder does not see")
+    bottleneck: dict[str, Any] | None = Field(None, description="what passes to the decoder")
+    decoder: dict[str, Any] | None = Field(None, description="who rebuilds")
+    decoder_corruption: dict[str, Any] | None = Field(
+        None, description="what the decoder does not see"
+    )
+    objectives: dict[str, dict[str, Any]] = Field(
+        min_length=1, description="the losses that are added: NAME: {weight}"
+    )
+    probes: ProbeSettings = Field(default_factory=ProbeSettings)
+    training: TrainingSettings = Field(default_factory=TrainingSettings)
+    cluster: ClusterSettings | None = Field(
+        None, description="machines that tokenise and count the corpus"
+    )
+
+    @field_validator(
+        "view", "corruption", "bottleneck", "decoder", "decoder_corruption", mode="before"
+    )
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("objectives", mode="before")
+    @classmethod
+    def _weight_alone(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        for name, inner in value.items():
+            if inner is False:  # a misspelt one is not taken out either
+                OBJECTIVES.load(name, f"objectives.{name}")
+        return {
+            name: {"weight": float(inner)} if isinstance(inner, int | float) else inner or {}
+            for name, inner in value.items()
+            if inner is not False  # how an override takes an objective out of a recipe
+        }
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if (self.model is None) == (self.init is None):
+            found = "both" if self.model is not None else "neither"
+            add = f"add --model NAME to go on from a model, or --init {'|'.join(SIZES)} to start"
+            raise SettingsError(
+                f"give either model (a folder or hub name) or init (a size); there is {found}",
+                where="--model, --init",
+                allowed="--model: a folder, a hub name, package:NAME or an earlier run; "
+                f"--init: {', '.join(SIZES)}",
+                remedy=f"{add} from nothing" if found == "neither" else "leave one of them out",
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The assembled parts of one recipe."""
+
+    view: View
+    corruption: Corruption | None
+    bottleneck: Bottleneck | None
+    decoder: Decoder | None
+    decoder_corruption: Corruption | None
+    objectives: dict[str, Objective]
+
+    def __iter__(self) -> Iterator[Part]:
+        """All of them, in the order of the step."""
+        optional = (self.corruption, self.decoder_corruption, self.bottleneck, self.decoder)
+        yield self.view
+        yield from (part for part in optional if part is not None)
+        yield from self.objectives.values()
+
+
+def assemble(settings: PretrainSettings) -> Parts:
+    """The parts a recipe names, refused when one requires what nothing provides."""
+    parts = Parts(
+        view=_part(VIEWS, settings.view, "view"),
+        corruption=_corruption(settings.corruption, "corruption", "encoder"),
+        bottleneck=_optional(BOTTLENECKS, settings.bottleneck, "bottleneck"),
+        decoder=_optional(DECODERS, settings.decoder, "decoder"),
+        decoder_corruption=_corruption(
+            settings.decoder_corruption, "decoder_corruption", "decoder"
+        ),
+        objectives={
+            name: _part(OBJECTIVES, {"name": name, **inner}, f"objectives.{name}")
+            for name, inner in settings.objectives.items()
+        },
+    )
+    if parts.corruption is not None:
+        parts.corruption.beside(None)
+    if parts.decoder_corruption is not None:
+        parts.decoder_corruption.beside(parts.corruption)
+    provided = set(parts.view.provides)
+    named: list[tuple[str, Part | None]] = [
+        ("corruption", parts.corruption),
+        ("decoder_corruption", parts.decoder_corruption),
+        ("backbone", _Backbone(None)),
+        ("bottleneck", parts.bottleneck),
+        ("decoder", parts.decoder),
+        *((f"objectives.{name}", objective) for name, objective in parts.objectives.items()),
+    ]
+    for where, part in named:
+        if part is not None:
+            # What a part makes for itself (a column of the corpus, labels) it need not be given.
+            _check(part, where, provided | part.makes)
+            provided |= part.provides
+    _check_used(named)
+    return parts
+
+
+class _Backbone(Part):
+    provides = BACKBONE_PROVIDES
+    requires = frozenset({"input_ids", "attention_mask"})
+
+
+def _optional(registry: Registry, chosen: Mapping[str, Any] | None, where: str) -> Any:
+    return None if chosen is None else _part(registry, chosen, where)
+
+
+def _corruption(chosen: Mapping[str, Any] | None, where: str, side: Side) -> Corruption | None:
+    if chosen is None:
+        return None
+    part: type[Corruption] = CORRUPTIONS.load(_name(CORRUPTIONS, chosen, where), where)
+    if side not in part.sides:
+        raise SettingsError(
+            f"{where}: {chosen['name']} works on the {part.sides[0]}'s side only",
+            where=where,
+            allowed=", ".join(
+                name for name in CORRUPTIONS.names() if side in CORRUPTIONS.load(name).sides
+            ),
+            remedy=f"choose one of these for {where}",
+        )
+    return part(part.Settings.parse(_inner(chosen), where, under=where), side)
+
+
+def _part(registry: Registry, chosen: Mapping[str, Any], where: str) -> Any:
+    part = registry.load(_name(registry, chosen, where), where)
+    return part(part.Settings.parse(_inner(chosen), where, under=where))
+
+
+def _inner(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in chosen.items() if key != "name"}
+
+
+def _name(registry: Registry, chosen: Mapping[str, Any], where: str) -> str:
+    name = chosen.get("name")
+    if not isinstance(name, str):
+        raise SettingsError(
+            f"{where} has no name",
+            where=where,
+            allowed=", ".join(registry.names()),
+            remedy=f"write {where}: {{name: …}}",
+        )
+    return name
+
+
+def _check(part: Part, where: str, provided: set[str]) -> None:
+    missing = sorted(part.requires - provided)
+    if missing:
+        field = missing[0]
+        raise SettingsError(
+            f"{where} requires {field!r}, which nothing in this recipe provides",
+            where=where,
+            allowed=f"{field!r} comes from: {', '.join(_providers(field)) or 'no part installed'}",
+            remedy=f"add one of these to the recipe, or remove {where}",
+        )
+
+
+def _providers(field: str) -> list[str]:
+    found = []
+    for registry in (VIEWS, CORRUPTIONS, BOTTLENECKS, DECODERS):
+        for name in registry.names():
+            part = registry.load(name)
+            if field in part.provides and "encoder" in getattr(part, "sides", ("encoder",)):
+                found.append(f"{registry.kind} {name}")
+            if field in getattr(part, "decoder_provides", ()):
+                found.append(f"decoder_corruption {name}")
+    return found
+
+
+def _check_used(named: list[tuple[str, Part | None]]) -> None:
+    """Refuses a bottleneck, decoder or decoder's corruption that nothing would use."""
+    required = {field for _, part in named if part is not None for field in part.requires}
+    for where, part in named:
+        if where in ("bottleneck", "decoder", "decoder_corruption") and part is not None:
+            given = part.provides - {"decoder_labels"}
+            if not given & required:
+                raise SettingsError(
+                    f"{where} is given, but nothing in this recipe uses what it provides",
+                    where=where,
+                    allowed=f"a part that requires {', '.join(sorted(given))}",
+                    remedy=f"remove {where}, or add what uses it: a decoder that takes it, or the "
+                    "objective reconstruction",
+                )

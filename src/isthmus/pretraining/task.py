@@ -1,0 +1,164 @@
+"""One pre-training step: document -> view -> corruption -> backbone -> decoder -> objectives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from isthmus.errors import MismatchError
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.packing import Asking
+from isthmus.pretraining.labels import asking, label_places
+from isthmus.pretraining.parts import Decoder
+from isthmus.pretraining.recipe import Parts
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.pretraining.warm_start import alike, overwrite, stored, take_over
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch, Task
+
+# What pre-training needs and an encoder does not: bottleneck and decoder.
+PARTS_FILE = "pretraining.safetensors"
+
+
+class PretrainTask(Task):
+    """A backbone with the parts of a recipe."""
+
+    def __init__(
+        self, backbone: Backbone, tokenizer: Tokenizer, parts: Parts, seed: int = 0
+    ) -> None:
+        super().__init__()
+        backbone.check_tokens(tokenizer.rows)
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.parts = parts
+        self.vocabulary = Vocabulary(tokenizer, size=len(backbone.word_embeddings))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for part in parts:
+                part.build(backbone, tokenizer)
+        self.bottleneck = parts.bottleneck
+        self.decoder = parts.decoder
+        self.capturable = all(part.capturable for part in parts)
+        if not any(part.uses_head for part in parts):
+            # A parameter without gradient breaks data parallelism.
+            backbone.freeze_head()
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch with what corruptions and the decoder add to it."""
+        batch = dict(batch)
+        for part in (self.parts.corruption, self.parts.decoder_corruption, self.decoder):
+            if part is not None:
+                make = part.prepare if isinstance(part, Decoder) else part
+                made = make(batch, self.vocabulary)
+                batch |= made
+                batch |= label_places(made, part.most_labels(batch))
+        return batch
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """The items of each objective."""
+        counts = {
+            name: objective.count(batch, self.vocabulary)
+            for name, objective in self.parts.objectives.items()
+        }
+        if self.parts.view.rows > 1:
+            # Filled in there: a number that is copied makes the host wait.
+            counts["view"] = torch.full((), len(batch["keys"]), device=batch["keys"].device)
+        return counts
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The sum of each objective, from one encoder pass."""
+        step = self.decode(self.encode(batch))
+        sums = {}
+        for name, objective in self.parts.objectives.items():
+            for metric, value in objective(step, self.backbone, self.vocabulary).items():
+                sums[f"{name}/{metric}" if metric else name] = value
+        if "repeated" in step:
+            sums["view/one_span"] = step["repeated"].sum().float()
+        return sums
+
+    def encode(self, batch: Batch) -> Batch:
+        """The step as far as the bottleneck."""
+        ids = batch.get("encoder_ids", batch["input_ids"])
+        mask = batch["attention_mask"]
+        step = dict(batch)
+        asked = self._asking(batch)
+        layer = None if self.decoder is None else self.decoder.middle_layer(self.backbone.depth)
+        found = self.backbone.encode(ids, mask, batch.get("tokens"), layer=layer, asking=asked)
+        step["hidden_states"], step["first_states"] = found.states, found.first
+        if found.middle is not None:
+            step["middle_states"] = found.middle
+        if self.bottleneck is not None:
+            step["bottleneck"] = self.bottleneck(step, self.backbone, self.vocabulary)
+        return step
+
+    def _asking(self, batch: Batch) -> Asking | None:
+        """The tokens whose last states some part reads; None: all, or nothing would be spared."""
+        reads = {part.reads for part in self.parts if "hidden_states" in part.requires}
+        if "all" in reads or not self.backbone.asks_for_some:
+            return None
+        return asking(batch, "labels" if "labels" in reads else None)
+
+    def decode(self, step: Batch) -> Batch:
+        """The step with the decoder's logits and targets, where there is a decoder."""
+        if self.decoder is None:
+            return step
+        return {**step, **self.decoder(step, self.backbone, self.vocabulary)}
+
+    def weights(self, progress: float) -> Mapping[str, float]:
+        """Each objective's weight, decayed by cosine where its settings say so."""
+        return {
+            name: _decayed(objective.settings.weight, objective.settings.decay_to, progress)
+            for name, objective in self.parts.objectives.items()
+        }
+
+    def loss_names(self) -> Sequence[str]:
+        """The objectives."""
+        return list(self.parts.objectives)
+
+    def save(self, folder: Path) -> None:
+        """Backbone, head and tokenizer as AutoModelForMaskedLM loads them; the rest beside them."""
+        self.backbone.save(folder)
+        self.tokenizer.save(folder)
+        if state := self._parts_state():
+            state = {name: value.contiguous() for name, value in state.items()}
+            save_file(state, folder / PARTS_FILE)
+
+    def restore(self, folder: Path) -> None:
+        """Loads what `save` wrote."""
+        self.backbone.restore(folder)
+        wanted, found = self._parts_state(), stored(folder / PARTS_FILE)
+        if wanted and not alike(wanted, found):
+            raise MismatchError(
+                "the checkpoint's decoder is not this recipe's",
+                where=str(folder / PARTS_FILE),
+                allowed="a checkpoint of the same recipe",
+                remedy="start anew in another --output",
+            )
+        overwrite(wanted, found)
+
+    def continue_from(self, folder: Path) -> None:
+        """Takes over what an earlier run left of the same shape: bottleneck, decoder, its head."""
+        file, wanted = folder / PARTS_FILE, self._parts_state()
+        if wanted and file.is_file():
+            take_over(wanted, file)
+
+    def _parts_state(self) -> dict[str, Tensor]:
+        modules = {"bottleneck": self.bottleneck, "decoder": self.decoder}
+        return {
+            f"{where}.{type(module).__name__}.{name}": value
+            for where, module in modules.items()
+            if module is not None
+            for name, value in module.state_dict().items()
+        }
+
+
+def _decayed(weight: float, decay_to: float | None, progress: float) -> float:
+    if decay_to is None:
+        return weight
+    cosine = 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+    return weight * (decay_to + (1 - decay_to) * cosine)

@@ -1,0 +1,110 @@
+"""Two neighbouring spans of a document; the decoder rebuilds each from the other's vector.
+
+CoT-MAE (AAAI 2023), section 3.2, "Sampling Strategies"; the uniform mixture of the three, and spans
+of at most 128 tokens that group whole sentences, are of section 4.1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+
+from isthmus.config import Settings
+from isthmus.pretraining.parts import Text, View
+from isthmus.pretraining.randomness import draw
+from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
+from isthmus.text.spans import Span, span_end, spans
+
+_PAIR_STREAM = 32
+_STRATEGIES = ("near", "overlap", "random")
+# Every masked language model frames a text with one special token on each side.
+_FRAME = 2
+
+
+class NeighboursSettings(Settings):
+    """How the two spans lie to each other, and how long they may be."""
+
+    strategy: Literal["near", "overlap", "random", "mixture"] = "mixture"
+    span: int = Field(128, gt=_FRAME, description="most tokens of a span, special ones included")
+
+
+class Neighbours(View):
+    """Two spans of a document, drawn afresh every epoch, in random order.
+
+    near: adjacent spans that share nothing. overlap: the second begins inside the first and ends
+    behind it. random: any two different spans, which share nothing. mixture: one of the three,
+    drawn uniformly for each document and epoch. A document of one span is shown twice.
+    """
+
+    Settings = NeighboursSettings
+    settings: NeighboursSettings
+    rows = 2
+    provides = View.provides | {"pairs"}
+
+    def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
+        """The document's length, or that of a full span."""
+        return super().length(lengths, self._limit(room))
+
+    def survey(self, corpus: TokenisedCorpus, room: int) -> str:
+        """How many documents have one span only, and so no neighbours."""
+        alone = int((corpus.lengths <= self._limit(room)).sum())
+        if not alone:
+            return ""
+        have = "has" if alone == 1 else "have"
+        hint = "; a smaller view.span gives more pairs" if 2 * alone > len(corpus) else ""
+        return (
+            f"{alone:,} of {len(corpus):,} documents {have} one span only: "
+            f"both sides see the same text{hint}"
+        )
+
+    def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, Text]:
+        """The pair; the same text twice where there is one span only."""
+        limit = self._limit(room)
+        if len(document.tokens) <= limit:
+            whole = _text(document, (0, len(document.tokens)))
+            return whole, whole
+        kind, first, second, order = draw(torch.tensor([key]), _PAIR_STREAM, 4)[0].tolist()
+        strategy: str = self.settings.strategy
+        if strategy == "mixture":
+            strategy = _STRATEGIES[kind % len(_STRATEGIES)]
+        found = spans(len(document.tokens), document.sentences, limit)
+        if strategy == "random":
+            one = found.pop(first % len(found))
+            other = found[second % len(found)]
+        else:
+            place = first % (len(found) - 1)
+            one, other = found[place : place + 2]
+            if strategy == "overlap":
+                other = _overlapping(one, document, limit, second)
+        if order % 2:
+            one, other = other, one
+        return _text(document, one), _text(document, other)
+
+    def _limit(self, room: int) -> int:
+        return min(room, self.settings.span - _FRAME)
+
+
+def _overlapping(span: Span, document: TokenisedDocument, limit: int, drawn: int) -> Span:
+    """A span that shares at most half of the given one and goes on behind it.
+
+    The shared part is whole sentences where the second half of the span begins one, and among these
+    beginnings, one that leaves room for the sentence behind the span where there is such a one.
+    A span of a single token cannot be shared in part: then the result is the adjacent span.
+    """
+    start, end = span
+    boundaries = [0, *document.sentences.tolist(), len(document.tokens)]
+    middle = end - (end - start) // 2
+    begins = [place for place in boundaries if middle <= place < end] or [middle]
+    begins = [place for place in begins if span_end(boundaries, place, limit) > end] or begins
+    begin = begins[drawn % len(begins)]
+    reached = span_end(boundaries, begin, limit)
+    return begin, reached if reached > end else begin + limit
+
+
+def _text(document: TokenisedDocument, span: Span) -> Text:
+    start, end = span
+    return Text(document.tokens[start:end], document.words[start:end], start)

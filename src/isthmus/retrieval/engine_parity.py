@@ -1,0 +1,206 @@
+"""The verb `isthmus parity`: an engine asked the same as the index that went out to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import Field
+from rich.table import Table
+from scipy.sparse import csr_matrix
+
+from isthmus.collections import read_queries
+from isthmus.collections.settings import ReadingSettings
+from isthmus.config.output import reserved, whole_file
+from isthmus.errors import InputError, MismatchError
+from isthmus.indexes.contents import FIELDS
+from isthmus.indexes.engines import Engine, engines
+from isthmus.indexes.inverted.quantisation import quantised
+from isthmus.progress import Bar
+from isthmus.records import Query, Ranking
+from isthmus.retrieval.searcher import Searcher, open_searcher, usable
+
+if TYPE_CHECKING:
+    from isthmus.indexes.dense.index import DenseIndex
+    from isthmus.indexes.inverted.index import InvertedIndex
+
+_QUERIES_AT_ONCE = 256
+_ROUNDING = 1e-5  # of a query's highest score: engines add in float32
+
+
+class ParitySettings(ReadingSettings):
+    """What is compared."""
+
+    verb = "parity"
+
+    name: str = Field(
+        "isthmus",
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="of the collection in the engine: lower-case letters, digits, _",
+    )
+    depth: int = Field(10, ge=1, le=10_000, description="documents per query")
+    model: str | None = Field(
+        None, description="the encoder, if it moved, or if it was not used here yet"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One query: how far an engine's ranking is from ours."""
+
+    query: str
+    overlap: float
+    """The share of our documents that the engine found."""
+    same_order: bool
+    same_but_for_ties: bool
+    """Every rank has our score, and documents differ only where that is shared."""
+    rank_difference: int
+    """The largest, of documents that both found."""
+    score_difference: float
+    """The same, relative to our highest score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """The comparisons of all queries, to one depth."""
+
+    depth: int
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every query has the same answer, but for the order of equal scores."""
+        return all(one.same_but_for_ties for one in self.comparisons)
+
+    def table(self) -> Table:
+        """The whole in five lines."""
+        found = self.comparisons
+        table = Table(f"{len(found):,} queries, depth {self.depth:,}", "")
+        table.add_row("overlap, mean", f"{fmean(one.overlap for one in found):.4f}")
+        table.add_row("overlap, least", f"{min(one.overlap for one in found):.4f}")
+        table.add_row("same documents in the same order", _share(o.same_order for o in found))
+        table.add_row("the same but for ties", _share(o.same_but_for_ties for o in found))
+        table.add_row("largest rank difference", str(max(o.rank_difference for o in found)))
+        largest = max(one.score_difference for one in found)
+        table.add_row("largest score difference", f"{largest:.1e} of the highest")
+        return table
+
+    def write(self, file: Path) -> None:
+        """A line per query, separated by tabs."""
+        with whole_file(file) as stream:
+            stream.write("\t".join(field.name for field in fields(Comparison)) + "\n")
+            for one in self.comparisons:
+                stream.write("\t".join(map(str, astuple(one))) + "\n")
+
+
+def parity(
+    index: str | Path,
+    to: str,
+    at: str,
+    queries: str | Path,
+    output: str | Path | None = None,
+    settings: ParitySettings | Mapping[str, Any] | None = None,
+) -> Parity:
+    """The same queries asked of an index and of the engine it was exported to."""
+    file = None if output is None else Path(output)
+    with reserved(file):
+        result = _parity(index, to, at, queries, ParitySettings.given(settings))
+        if file is not None:
+            result.write(file)
+    return result
+
+
+def _parity(
+    index: str | Path, to: str, at: str, queries: str | Path, settings: ParitySettings
+) -> Parity:
+    engine: Engine = engines.load(to, where="--to")(at, settings.name)
+    problems = settings.account()
+    asked = read_queries(queries, problems)
+    searcher = open_searcher(index, settings.model)
+    if searcher.index.manifest.kind not in FIELDS:
+        raise InputError(
+            f"{str(index)!r} is a {searcher.index.manifest.kind} index, which is not exported",
+            where=str(index),
+            allowed="a dense or an inverted index",
+            remedy="give the index that was exported",
+        )
+    asked = usable(asked, searcher.has_tokens, settings.depth, problems)
+    if not asked:
+        raise InputError(
+            "there is no query to ask",
+            where=str(queries),
+            allowed="at least one query",
+            remedy="check the file of queries",
+        )
+    _check_encoder(searcher, engine, at)
+    found: list[Comparison] = []
+    with Bar("comparing", len(asked), "queries") as bar:
+        for first in range(0, len(asked), _QUERIES_AT_ONCE):
+            batch = asked[first : first + _QUERIES_AT_ONCE]
+            found += _compare(searcher, engine, batch, settings.depth)
+            bar.advance(len(batch))
+    return Parity(settings.depth, tuple(found))
+
+
+def compare(ours: Ranking, theirs: Ranking) -> Comparison:
+    """How far one ranking is from another that should be the same."""
+    ranks, scores = {d: r for r, d in enumerate(theirs.document_ids)}, dict(theirs)
+    both = [(rank, d, s) for rank, (d, s) in enumerate(ours) if d in scores]
+    highest = max((abs(score) for score in ours.scores), default=0.0) or 1.0
+    difference = max((abs(scores[d] - s) for _, d, s in both), default=0.0) / highest
+    by_rank = zip(ours.scores, theirs.scores, strict=False)
+    alike = all(abs(one - two) <= _ROUNDING * highest for one, two in by_rank)
+    return Comparison(
+        ours.query_id,
+        overlap=len(both) / len(ours) if len(ours) else float(not len(theirs)),
+        same_order=ours.document_ids == theirs.document_ids,
+        same_but_for_ties=alike and len(ours) == len(theirs) and difference <= _ROUNDING,
+        rank_difference=max((abs(ranks[d] - rank) for rank, d, _ in both), default=0),
+        score_difference=difference,
+    )
+
+
+def _compare(
+    searcher: Searcher, engine: Engine, batch: Sequence[Query], depth: int
+) -> list[Comparison]:
+    assert searcher.encoder is not None
+    index = cast("DenseIndex | InvertedIndex", searcher.index)
+    ids = [query.id for query in batch]
+    vectors = searcher.encoder.encode_queries([query.text for query in batch])
+    ours = index.search(vectors, depth, ids)
+    theirs = engine.search(FIELDS[index.manifest.kind], _sent(vectors, index, ids), depth, ids)
+    return [compare(one, two) for one, two in zip(ours, theirs, strict=True)]
+
+
+def _sent(vectors: Any, index: DenseIndex | InvertedIndex, ids: Sequence[str]) -> Any:
+    """The vectors as the index itself reads them: weights in whole numbers, if it has those."""
+    manifest = index.manifest
+    if manifest.inverted is None:
+        return vectors
+    assert manifest.dimension is not None
+    names = [f"query {query_id!r}" for query_id in ids]
+    rows = quantised(vectors, manifest.inverted, manifest.dimension, names)
+    shape = (len(ids), manifest.dimension)
+    return csr_matrix((rows.weights, rows.terms, rows.starts), shape=shape)
+
+
+def _check_encoder(searcher: Searcher, engine: Engine, at: str) -> None:
+    origin = searcher.index.manifest.encoder
+    assert origin is not None
+    field = FIELDS[searcher.index.manifest.kind]
+    if (found := engine.encoders().get(field)) != origin.fingerprint:
+        held = f"{field} vectors of the encoder {found}" if found else f"no {field} vectors"
+        raise MismatchError(
+            f"the engine holds {held}, the index those of {origin.fingerprint}",
+            where=at,
+            allowed="an engine that was filled from this index",
+            remedy="export the index again, or name the one that was exported",
+        )
+
+
+def _share(answers: Any) -> str:
+    found = list(answers)
+    return f"{sum(found):,} of {len(found):,}"

@@ -1,0 +1,93 @@
+"""Several searchers answering as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from isthmus.collections import Problems
+from isthmus.errors import SettingsError
+from isthmus.records import Document, Query, Ranking
+from isthmus.retrieval.fusion import Fusion, fuse, fusions
+from isthmus.retrieval.searcher import usable
+
+
+class Component(Protocol):
+    """Anything that answers queries: a Searcher, another HybridSearcher, a RerankingSearcher."""
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether documents come with their texts."""
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to search for."""
+
+    def search(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        """One ranking per query."""
+
+    def documents(self, ids: Iterable[str]) -> list[Document]:
+        """The documents with these ids."""
+
+
+class HybridSearcher:
+    """Searchers over the same documents, their rankings fused."""
+
+    def __init__(
+        self,
+        searchers: Sequence[Component],
+        fusion: str | Fusion = "weighted_sum",
+        weights: Sequence[float] | None = None,
+        candidates: int = 1000,
+    ) -> None:
+        """Searches every component to `candidates` documents (or deeper, when more are asked)."""
+        self.searchers = tuple(searchers)
+        self.weights = tuple(weights if weights is not None else [1.0] * len(self.searchers))
+        self.candidates = candidates
+        self.fusion: Fusion = (
+            fusions.load(fusion, where="fusion") if isinstance(fusion, str) else fusion
+        )
+        good = len(self.weights) == len(self.searchers) and min(self.weights, default=0) >= 0
+        if not good or not any(self.weights):
+            raise SettingsError(
+                f"weights = {list(self.weights)} do not fit {len(self.searchers)} searchers",
+                where="weights",
+                allowed="one number of 0 or more per searcher, not all of them 0",
+                remedy="give as many weights as there are searchers",
+            )
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether any of the searchers has them."""
+        return any(searcher.keeps_texts for searcher in self.searchers)
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether any of the searchers finds something to search for."""
+        return any(searcher.has_tokens(text) for searcher in self.searchers)
+
+    def search(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        """One ranking per query, at most `depth` long; empty for queries skipped as problems.
+
+        A query that only some searchers can read (stop words alone, say) is answered by those.
+        """
+        answers = self.components(queries, depth, problems)
+        return [
+            fuse(rankings, self.weights, self.fusion).top(depth)
+            for rankings in zip(*answers, strict=True)
+        ]
+
+    def documents(self, ids: Iterable[str]) -> list[Document]:
+        """The documents with these ids, from the first searcher that keeps texts."""
+        keeping = (searcher for searcher in self.searchers if searcher.keeps_texts)
+        return next(keeping, self.searchers[0]).documents(ids)
+
+    def components(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[list[Ranking]]:
+        """What each searcher answers by itself, before fusion."""
+        usable(queries, self.has_tokens, depth, problems)
+        depth = max(depth, self.candidates)
+        return [searcher.search(queries, depth, Problems("skip")) for searcher in self.searchers]

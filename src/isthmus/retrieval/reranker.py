@@ -1,0 +1,93 @@
+"""The best of a ranking read once more, each document together with the query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from isthmus.collections import Problems
+from isthmus.config import Settings
+from isthmus.errors import MismatchError
+from isthmus.records import Document, Query, Ranking
+from isthmus.retrieval.hybrid import Component
+
+
+class RerankSettings(Settings):
+    """Who reads the candidates, and how many."""
+
+    model: str = Field(description="a cross-encoder: a run of isthmus, a folder or hub name")
+    candidates: int = Field(100, ge=1, description="documents per query that it reads")
+
+
+class Scorer(Protocol):
+    """What re-ranking asks of a cross-encoder."""
+
+    def score(self, pairs: Sequence[tuple[str, Document]]) -> npt.NDArray[np.float32]:
+        """One score per pair of a query's text and a document."""
+
+
+def check_texts(searcher: Component) -> None:
+    """Refuses a searcher that cannot show a re-ranker what to read."""
+    if not searcher.keeps_texts:
+        raise MismatchError(
+            "the index keeps no texts (texts = false), and a re-ranker has to read them",
+            where="rerank",
+            allowed="an index that was built with texts = true",
+            remedy="build it again without --set texts=false",
+        )
+
+
+class RerankingSearcher:
+    """Answers of any searcher, their first `candidates` in the order of a cross-encoder's scores.
+
+    Documents below the candidates follow in the order they had, with scores that go on below.
+    """
+
+    def __init__(self, searcher: Component, scorer: Scorer, candidates: int = 100) -> None:
+        check_texts(searcher)
+        self.searcher = searcher
+        self.scorer = scorer
+        self.candidates = candidates
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Always: without texts it could not be made."""
+        return True
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to search for."""
+        return self.searcher.has_tokens(text)
+
+    def documents(self, ids: Iterable[str]) -> list[Document]:
+        """The documents with these ids."""
+        return self.searcher.documents(ids)
+
+    def search(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        """One ranking per query, at most `depth` long; empty for queries skipped as problems."""
+        found = self.searcher.search(queries, max(depth, self.candidates), problems)
+        pairs = [
+            (query.text, document)
+            for query, ranking in zip(queries, found, strict=True)
+            for document in self.documents(ranking.document_ids[: self.candidates])
+        ]
+        scores = iter(self.scorer.score(pairs).tolist())  # of all queries: better filled batches
+        return [self._reordered(ranking, scores).top(depth) for ranking in found]
+
+    def _reordered(self, ranking: Ranking, scores: Iterator[float]) -> Ranking:
+        first = ranking.document_ids[: self.candidates]
+        scored = dict(zip(first, islice(scores, len(first)), strict=True))
+        read = Ranking.sorted(ranking.query_id, scored)
+        rest = ranking.document_ids[self.candidates :]
+        lowest = min(read.scores, default=0.0)
+        return Ranking(
+            ranking.query_id,
+            read.document_ids + rest,
+            read.scores + tuple(lowest - place for place in range(1, len(rest) + 1)),
+        )

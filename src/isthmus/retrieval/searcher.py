@@ -1,0 +1,246 @@
+"""Searcher = encoder + index: queries in, rankings out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from isthmus.collections import Problems
+from isthmus.config.models import PACKAGE
+from isthmus.config.trust import is_trusted, trust
+from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
+from isthmus.indexes.segments.index import open_index
+from isthmus.indexes.segments.served_index import spread
+from isthmus.progress import notice
+from isthmus.records import Document, Query, Ranking
+
+if TYPE_CHECKING:
+    from isthmus.indexes.approximation import Backend
+    from isthmus.indexes.bm25 import Bm25Index
+    from isthmus.indexes.manifest import EncoderOrigin, Manifest
+    from isthmus.indexes.segments.index import Index
+    from isthmus.indexes.segments.served_index import ServedIndex
+
+
+class Encoder(Protocol):
+    """What a searcher asks of an encoder; cosine similarity means that vectors come normalised."""
+
+    @property
+    def name(self) -> str:
+        """Where it came from, as messages call it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of weights, tokenizer and settings: equal fingerprints give equal vectors."""
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        """One row per text: an array for a dense index, a sparse matrix for an inverted one."""
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to encode."""
+
+
+class Searcher:
+    """Answers queries from one index, with the encoder that filled it (none for BM25)."""
+
+    def __init__(self, encoder: Encoder | None, index: Index | ServedIndex) -> None:
+        self.encoder = encoder
+        self.index = index
+        check_encoder(index.manifest, encoder, f"index of {index.manifest.corpus.spec}")
+
+    def has_same_documents(self, other: Searcher) -> bool:
+        """Whether another searcher's index holds documents of the same ids."""
+        mine, theirs = self.index, other.index
+        if mine.manifest.corpus.fingerprint == theirs.manifest.corpus.fingerprint:
+            return True
+        sample = range(0, len(mine), max(1, len(mine) // 1000))
+        known = all(theirs.store.row(mine.store.id(row)) is not None for row in sample)
+        return len(mine) == len(theirs) and known
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to search for."""
+        if self.encoder is None:
+            return cast("Bm25Index", self.index).has_tokens(text)
+        return self.encoder.has_tokens(text)
+
+    def search(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        """One ranking per query, at most `depth` long; empty for queries skipped as problems."""
+        asked = usable(queries, self.has_tokens, depth, problems)
+        ids, texts = [query.id for query in asked], [query.text for query in asked]
+        found = {ranking.query_id: ranking for ranking in self._answer(texts, depth, ids)}
+        return [found.get(query.id, Ranking(query.id)) for query in queries]
+
+    def score(self, queries: Sequence[Query], candidates: Sequence[Ranking]) -> list[Ranking]:
+        """The candidates of each query by the scores they have here, which `search` gives them too.
+
+        A document that shares no term with the query scores 0. A query that cannot be read here
+        gets an empty ranking.
+        """
+        readable = [number for number, q in enumerate(queries) if self.has_tokens(q.text)]
+        found = [Ranking(query.id) for query in queries]
+        if not readable:
+            return found
+        vectors = self._questions([queries[number].text for number in readable])
+        for place, number in enumerate(readable):
+            ids, query_id = candidates[number].document_ids, queries[number].id
+            if ids:
+                (scored,) = self.index.search(
+                    vectors[place : place + 1], len(ids), [query_id], among=ids
+                )
+                found[number] = Ranking.sorted(query_id, dict.fromkeys(ids, 0.0) | dict(scored))
+        return found
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether documents come with their texts."""
+        return self.index.manifest.texts
+
+    def documents(self, ids: Iterable[str]) -> list[Document]:
+        """The documents with these ids, as far as the index keeps their texts."""
+        rows = {document_id: self.index.store.row(document_id) for document_id in ids}
+        for document_id, row in rows.items():
+            if row is None:
+                raise InputError(
+                    f"the index has no document {document_id!r}",
+                    where=f"index of {self.index.manifest.corpus.spec}",
+                    allowed="ids that a search of this index returned",
+                    remedy="check that the ids come from this index",
+                )
+        return [self.index.store.document(row) for row in rows.values() if row is not None]
+
+    def _answer(self, texts: Sequence[str], depth: int, ids: Sequence[str]) -> list[Ranking]:
+        return self.index.search(self._questions(texts), depth, ids) if texts else []
+
+    def _questions(self, texts: Sequence[str]) -> Any:
+        """What the index is asked with: texts for BM25, vectors otherwise."""
+        return texts if self.encoder is None else self.encoder.encode_queries(texts)
+
+
+def open_searcher(
+    folder: str | Path, model: str | None = None, backend: Backend = "numpy"
+) -> Searcher:
+    """A searcher over an index folder, with the encoder recorded there or found at `model`.
+
+    `backend` hnsw, ivf or seismic searches an approximation, which must lie beside the index.
+    Inside `with connected(…)`, the segments of an index lie open on the machines of the cluster.
+    """
+    folder = Path(folder)
+    index = open_index(folder, backend)
+    if (origin := index.manifest.encoder) is None:
+        return Searcher(None, index)
+    from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
+
+    name = encoder_name(folder, origin, model)
+    exact = origin.backend == "torch-float32"
+    encoder = load_query_encoder(name, origin.fingerprint, exact)
+    return Searcher(encoder, spread(index, folder, backend))
+
+
+def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) -> str:
+    """The encoder to load for an index: `model`, or the recorded one if it is trusted.
+
+    An index may come from anywhere, and so does the name that it records. Trusted are encoders of
+    packages, those inside the index's own folder, and those named before on this machine.
+    """
+    if model is not None:
+        trust(model)
+        return model
+    with suppress(OSError, ValueError):  # of a name that no folder can have
+        inside = (folder / origin.name).resolve()
+        if inside.is_dir() and inside.is_relative_to(folder.resolve()):
+            return str(inside)
+    name = origin.name
+    if name.startswith(PACKAGE):
+        return name
+    if not is_trusted(name):
+        raise InputError(
+            f"the index asks for the encoder {name!r}, which has not been used here before",
+            where=str(folder),
+            allowed="encoders that an index was built or searched with on this machine, package:"
+            "NAME, or a folder inside the index",
+            remedy="if you trust it, name it once: "
+            + shlex.join(("isthmus", "search", str(folder), "QUERY", "--model", name)),
+        )
+    # Paths are recorded in full, hub names are not paths: an absolute one must still be there.
+    if Path(name).is_absolute() and not Path(name).is_dir():
+        raise InputError(
+            f"the encoder of the index is no longer at {name!r}",
+            where=str(folder),
+            allowed="the folder of the encoder that filled the index",
+            remedy="give its new place: --model FOLDER",
+        )
+    notice(f"{folder}: loading its encoder {name}")
+    return name
+
+
+def usable(
+    queries: Sequence[Query],
+    has_tokens: Callable[[str], bool],
+    depth: int,
+    problems: Problems | None,
+) -> list[Query]:
+    """The queries that have something to search for; the others are refused or counted."""
+    if depth < 1:
+        raise SettingsError(
+            f"depth = {depth} cannot be used",
+            where="depth",
+            allowed="1 or more",
+            remedy="say how many documents each query should get",
+        )
+    problems = problems or Problems()
+    asked: dict[str, Query] = {}
+    for query in queries:
+        if lone_surrogate(query.text):
+            problems.report(
+                "wrong encoding",
+                f"query {query.id!r}",
+                f"{query.text!r} holds half of a surrogate pair in place of a character",
+                "write the query in UTF-8",
+            )
+        elif not has_tokens(query.text):
+            problems.report(
+                "query without tokens",
+                f"query {query.id!r}",
+                f"{query.text!r} has no words to search for",
+                "write the query with at least one word that is not a stop word",
+            )
+        elif query.id in asked:
+            problems.report(
+                "duplicate id",
+                f"query {query.id!r}",
+                f"{query.text!r} has the id of another query",
+                "give every query an id of its own",
+            )
+        else:
+            asked[query.id] = query
+    return list(asked.values())
+
+
+def check_encoder(manifest: Manifest, encoder: Encoder | None, where: str) -> None:
+    """Refuses an encoder that is not the one that filled the index."""
+    origin = manifest.encoder
+    expected = origin.fingerprint if origin is not None else None
+    found = encoder.fingerprint if encoder is not None else None
+    if found == expected:
+        return
+    if origin is None:
+        what = "the index was filled by no encoder"
+    elif encoder is None:
+        what = f"the index was filled by the encoder {origin.name!r}, and there is none here"
+    elif origin.name in (encoder.name, str(Path(encoder.name).resolve())):
+        what = f"the encoder {encoder.name!r} has changed since it filled the index"
+    else:
+        what = f"the index was filled by the encoder {origin.name!r}, this is {encoder.name!r}"
+    raise MismatchError(
+        what,
+        where=where,
+        allowed=f"the encoder {origin.name!r} as it was then (fingerprint {expected}, not {found})"
+        if origin
+        else "no encoder",
+        remedy="give that encoder with --model, or build the index again with this one",
+    )

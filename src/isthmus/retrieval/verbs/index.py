@@ -1,0 +1,302 @@
+"""The verb `isthmus index`: a corpus and a model in, a searchable folder out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from isthmus.cluster import Cluster, ClusterSettings, connected
+from isthmus.collections import Corpus, open_corpus
+from isthmus.collections.settings import ReadingSettings
+from isthmus.config import Settings
+from isthmus.config.trust import full_name, trust
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.indexes.approximation import ApproximateSettings
+from isthmus.indexes.construction import already_built, builder_for, place_to_build
+from isthmus.indexes.documents import blocks
+from isthmus.indexes.manifest import (
+    Bm25Settings,
+    CorpusOrigin,
+    Description,
+    EncoderOrigin,
+    InvertedSettings,
+    read_manifest,
+)
+from isthmus.indexes.segments.shards import ShardedBuilder
+from isthmus.progress import Bar, notice, track
+from isthmus.records import Document
+from isthmus.retrieval.approximation_check import add_approximation, check_approximate
+
+if TYPE_CHECKING:
+    from isthmus.encoders import DenseEncoder, SparseEncoder
+
+BM25 = "bm25"
+Backend = Literal["torch", "torch-float32", "onnx-int8"]
+_SAMPLE = 128  # documents on which the change of quality by int8 is measured
+_ENOUGH = 8  # documents of which an average cosine says something
+_ALIKE = 0.999  # on average: bf16 keeps two to three digits of what is left
+
+
+class EncodingSettings(Settings):
+    """How documents become vectors; queries are always encoded by torch."""
+
+    backend: Backend = Field(
+        "torch",
+        description="torch: in bf16 where the chip does; torch-float32: in full, queries too, as "
+        "sentence-transformers does by default; onnx-int8: in 8-bit integers, for CPUs that are "
+        "slow in bf16",
+    )
+
+
+class IndexSettings(ReadingSettings):
+    """How an index is filled and what it keeps."""
+
+    verb = "index"
+
+    titles: bool | None = Field(None, description="titles too; null: as the encoder was trained")
+    texts: bool = Field(True, description="keep titles and texts in the index, to show results")
+    dtype: Literal["float32", "float16"] = Field("float32", description="of dense vectors on disk")
+    codes: Literal["int8"] | None = Field(
+        None, description="int8: dense vectors in eight bits too, scanned first; scores stay exact"
+    )
+    approximate: ApproximateSettings | None = Field(
+        None, description="hnsw, ivf or seismic beside the index, as a backend of `search`"
+    )
+    block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
+    encoding: EncodingSettings = EncodingSettings()
+    inverted: InvertedSettings = InvertedSettings()
+    bm25: Bm25Settings = Bm25Settings()
+    memory: float = Field(
+        1.0, gt=0, description="GiB of postings that building a BM25 index may hold"
+    )
+    cluster: ClusterSettings | None = Field(None, description="machines that share the work")
+
+
+def index(
+    corpus: str,
+    output: str | Path,
+    model: str | None = None,
+    settings: IndexSettings | Mapping[str, Any] | None = None,
+) -> Path:
+    """The folder of the finished index; without a model (or with "bm25") a BM25 index.
+
+    Interrupted and run again, it goes on where it stopped; an index of the same corpus, encoder
+    and settings is reused.
+    """
+    settings = IndexSettings.given(settings)
+    if settings.cluster is not None and model in (None, BM25):
+        raise SettingsError(
+            "a BM25 index is not built on a cluster: its weights come from all documents at once",
+            where="--cluster",
+            allowed="an index of dense or sparse vectors",
+            remedy="leave out --cluster (BM25 takes seconds where vectors take hours), or give "
+            "--model",
+        )
+    backend = settings.encoding.backend
+    if backend != "torch" and model in (None, BM25):
+        raise SettingsError(
+            f"encoding.backend = {backend!r}, but a BM25 index encodes nothing",
+            where="encoding.backend",
+            allowed="an index of dense or sparse vectors",
+            remedy="give --model, or leave encoding.backend out",
+        )
+    with connected(settings.cluster) as cluster, place_to_build(Path(output)):
+        folder = _index(corpus, Path(output), model, settings, cluster)
+    if settings.approximate is not None:
+        notice(add_approximation(folder, model, settings.approximate).summary())
+    return folder
+
+
+def _index(
+    corpus: str, output: Path, model: str | None, settings: IndexSettings, cluster: Cluster | None
+) -> Path:
+    problems = settings.account()
+    source = open_corpus(corpus, problems)
+    origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
+    encoder = _load(model, settings.encoding.backend)
+    description = _describe(origin, encoder, settings)
+    if settings.approximate is not None:
+        check_approximate(settings.approximate, description.kind, sharded=cluster is not None)
+    if already_built(output, description):
+        notice(f"{output} already holds this index; nothing to do")
+        return output
+    request = {
+        "corpus": corpus,
+        "model": model or BM25,
+        # Not the cluster: with it and without, the same index is built.
+        "settings": settings.model_dump(exclude={"cluster"}),
+        "fingerprints": {
+            "corpus": origin.fingerprint,
+            "encoder": encoder.fingerprint if encoder is not None else None,
+        },
+    }
+    if encoder is None:
+        _fill_bm25(source, output, description, request, settings.memory)
+    elif cluster is not None:
+        _fill_shards(cluster, source, output, description, request, settings)
+    else:
+        _fill(source, encoder, output, description, request, settings.block_size)
+    if problems.counts:
+        notice(problems.summary())
+    built = read_manifest(output)
+    if built.layout is not None and built.documents:
+        notice(f"{built.layout.postings / built.documents:.1f} terms in an average document")
+    return output
+
+
+def _load(model: str | None, backend: Backend) -> DenseEncoder | SparseEncoder | None:
+    if model in (None, BM25):
+        return None
+    # Brings torch, which BM25 does without.
+    from isthmus.encoders import load_encoder, load_int8_encoder
+
+    if backend == "onnx-int8":
+        return load_int8_encoder(model)
+    return load_encoder(model, exact=backend == "torch-float32")
+
+
+def _describe(
+    corpus: CorpusOrigin, encoder: DenseEncoder | SparseEncoder | None, settings: IndexSettings
+) -> Description:
+    if encoder is None:
+        titles = settings.titles is not False
+        return Description(
+            kind="bm25", corpus=corpus, titles=titles, texts=settings.texts, bm25=settings.bm25
+        )
+    if settings.titles not in (None, encoder.settings.titles):
+        raise MismatchError(
+            f"titles = {settings.titles}, but the encoder {encoder.name!r} was made with "
+            f"titles = {encoder.settings.titles}",
+            where="titles",
+            allowed=f"{encoder.settings.titles}, or nothing: the encoder knows",
+            remedy="leave titles out, or choose an encoder trained the other way",
+        )
+    trust(encoder.name)  # so that searching the index needs no --model
+    sparse = encoder.kind == "sparse"
+    return Description(
+        kind="inverted" if sparse else "dense",
+        corpus=corpus,
+        titles=encoder.settings.titles,
+        texts=settings.texts,
+        encoder=EncoderOrigin(
+            name=full_name(encoder.name),
+            fingerprint=encoder.fingerprint,
+            backend=settings.encoding.backend,
+        ),
+        dimension=encoder.dimension,
+        dtype=None if sparse else settings.dtype,
+        codes=None if sparse else settings.codes,
+        inverted=settings.inverted if sparse else None,
+    )
+
+
+def _fill_bm25(
+    source: Corpus,
+    output: Path,
+    description: Description,
+    request: Mapping[str, Any],
+    memory: float,
+) -> None:
+    from isthmus.indexes.bm25.builder import build
+
+    documents = track(
+        source.documents(), f"indexing {description.corpus.spec}", source.count(), "documents"
+    )
+    build(documents, output, description, request, memory)
+
+
+def _fill(
+    source: Corpus,
+    encoder: DenseEncoder | SparseEncoder,
+    output: Path,
+    description: Description,
+    request: Mapping[str, Any],
+    block_size: int,
+) -> None:
+    assert description.encoder is not None
+    with builder_for(output, description) as builder:
+        done, total = builder.rows, source.count()
+        if done:
+            notice(f"resuming after {done:,} documents")
+        remaining = islice(source.documents(), done, None)
+        with Bar(f"indexing {description.corpus.spec}", total, "documents", done) as bar:
+            for block, vectors in encoder.encode_blocks(blocks(remaining, block_size)):
+                if description.encoder.backend == "onnx-int8" and builder.rows == done:
+                    notice(encoder.difference_of_int8(block[:_SAMPLE]))
+                if description.kind == "dense" and builder.rows == done:
+                    _say_if_alike(vectors[:_SAMPLE], description.encoder.backend)
+                builder.add(block, vectors)
+                bar.advance(len(block))
+        builder.finish(request)
+
+
+def _say_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None:
+    """Tells of documents whose vectors hardly differ: of a model that has not learnt yet."""
+    cosine = float(np.square(vectors.mean(0)).sum() / max(np.square(vectors).sum(1).mean(), 1e-30))
+    if len(vectors) < _ENOUGH or cosine < _ALIKE:
+        return
+    told = (
+        f"{len(vectors)} documents have nearly the same vector (cosines of {cosine:.5f} on average)"
+    )
+    if backend == "torch-float32":
+        notice(f"{told}: the model has hardly learnt to tell them apart")
+    else:
+        notice(
+            f"{told}: the model has hardly learnt to tell them apart, and what bf16 rounds off may "
+            "be what does (--set encoding.backend=torch-float32 rounds less)"
+        )
+
+
+def _fill_shards(
+    cluster: Cluster,
+    source: Corpus,
+    output: Path,
+    description: Description,
+    request: Mapping[str, Any],
+    settings: IndexSettings,
+) -> None:
+    # Whole blocks, so that texts are encoded in the company they have on one machine: how a
+    # product of matrices is rounded can depend on it.
+    size = -(-cluster.settings.shard_documents // settings.block_size) * settings.block_size
+    builder = ShardedBuilder(cluster, output, description, size)
+    builder.add(source.documents(), partial(_fill_shard, request, settings))
+    builder.finish(request)
+
+
+def _fill_shard(
+    request: Mapping[str, Any],
+    settings: IndexSettings,
+    documents: Sequence[Document],
+    folder: Path,
+    description: Description,
+) -> None:
+    """What `_fill` does, of a part of the corpus, on a machine of a cluster."""
+    assert description.encoder is not None
+    encoder = _load_once(description.encoder.name, description.encoder.backend)
+    if encoder.fingerprint != description.encoder.fingerprint:
+        raise MismatchError(
+            f"a machine of the cluster has another encoder ({encoder.fingerprint}, not "
+            f"{description.encoder.fingerprint})",
+            where=description.encoder.name,
+            allowed="the same files under this path on every machine",
+            remedy="put the encoder on storage that all machines share",
+        )
+    with builder_for(folder, description) as builder:
+        for block, vectors in encoder.encode_blocks(blocks(documents, settings.block_size)):
+            builder.add(block, vectors)
+        builder.finish(request)
+
+
+@lru_cache(maxsize=1)
+def _load_once(model: str, backend: Backend) -> DenseEncoder | SparseEncoder:
+    """The encoder, kept by the process for its next shard."""
+    encoder = _load(model, backend)
+    assert encoder is not None
+    return encoder

@@ -1,0 +1,182 @@
+"""The verb `isthmus search`: hits for one query, or a run file for many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from isthmus.cluster import ClusterSettings, connected
+from isthmus.collections import read_queries, write_run
+from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.trec import ExistingRun
+from isthmus.config.output import reserved
+from isthmus.errors import SettingsError
+from isthmus.indexes.approximation import Backend
+from isthmus.progress import Bar, notice
+from isthmus.records import Query, Ranking, Run
+from isthmus.retrieval.hybrid import Component
+from isthmus.retrieval.hybrid_folder import Combination, is_hybrid, open_hybrid, open_together
+from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
+
+_QUERIES_AT_ONCE = 1024
+_PAIRS_AT_ONCE = 4096
+_SNIPPET = 200
+_WORD = re.compile(r"\w+")
+
+
+class SearchSettings(Combination, ReadingSettings):
+    """How deep to search, with what, and what to do with queries that cannot be asked."""
+
+    verb = "search"
+
+    depth: int | None = Field(
+        None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
+    )
+    model: str | None = Field(
+        None, description="the encoder, if it moved, or if it was not used here yet"
+    )
+    backend: Backend = Field(
+        "numpy",
+        description="numpy and faiss are exact; hnsw, ivf (dense) and seismic (sparse), where "
+        "`index` built them, may miss documents",
+    )
+    hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
+    rerank: RerankSettings | None = Field(None, description="who reads the best once more")
+    tag: str | None = Field(
+        None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
+    )
+    cluster: ClusterSettings | None = Field(None, description="machines that share the work")
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One document found: score, id, title, and the part of its text nearest to the query."""
+
+    score: float
+    id: str
+    title: str
+    snippet: str
+
+
+def search(
+    index: str | Path,
+    query: str | None = None,
+    queries: str | Path | None = None,
+    run: str | Path | None = None,
+    settings: SearchSettings | Mapping[str, Any] | None = None,
+) -> list[Hit] | Path:
+    """The hits of one query, or the run file written for a file of queries.
+
+    A file that holds another run is refused and left as it is.
+    """
+    settings = SearchSettings.given(settings)
+    if (query is None) == (queries is None) or (queries is None) != (run is None):
+        raise SettingsError(
+            "a search takes one query, or a file of queries and a run file to write",
+            where="isthmus search",
+            allowed='INDEX "a query", or INDEX --queries FILE --run FILE',
+            remedy="give one of the two",
+        )
+    with connected(settings.cluster):
+        if query is not None:
+            return _search_one(index, query, settings)
+        assert queries is not None
+        assert run is not None
+        with reserved(Path(run)):
+            return _search_many(index, queries, Path(run), settings)
+
+
+def _search_one(index: str | Path, query: str, settings: SearchSettings) -> list[Hit]:
+    searcher = _searcher(index, settings)
+    problems = settings.account()
+    (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
+    return hits(searcher, ranking, query)
+
+
+def _search_many(
+    index: str | Path, queries: str | Path, run: Path, settings: SearchSettings
+) -> Path:
+    tag = settings.tag or run.stem
+    existing = ExistingRun(run, tag)
+    problems = settings.account()
+    asked = list(read_queries(queries, problems))
+    searcher = _searcher(index, settings)
+    rankings: dict[str, Ranking] = {}
+    at_once = _QUERIES_AT_ONCE
+    if settings.rerank is not None:  # slow enough that one wants to see it move
+        at_once = max(1, _PAIRS_AT_ONCE // settings.rerank.candidates)
+    with Bar("searching", len(asked), "queries") as bar:
+        for first in range(0, len(asked), at_once):
+            batch = asked[first : first + at_once]
+            found = searcher.search(batch, settings.depth or 1000, problems)
+            if existing:
+                existing.compare(found)
+            rankings |= {ranking.query_id: ranking for ranking in found}
+            bar.advance(len(batch))
+    if existing:
+        existing.finish()
+        notice(f"{run} already holds this run; nothing to do")
+    else:
+        write_run(run, Run(tag, rankings))
+    if problems.counts:
+        notice(problems.summary())
+    return run
+
+
+def _searcher(index: str | Path, settings: SearchSettings) -> Component:
+    found = _retriever(index, settings)
+    if settings.rerank is None:
+        return found
+    check_texts(found)
+    from isthmus.encoders import load_cross_encoder  # brings torch, which BM25 does without
+
+    scorer = load_cross_encoder(settings.rerank.model, where="--rerank")
+    return RerankingSearcher(found, scorer, settings.rerank.candidates)
+
+
+def _retriever(index: str | Path, settings: SearchSettings) -> Component:
+    if is_hybrid(index):
+        _refuse_second_opinion(index, settings)
+        return open_hybrid(index, settings.backend)
+    searchers = open_together([index, *settings.hybrid], settings.model, settings.backend)
+    return settings.searcher(searchers) if settings.hybrid else searchers[0]
+
+
+def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> None:
+    decided = {"hybrid", "model", *Combination.model_fields} & settings.model_fields_set
+    if decided:
+        raise SettingsError(
+            f"{str(index)!r} is a tuned hybrid, which says itself what {min(decided)!r} is",
+            where=min(decided),
+            allowed="depth, rerank, backend, tag, problems, line_limit and cluster",
+            remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
+        )
+
+
+def hits(searcher: Component, ranking: Ranking, query: str) -> list[Hit]:
+    """The documents of a ranking as they are shown to a person."""
+    documents = searcher.documents(ranking.document_ids)
+    return [
+        Hit(score, document.id, document.title, snippet(document.text, query))
+        for document, score in zip(documents, ranking.scores, strict=True)
+    ]
+
+
+def snippet(text: str, query: str) -> str:
+    """At most 200 characters of a text, from a little before the first word of the query."""
+    text = " ".join(text.split())
+    words = {word.lower() for word in _WORD.findall(query) if len(word) > 3}
+    places = (match.start() for match in _WORD.finditer(text) if match[0].lower() in words)
+    start = max(0, next(places, 0) - _SNIPPET // 4)
+    if start:
+        start = text.find(" ", start) + 1
+    end = len(text)
+    if end - start > _SNIPPET:
+        end = text.rfind(" ", start, start + _SNIPPET)
+        end = end if end > start else start + _SNIPPET
+    return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"

@@ -1,0 +1,164 @@
+"""The verb `isthmus tune`: indexes and judged queries in, a hybrid that `search` opens out."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from pydantic import Field
+
+from isthmus.collections import read_judgements, read_queries
+from isthmus.collections.settings import ReadingSettings
+from isthmus.config.output import claimed, finish, write_json, writing
+from isthmus.config.sealed_json import sealed
+from isthmus.evaluation import Cell, Table
+from isthmus.evaluation.measures import parse_measure
+from isthmus.evaluation.tables import format_score
+from isthmus.progress import notice
+from isthmus.retrieval.fusion import fusions
+from isthmus.retrieval.hybrid_folder import (
+    HYBRID,
+    Combination,
+    Fusing,
+    Hybrid,
+    Member,
+    fingerprint,
+    open_together,
+)
+from isthmus.retrieval.weights import TunedWeights, tune_weights
+
+
+class TuneSettings(Fusing, ReadingSettings):
+    """What is measured, how finely weights are tried, and what is fused."""
+
+    verb = "tune"
+
+    measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
+    steps: int = Field(20, ge=1, le=100, description="weights are multiples of 1 / steps")
+    folds: int = Field(5, ge=2, description="parts of the queries, for the estimate on new ones")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What was found, as numbers and as a table, and the folder that can be searched."""
+
+    found: TunedWeights
+    table: Table
+    folder: Path
+
+
+def tune(
+    indexes: Sequence[str | Path],
+    queries: str | Path,
+    qrels: str | Path,
+    output: str | Path,
+    settings: TuneSettings | Mapping[str, Any] | None = None,
+) -> Tuning:
+    """The weights under which the indexes together answer the judged queries best.
+
+    The folder `output` then holds hybrid.json, which makes it something to search, table.md,
+    weights.tsv with every point tried, and weights.svg.
+    """
+    settings = TuneSettings.given(settings)
+    parse_measure(settings.measure, "measure")
+    fusions.check(settings.fusion, "fusion")
+    problems = settings.account()
+    judgements = read_judgements(Path(qrels), problems)
+    asked = [q for q in read_queries(queries, problems) if judgements.get(q.id)]
+    searchers = open_together(indexes)
+    identity = {
+        "settings": settings.model_dump(),
+        "indexes": [searcher.index.manifest.identity() for searcher in searchers],
+        "judgements": xxhash.xxh3_128(repr(sorted(judgements.items())).encode()).hexdigest(),
+        "queries": xxhash.xxh3_128(repr(asked).encode()).hexdigest(),
+    }
+    output = Path(output)
+    with claimed(output, "tune", identity):
+        together = Combination.model_validate(settings.model_dump(include=set(Fusing.model_fields)))
+        hybrid = together.searcher(searchers)
+        readable = [query for query in asked if hybrid.has_tokens(query.text)]
+        if len(readable) < len(asked):
+            notice(
+                f"{len(asked) - len(readable):,} queries without words to search for are left out"
+            )
+        tuned = tune_weights(
+            hybrid, readable, judgements, settings.measure, settings.steps, settings.folds
+        )
+        if tuned.held_out < max(tuned.alike, *tuned.alone):
+            notice(
+                "on queries that did not choose them, the weights do worse than equal ones, or "
+                "than one system alone: these queries are too few, or too different, to tune on"
+            )
+        names = [str(index) for index in indexes]
+        table = _table(tuned, names, settings, len(readable))
+        members = [
+            # In full, so that the hybrid finds its indexes from any folder.
+            Member(index=str(Path(name).resolve()), encoder=fingerprint(searcher))
+            for name, searcher in zip(names, searchers, strict=True)
+        ]
+        weights = list(tuned.weights)
+        found = Hybrid(
+            members=members, combination=together.model_copy(update={"weights": weights})
+        )
+        _write(output, tuned, names, settings.measure, table)
+        write_json(output / HYBRID, sealed(found.model_dump()))
+        finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
+        return Tuning(tuned, table, output)
+
+
+def _table(
+    tuned: TunedWeights, names: Sequence[str], settings: TuneSettings, queries: int
+) -> Table:
+    """A row per system alone, all alike, the best weights, and those on queries not seen."""
+    rows = [(name, "", value) for name, value in zip(names, tuned.alone, strict=True)]
+    rows += [
+        ("all alike", "", tuned.alike),
+        ("tuned", ", ".join(f"{weight:g}" for weight in tuned.weights), tuned.value),
+        ("tuned, on held-out queries", "", tuned.held_out),
+    ]
+    cells = tuple((Cell(n), Cell(w), Cell(format_score(value))) for n, w, value in rows)
+    caption = (
+        f"Means over {queries:,} judged queries. Held-out: each of {min(settings.folds, queries)} "
+        f"parts by the weights that are best on the others. {len(tuned.tried):,} weights tried, "
+        f"{settings.fusion} of {settings.candidates:,} candidates"
+        + (" of the first index." if settings.pipeline else " of each index.")
+    )
+    return Table(("system", "weights", settings.measure), cells, caption, names=2)
+
+
+def _write(
+    output: Path, tuned: TunedWeights, names: Sequence[str], measure: str, table: Table
+) -> None:
+    lines = ["\t".join([*names, measure])]
+    lines += ["\t".join(f"{n:g}" for n in (*point, value)) for point, value in tuned.tried]
+    with writing(output):
+        (output / "table.md").write_text(table.markdown(), encoding="utf-8")
+        (output / "weights.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        _plot(tuned, names, measure, output / "weights.svg")
+
+
+def _plot(tuned: TunedWeights, names: Sequence[str], measure: str, file: Path) -> None:
+    """The measure over the weights: a line for two systems, a triangle for three."""
+    if len(names) > 3 or importlib.util.find_spec("matplotlib") is None:
+        return
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5, 3.4), layout="constrained")
+    panel = figure.subplots()
+    points, values = zip(*tuned.tried, strict=True)
+    first, second = [point[0] for point in points], [point[1] for point in points]
+    panel.set_xlabel(f"weight of {Path(names[0]).name}")
+    if len(names) == 2:
+        panel.plot(first, values, marker=".")
+        panel.axvline(tuned.weights[0], linestyle="--", linewidth=1)
+        panel.set_ylabel(measure)
+    else:
+        drawn = panel.scatter(first, second, c=values, marker="s")
+        panel.plot(*tuned.weights[:2], marker="x", color="red")
+        panel.set_ylabel(f"weight of {Path(names[1]).name}")
+        figure.colorbar(drawn, label=f"{measure}; the rest is {Path(names[2]).name}")
+    figure.savefig(file)

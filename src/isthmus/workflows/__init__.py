@@ -1,0 +1,1 @@
+"""Jobs of several verbs: the quickstart, and the repetition of what made a folder."""

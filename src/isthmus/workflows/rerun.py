@@ -1,0 +1,103 @@
+"""Repeating what made a folder, from the snapshot that lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from isthmus.config.output import environment, read_snapshot
+from isthmus.errors import InputError, choices
+from isthmus.finetuning.finetune import again as finetune_again
+from isthmus.pretraining.pretrain import run as run_pretrain
+from isthmus.pretraining.recipe import PretrainSettings
+from isthmus.progress import notice
+from isthmus.retrieval.verbs.export import INDEXES, ExportSettings, export
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.workflows.quickstart import QuickstartSettings
+from isthmus.workflows.quickstart import run as run_quickstart
+
+
+def rerun(folder: str, output: str) -> Path:
+    """Runs the same verb with the same settings and seeds into another folder.
+
+    What has changed since (versions, commit) is said first; changed data is refused or said by
+    the fingerprints of the new snapshot against those of the old one.
+    """
+    if Path(folder).resolve() == Path(output).resolve():
+        raise InputError(
+            f"{output!r} is the folder to repeat",
+            where="--output",
+            allowed="another folder, so that both can be compared",
+            remedy="choose another --output",
+        )
+    snapshot = read_snapshot(Path(folder))
+    verb = snapshot["verb"]
+    if verb not in _VERBS:
+        raise InputError(
+            f"{folder!r} was made by {verb!r}, which cannot be repeated from its snapshot",
+            where=folder,
+            allowed=choices(verb, _VERBS),
+            remedy=f"run it again as it was: {' '.join(snapshot.get('command', []))}",
+        )
+    for line in _changes(snapshot, environment()):
+        notice(line)
+    _VERBS[verb](snapshot["identity"], Path(folder), output)
+    before, after = snapshot["identity"], read_snapshot(Path(output))["identity"]
+    if any(before.get(key) != after.get(key) for key in ("data", "fingerprints")):
+        notice("the data is not what it was: its fingerprint differs")
+    return Path(output)
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    versions = before.get("versions", {})
+    lines = [
+        f"{name}: {versions.get(name)} then, {found} now"
+        for name, found in now["versions"].items()
+        if versions.get(name) != found
+    ]
+    if before.get("commit") != now["commit"]:
+        lines.append(f"commit: {before.get('commit')} then, {now['commit']} now")
+    return lines
+
+
+def _pretrain(identity: Mapping[str, Any], folder: Path, output: str) -> None:
+    values = {**identity["settings"], "output": output}
+    run_pretrain(PretrainSettings.parse(values, "snapshot"))
+
+
+def _finetune(identity: Mapping[str, Any], folder: Path, output: str) -> None:
+    finetune_again(identity, folder, output, "snapshot")
+
+
+def _quickstart(identity: Mapping[str, Any], folder: Path, output: str) -> None:
+    values = {**identity["settings"], "output": output}
+    run_quickstart(QuickstartSettings.parse(values, "snapshot"))
+
+
+def _index(identity: Mapping[str, Any], folder: Path, output: str) -> None:
+    settings = IndexSettings.parse(identity["settings"], "snapshot")
+    index(identity["corpus"], output, identity["model"], settings)
+
+
+def _export(identity: Mapping[str, Any], folder: Path, output: str) -> None:
+    indexes = read_snapshot(folder).get("results", {}).get(INDEXES)
+    if not indexes:
+        raise InputError(
+            f"the export in {str(folder)!r} did not come to its end",
+            where=str(folder),
+            allowed="a finished export",
+            remedy="run the export again",
+        )
+    settings = ExportSettings.parse(identity["settings"], "snapshot")
+    first, second = (*indexes, None)[:2]
+    export(first, identity["engine"], output, second, settings)
+
+
+_VERBS: dict[str, Callable[[Mapping[str, Any], Path, str], None]] = {
+    "pretrain": _pretrain,
+    "finetune": _finetune,
+    "index": _index,
+    "export": _export,
+    "quickstart": _quickstart,
+}

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.collections import open_collection, open_corpus
+from isthmus.collections.spec import FORMATS
+from isthmus.errors import InputError, SettingsError
+
+
+def test_every_format_is_a_scheme() -> None:
+    expected = ["beir", "docstrings", "folder", "hf", "irds", "jsonl", "msmarco"]
+    assert FORMATS.names() == expected
+
+
+def test_an_unknown_scheme_suggests_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="no collection format named 'bier'") as caught:
+        open_corpus("bier:scifact")
+    assert caught.value.allowed.startswith("beir")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "format_name"),
+    [
+        ("corpus.jsonl", '{"_id": "1", "text": "t"}\n', "Beir"),
+        ("collection.tsv", "1\tt\n", "Msmarco"),
+        ("deep/er/notes.md", "t\n", "Folder"),
+        ("page.html", "t\n", "Folder"),
+    ],
+)
+def test_folders_speak_for_themselves(
+    name: str, content: str, format_name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(content)
+    found = open_corpus(str(tmp_path))
+    assert type(found).__name__ == format_name
+    assert [d.text for d in found.documents()] == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "format_name"),
+    [("docs.jsonl", '{"_id": "1", "text": "t"}\n', "Jsonl"), ("docs.tsv", "1\tt\n", "Msmarco")],
+)
+def test_files_speak_for_themselves(
+    name: str, content: str, format_name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    found = open_corpus(str(tmp_path / name))
+    assert type(found).__name__ == format_name
+    assert [d.text for d in found.documents()] == ["t"]
+
+
+def test_an_existing_path_with_a_colon_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes:old.jsonl").write_text('{"_id": "1", "text": "t"}\n')
+    assert len(list(open_corpus("notes:old.jsonl").documents())) == 1
+
+
+def test_a_missing_path(tmp_path: Path) -> None:
+    (tmp_path / "document.jsonl").write_text("x")
+    with pytest.raises(InputError, match="there is no file or folder") as caught:
+        open_corpus(str(tmp_path / "documents.jsonl"))
+    assert caught.value.allowed == "an existing file or folder, perhaps document.jsonl"
+
+
+def test_a_path_that_is_no_corpus(tmp_path: Path) -> None:
+    (tmp_path / "image.png").write_bytes(b"x")
+    for path in (tmp_path, tmp_path / "image.png"):
+        with pytest.raises(InputError, match="no corpus that isthmus recognises"):
+            open_corpus(str(path))
+
+
+def test_a_corpus_is_not_yet_a_collection(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "t"}\n')
+    for spec in (str(tmp_path), f"jsonl:{tmp_path / 'corpus.jsonl'}"):
+        with pytest.raises(InputError, match="no queries and judgements"):
+            open_collection(spec)

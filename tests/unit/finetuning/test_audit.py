@@ -1,0 +1,241 @@
+"""The audit finds what was planted: false negatives, near-duplicates, leaks; its page is whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from isthmus.collections import Problems, open_collection
+from isthmus.finetuning.mining.audit import EDGES, Audit, audit
+from isthmus.finetuning.mining.audit_page import audit_table, page
+from isthmus.finetuning.mining.candidates import Ranker, Rows, Source, TrainingCorpus
+from isthmus.finetuning.mining.mine import MiningSettings, mine
+from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
+from isthmus.finetuning.teachers._base import Teacher
+from isthmus.records import Query, Ranking
+from isthmus.text.corpus import tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+
+PLENTY = [f"plain document {n} of words a{n} b{n} c{n}" for n in range(40)]
+TEXTS = [
+    "the river bank floods when the tide is high and snow melts in spring",  # 0, relevant to q0
+    "when snow melts in spring the river bank floods and the tide is high",  # 1: the same words
+    "the river bank floods when the tide is high and snow melts in spring",  # 2: the same text
+    "how to open a bank account",  # 3, relevant to q1: a query of another split
+    "<script>alert('tide')</script> & more",  # 4, relevant to q2
+    *PLENTY,
+]
+TRAIN = {
+    "q0": "Why does the river flood?",
+    "q1": "plain document 0 of words a0 b0 c0",  # the text of a document that is not relevant
+    "q2": "alert, TIDE!",
+    "q3": "The title",  # of its relevant document, 5
+}
+TEST = {"t0": "why does the RIVER flood", "t1": "How to open a bank account?"}
+TOKENIZER = new_tokenizer(TEXTS, 400)
+
+
+class Given(Source):
+    """Ranks the documents in the order of the corpus, the first best."""
+
+    def open(self, corpus: TrainingCorpus) -> Ranker:
+        ids = tuple(f"d{n}" for n in range(len(TEXTS)))
+        scores = tuple(float(len(TEXTS) - n) for n in range(len(TEXTS)))
+        return Ranker("given", lambda queries, depth: [
+            Ranking(query.id, ids, scores) for query in queries
+        ])  # fmt: skip
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingCorpus:
+    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [
+        {"_id": f"d{n}", "title": "The Title" if n == 5 else "", "text": text}
+        for n, text in enumerate(TEXTS)
+    ]
+    queries = [{"_id": name, "text": text} for name, text in (TRAIN | TEST).items()]
+    for name, records in (("corpus", documents), ("queries", queries)):
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    for split, judged in {
+        "train": {"q0": "d0", "q1": "d3", "q2": "d4", "q3": "d5"},
+        "test": {"t0": "d0", "t1": "d3"},
+    }.items():
+        lines = "".join(f"{query}\t{document}\t1\n" for query, document in judged.items())
+        (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
+    collection = open_collection(str(folder))
+    tokenised = tokenise(collection.documents(), "s", TOKENIZER.serialised)
+    return TrainingCorpus(str(folder), collection, "s", tokenised)
+
+
+@pytest.fixture
+def labelled(corpus: TrainingCorpus) -> LabelledQueries:
+    return labelled_queries(corpus.collection, "train", corpus.rows, Problems())
+
+
+def look(
+    corpus: TrainingCorpus,
+    labelled: LabelledQueries,
+    teacher: Teacher | None = None,
+    **values: float,
+) -> Audit:
+    settings = {"num_negatives": 30, "range_max": 60, **values}
+    source = Given(MiningSettings.parse(settings, "test"))
+    mined = mine([source], corpus, labelled, epochs=1, seed=0)
+    return audit(mined, [source], corpus, labelled, "train", teacher)
+
+
+def test_counts(corpus: TrainingCorpus, labelled: LabelledQueries) -> None:
+    found = look(corpus, labelled, num_negatives=len(TEXTS) - 1)
+    assert found.looked_at == 4
+    assert len(found.negatives) == 4 * (len(TEXTS) - 1)
+    assert found.copied_documents == 2
+    assert found.removed_copies == 1  # document 2, of query q0
+    assert [(one.number, one.row) for one in found.near_duplicates] == [(0, 1)]
+    assert found.near_duplicates[0].likeness == 1.0
+    # By the source, whatever stands before the positive in the corpus.
+    places = {0: 0, 1: 3, 2: 4, 3: 5}
+    assert {(one.number, TEXTS[one.row]) for one in found.suspects} == {
+        (number, text) for number, place in places.items() for text in TEXTS[:place]
+    }
+    above = [one.above for one in found.suspects]
+    assert above == sorted(above, key=lambda value: -(value or 0))
+    assert above == [places[one.number] - one.row for one in found.suspects]
+    (drawn,) = found.drawn
+    assert drawn.random == sum(one.rank is None for one in found.negatives)
+    assert sum(drawn.ranks) + drawn.random == len(found.negatives)
+    assert drawn.positive_ranks[0] == 4
+    assert drawn.positives_not_ranked == 0
+
+
+def test_ranks_are_counted_where_they_belong(
+    corpus: TrainingCorpus, labelled: LabelledQueries
+) -> None:
+    found = look(corpus, labelled, num_negatives=10, range_min=10, range_max=20)
+    (drawn,) = found.drawn
+    assert EDGES[1:3] == (11, 21)
+    assert drawn.ranks == [0, 40, 0, 0, 0, 0, 0, 0]
+    assert {one.rank for one in found.negatives} == set(range(11, 21))
+    assert all(one.score == len(TEXTS) - one.rank + 1 for one in found.negatives if one.rank)
+
+
+def test_a_teacher_judges_better_than_the_source(
+    corpus: TrainingCorpus, labelled: LabelledQueries
+) -> None:
+    relevant = {0: 1}  # what nobody judged: document 1 answers q0
+
+    def scores(asked: LabelledQueries, rows: Rows) -> np.ndarray:
+        def score(query: Query, own: list[int], row: int) -> float:
+            if row < 0:
+                return math.nan
+            number = [one.id for one in labelled.queries].index(query.id)
+            return 0.9 if row in own else 0.95 if relevant.get(number) == row else 0.1
+
+        lines = zip(asked.queries, asked.positives, rows.tolist(), strict=True)
+        return np.array([[score(q, own, row) for row in line] for q, own, line in lines])
+
+    found = look(corpus, labelled, Teacher("test", scores), num_negatives=len(TEXTS) - 1)
+    assert found.judge == "teacher"
+    assert [(one.number, one.row) for one in found.suspects] == [(0, 1)]
+    assert found.suspects[0].above == pytest.approx(0.05)
+    assert found.suspects[0].teacher == pytest.approx(0.95)
+    assert "of the negatives score no less than the positive, by the teacher" in found.verdict
+    unasked = [one for one in found.negatives if one.rank is None]
+    assert unasked
+    assert all(one.teacher is None and one.above is None for one in unasked)
+
+
+def test_many_suspects_come_with_what_to_do(
+    corpus: TrainingCorpus, labelled: LabelledQueries
+) -> None:
+    few = look(corpus, labelled, num_negatives=len(TEXTS) - 1)
+    assert 0 < len(few.suspects) <= 12
+    assert few.advice == ""
+    assert few.verdict.endswith("by the source")
+    many = look(corpus, labelled, num_negatives=4, range_max=7)
+    assert "many (above 10%); they are relevant, though nobody judged them" in many.verdict
+    assert "the source is too weak" in many.verdict
+    console = Console(width=1000)
+    with console.capture() as captured:
+        console.print(audit_table(many))
+        console.print(audit_table(few))
+    assert captured.get().count(many.verdict) == 1
+    assert page(many).count("<b>" + many.verdict) == 1
+    assert few.verdict not in page(few)
+    # What it says to do does it.
+    (setting,) = re.findall(r"--set negatives\.(\S+)", many.advice)
+    name, value = setting.split("=")
+    mended = look(corpus, labelled, num_negatives=4, range_max=7, **{name: float(value)})
+    assert not mended.suspects
+
+
+def test_many_suspects_of_a_teacher_are_left_to_the_teacher(
+    corpus: TrainingCorpus, labelled: LabelledQueries
+) -> None:
+    def scores(asked: LabelledQueries, rows: Rows) -> np.ndarray:
+        return np.where(rows < 0, math.nan, rows)
+
+    found = look(corpus, labelled, Teacher("test", scores))
+    settings = dict(text.split("=") for text in re.findall(r"negatives\.(\w+=\S+)", found.advice))
+    assert settings == {"relative_margin": "0.05", "margin_by": "teacher"}
+
+
+def test_leaks(corpus: TrainingCorpus, labelled: LabelledQueries) -> None:
+    found = {leak.what: leak for leak in look(corpus, labelled).leaks}
+    assert {what: leak.count for what, leak in found.items()} == {
+        "training queries that are queries of test too": 1,
+        "relevant documents that are queries of test": 1,
+        "training queries that are the title or text of their relevant document": 1,
+        "training queries that are the title or text of another document": 1,
+    }
+    assert found["training queries that are queries of test too"].examples == (TRAIN["q0"],)
+
+
+class Reader(HTMLParser):
+    """What a browser would load, and the tags it would see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_holds_everything_and_loads_nothing(
+    corpus: TrainingCorpus, labelled: LabelledQueries
+) -> None:
+    text = page(look(corpus, labelled))
+    reader = Reader()
+    reader.feed(text)
+    assert not reader.loaded
+    assert not {"script", "link", "img"} & reader.tags
+    assert "url(" not in text
+    assert "&lt;script&gt;alert(&#x27;tide&#x27;)&lt;/script&gt; &amp; more" in text
+    for query in TRAIN.values():
+        assert query in text
+    for heading in ("Suspected false negatives", "Ranks", "Leaks", "Near-dup", "Samples to read"):
+        assert heading in text
+    assert TEXTS[1] in text, "the near-duplicate is there to read"
+
+
+def test_the_terminal_shows_the_worst(corpus: TrainingCorpus, labelled: LabelledQueries) -> None:
+    found = look(corpus, labelled)
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(audit_table(found))
+    shown = re.sub(r"\s+", " ", captured.get())
+    assert "training queries that are queries of test too" in shown
+    assert "read these first" in shown
+    assert f"+{found.suspects[0].above:g}" in shown

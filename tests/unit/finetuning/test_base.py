@@ -1,0 +1,168 @@
+"""Losses say what they need by their parameters; a stage that cannot give it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.config import resolve
+from isthmus.errors import SettingsError
+from isthmus.finetuning.losses._base import LOSSES, losses, outweighed_batch
+from isthmus.finetuning.regularizers._base import regularizers
+from isthmus.finetuning.run_stage import run
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.pretraining.recipe import PretrainSettings
+
+EVERYTHING = {"scores", "targets", "group", "teacher"}
+FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
+NEGATIVES = {"negatives": {"name": "bm25"}}
+TEACHER = {"teacher": {"name": "cross_encoder", "model": "no/such/model"}}
+
+
+def settings(**more: Any) -> FinetuneSettings:
+    return FinetuneSettings.parse({**resolve("finetune", None, FLAGS), **more}, "test")
+
+
+def test_every_loss_can_be_had_and_says_what_it_needs() -> None:
+    chosen = losses({name: {} for name in LOSSES.names()}, EVERYTHING)
+    found = {loss.name: set(loss.needs) for loss in chosen}
+    assert found == {
+        "contrastive": {"scores", "targets"},
+        "kl": {"group", "teacher"},
+        "listwise": {"group"},
+        "margin_mse": {"group", "teacher"},
+    }
+
+
+def test_a_loss_gets_what_it_needs_by_name() -> None:
+    (margin,) = losses({"margin_mse": {}}, EVERYTHING)
+    given = {"teacher": torch.tensor([[1.0, 0.0]]), "group": torch.tensor([[5.0, 1.0]]), "x": None}
+    assert margin(given).tolist() == [9.0]  # type: ignore[arg-type]
+
+
+def test_the_usual_loss_of_each_kind_is_written_down() -> None:
+    assert settings().losses == settings(encoder="sparse").losses == {"contrastive": {}}
+    assert settings(encoder="cross").losses == {"listwise": {}}
+    assert settings(losses={"kl": {}}).losses == {"kl": {}}, "and not added to a choice"
+
+
+def test_null_leaves_out_what_a_recipe_chose() -> None:
+    chosen = losses({"contrastive": None, "listwise": {"weight": 0.3}}, EVERYTHING)
+    assert [(loss.name, loss.settings.weight) for loss in chosen] == [("listwise", 0.3)]
+    ways: list[tuple[str, Callable[[Any], Any]]] = [
+        ("contrastiv", partial(losses, given=EVERYTHING)),
+        ("L1", regularizers),
+    ]
+    for name, choose in ways:
+        with pytest.raises(SettingsError, match=f"no .* {name!r}"):
+            choose({name: None})
+    flags = {"corpus": "c", "output": "o", "model": "m"}
+    values = resolve("pretrain", "bow", flags, ["objectives.bagofwords=false"])
+    with pytest.raises(SettingsError, match="'bagofwords'"):
+        PretrainSettings.parse(values, "test")
+
+
+@pytest.mark.parametrize(
+    ("values", "what", "allowed", "remedy"),
+    [
+        (
+            {"losses": {"kl": {}}, **NEGATIVES},
+            "the loss 'kl' needs a teacher's scores, and there are none",
+            "contrastive, listwise",
+            "teacher.name=cross_encoder",
+        ),
+        (
+            {"losses": {"kl": {}}, **TEACHER},
+            "the loss 'kl' needs negatives in the query's own group",
+            "contrastive",
+            "--set negatives=bm25",
+        ),
+        (
+            {"encoder": "cross", "losses": {"contrastive": {}}, **NEGATIVES},
+            "the loss 'contrastive' needs scores of the whole batch's passages",
+            "listwise",
+            "encoder=dense or sparse",
+        ),
+        (
+            {"encoder": "cross"},
+            "the loss 'listwise' needs negatives in the query's own group",
+            "nothing",
+            "--set negatives=bm25",
+        ),
+        ({"losses": {"kld": {}}}, "no loss named 'kld'", "kl", "entry-point group"),
+        (
+            {"losses": {"kl": 0.5}},
+            "losses.kl = 0.5 is no mapping",
+            "weight",
+            "losses.kl.weight=0.5",
+        ),
+        ({"losses": {"kl": {"wieght": 1}}}, "unknown key 'losses.kl.wieght'", "weight", "spelling"),
+        (
+            {"losses": {"contrastive": {"weight": -1.0}}},
+            "losses.contrastive.weight = -1.0",
+            "",
+            "--set",
+        ),
+        ({"losses": {"contrastive": None}}, "no loss is trained on", "contrastive", "--set losses"),
+        (
+            {"losses": {"contrastive": {"weight": 0.0}}},
+            "no loss is trained on",
+            "contrastive",
+            "weight=1.0",
+        ),
+        (
+            {**NEGATIVES, **TEACHER},
+            "would not be asked: no loss learns from it",
+            "kl, margin_mse",
+            "losses.kl.weight",
+        ),
+        (
+            {**NEGATIVES, "losses": {"kl": {}}, "teacher": "cross_encodr"},
+            "there is no teacher named 'cross_encodr'",
+            "cross_encoder",
+            "choose one",
+        ),
+        (
+            {**NEGATIVES, "losses": {"kl": {}}, "teacher": "scores"},
+            "'teacher.file' is missing",
+            "a TREC run",
+            "--set teacher.file",
+        ),
+    ],
+)
+def test_what_cannot_be_learnt_is_refused_before_data_is_read(
+    values: dict[str, Any], what: str, allowed: str, remedy: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:  # not the missing collection's error
+        run(settings(**values))
+    assert what in caught.value.what
+    assert allowed in caught.value.allowed
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("chosen", "group", "told"),
+    [
+        (
+            {"kl": {}, "contrastive": {"weight": 0.2}},
+            4,
+            "weigh more (1) than those of the batch (0.2)",
+        ),
+        ({"kl": {}, "contrastive": {"weight": 0.2}}, 8, None),
+        ({"kl": {}, "contrastive": {}}, 4, None),
+        ({"kl": {}}, 4, "(0)"),
+        ({"listwise": {"weight": 0.5}, "contrastive": {"weight": 0.4}}, 2, "weight=0.5"),
+        ({"margin_mse": {}}, 2, None),  # not measured
+        ({"contrastive": {}}, 2, None),
+    ],
+)
+def test_few_documents_that_outweigh_the_batch_are_told(
+    chosen: dict[str, Any], group: int, told: str | None
+) -> None:
+    said = outweighed_batch(losses(chosen, EVERYTHING), group)
+    assert (said is None) is (told is None)
+    assert told is None or told in str(said)

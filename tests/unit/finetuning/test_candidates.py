@@ -1,0 +1,249 @@
+"""Candidates of every source, ranked once: dense, sparse, BM25 and run files; nothing twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.collections import open_collection, write_run
+from isthmus.collections.settings import ReadingSettings
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.loader import load_encoder
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.errors import InputError, MismatchError
+from isthmus.finetuning.mining import candidates as module
+from isthmus.finetuning.mining.candidates import NOTHING, Candidates, Ranker, Source, TrainingCorpus
+from isthmus.finetuning.mining.candidates import candidates as ranked
+from isthmus.finetuning.mining.mine import mine, negative_sources
+from isthmus.finetuning.pairs import LabelledQueries
+from isthmus.nn.sizes import new_backbone
+from isthmus.records import Query, Ranking, Run
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import index
+from isthmus.text.corpus import tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+
+WORDS = ["river", "bank", "money", "boat", "loan", "snow", "tide", "rate", "fish", "coin"]
+TEXTS = [f"{a} and {b} with {c}" for a in WORDS[:4] for b in WORDS[3:7] for c in WORDS[6:]]
+QUERIES = [
+    Query(f"q{n}", f"{a} {b}") for n, (a, b) in enumerate(zip(WORDS, WORDS[2:], strict=False))
+]
+TOKENIZER = new_tokenizer(TEXTS, 120)
+DEPTH = 7
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingCorpus:
+    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(TEXTS)]
+    queries = [{"_id": query.id, "text": query.text} for query in QUERIES]
+    for name, records in (("corpus", documents), ("queries", queries)):
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    judged = "".join(f"{query.id}\td{n}\t1\n" for n, query in enumerate(QUERIES))
+    (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    collection = open_collection(str(folder))
+    fingerprint = f"{collection.fingerprint()} refuse"
+    tokenised = tokenise(collection.documents(), fingerprint, TOKENIZER.serialised)
+    return TrainingCorpus(str(folder), collection, fingerprint, tokenised)
+
+
+def source(**values: Any) -> Source:
+    (found,) = negative_sources(values, teacher=False)
+    return found
+
+
+def open_ranked(corpus: TrainingCorpus, depth: int = DEPTH, **values: Any) -> Candidates:
+    return ranked(source(**values).open(corpus), corpus, QUERIES, depth)
+
+
+class Counting:
+    """A ranker that keeps what it was asked."""
+
+    def __init__(self, fingerprint: str = "counting") -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.ranker = Ranker(fingerprint, self.rank)
+
+    def rank(self, queries: Sequence[Query], depth: int) -> list[Ranking]:
+        self.asked.append((len(queries), depth))
+        ids = tuple(f"d{n}" for n in range(depth))
+        return [Ranking(query.id, ids, tuple(range(depth, 0, -1))) for query in queries]
+
+
+def test_what_was_ranked_is_not_ranked_again(corpus: TrainingCorpus) -> None:
+    counting = Counting()
+    first = ranked(counting.ranker, corpus, QUERIES, 5)
+    again = ranked(counting.ranker, corpus, QUERIES, 5)
+    less = ranked(counting.ranker, corpus, QUERIES, 3)
+    assert counting.asked == [(len(QUERIES), 5)]
+    np.testing.assert_array_equal(first.rows, again.rows)
+    np.testing.assert_array_equal(first.rows[:, :3], less.rows)
+    np.testing.assert_array_equal(first.scores[:, :3], less.scores)
+    ranked(counting.ranker, corpus, QUERIES, 8)  # deeper
+    ranked(counting.ranker, corpus, QUERIES[:4], 5)  # other queries
+    changed = [Query(QUERIES[0].id, "another text"), *QUERIES[1:]]
+    ranked(counting.ranker, corpus, changed, 5)
+    assert counting.asked[1:] == [(len(QUERIES), 8), (4, 5), (len(QUERIES), 5)]
+    other = Counting("another")
+    ranked(other.ranker, corpus, QUERIES, 5)
+    assert other.asked
+
+
+def test_interrupted_it_leaves_nothing_that_counts(corpus: TrainingCorpus) -> None:
+    counting = Counting()
+
+    def torn(queries: Sequence[Query], depth: int) -> Any:
+        yield from counting.rank(queries, depth)[:3]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ranked(Ranker("counting", torn), corpus, QUERIES, 5)
+    found = ranked(counting.ranker, corpus, QUERIES, 5)
+    assert (found.rows == np.arange(5)).all()
+
+
+def test_bm25_ranks_as_a_search_does(corpus: TrainingCorpus, tmp_path: Path) -> None:
+    found = open_ranked(corpus, name="bm25")
+    searcher = open_searcher(index(corpus.spec, tmp_path / "index"))
+    for number, ranking in enumerate(searcher.search(QUERIES, DEPTH)):
+        rows = [int(document[1:]) for document in ranking.document_ids]
+        assert found.rows[number, : len(rows)].tolist() == rows
+        assert (found.rows[number, len(rows) :] == NOTHING).all()
+        assert np.isneginf(found.scores[number, len(rows) :]).all()
+        np.testing.assert_allclose(found.scores[number, : len(rows)], ranking.scores, rtol=1e-6)
+    other = open_ranked(corpus, name="bm25", scoring={"k1": 2.5, "b": 1.0})
+    assert (other.scores != found.scores).any(), "another scoring is not the same in the cache"
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def model(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: False)
+    backbone = new_backbone("tiny", 130, TOKENIZER.pad_id, max_length=144, seed=0)
+    with torch.no_grad():  # untrained weights say the same of every text
+        for parameter in backbone.parameters():
+            parameter.mul_(4)
+    encoder: Any
+    if request.param == "dense":
+        encoder = DenseEncoder(backbone, TOKENIZER, DenseSettings(pooling="mean"))
+    else:
+        encoder = SparseEncoder(backbone, TOKENIZER, SparseSettings())
+    encoder.save(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def test_a_retriever_ranks_by_its_own_vectors(corpus: TrainingCorpus, model: str) -> None:
+    encoder = load_encoder(model)
+    queries: Any = encoder.encode_queries([query.text for query in QUERIES])
+    documents: Any = encoder.encode_documents(list(corpus.collection.documents()))
+    if encoder.kind == "sparse":
+        queries, documents = queries.toarray(), documents.toarray()
+    products = queries.astype(np.float64) @ documents.astype(np.float64).T
+    found = open_ranked(corpus, name="retriever", model=model)
+    assert (found.rows != NOTHING).all()
+    expected = -np.sort(-products, axis=1)[:, :DEPTH]
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-4)
+    taken = np.take_along_axis(products, found.rows.astype(np.int64), axis=1)
+    np.testing.assert_allclose(taken, expected, rtol=1e-4)
+
+
+def test_changing_a_margin_encodes_and_ranks_nothing(
+    corpus: TrainingCorpus, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled = LabelledQueries(QUERIES, [[n] for n in range(len(QUERIES))])
+    chosen = {"name": "retriever", "model": model, "range_max": 40, "num_negatives": 3}
+    first = mine([source(**chosen)], corpus, labelled, 2, 0)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail("something was encoded or ranked again")
+
+    for kind in (DenseEncoder, SparseEncoder):
+        monkeypatch.setattr(kind, "encode_documents", refuse)
+        monkeypatch.setattr(kind, "encode_queries", refuse)
+    monkeypatch.setattr(module, "index", refuse)
+    for change in (
+        {"relative_margin": 0.05}, {"absolute_margin": 0.1}, {"range_min": 5}, {"range_max": 20},
+        {"num_negatives": 4},
+    ):  # fmt: skip
+        again = mine([source(**(chosen | change))], corpus, labelled, 2, 0)
+        assert again.rows.shape != first.rows.shape or (again.rows != first.rows).any()
+    with pytest.raises(pytest.fail.Exception):
+        mine([source(**(chosen | {"range_max": 41}))], corpus, labelled, 2, 0)
+
+
+def test_another_model_is_another_ranking(corpus: TrainingCorpus, model: str) -> None:
+    before = open_ranked(corpus, name="retriever", model=model).scores.copy()
+    origin = source(name="retriever", model=model).origin()
+    encoder = load_encoder(model)
+    with torch.no_grad():
+        encoder.backbone.word_embeddings.mul_(1.5)
+    encoder.save(Path(model))
+    assert source(name="retriever", model=model).origin() != origin
+    assert (open_ranked(corpus, name="retriever", model=model).scores != before).any()
+
+
+def write(file: Path, rankings: dict[str, list[str]]) -> Path:
+    scored = {
+        query: Ranking(query, tuple(ids), tuple(float(-n) for n in range(len(ids))))
+        for query, ids in rankings.items()
+    }
+    write_run(file, Run("test", scored))
+    return file
+
+
+def test_a_run_file(
+    corpus: TrainingCorpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "a.trec", {"q0": ["d5", "d2"], "q3": ["d9"], "elsewhere": ["x"]})
+    found = open_ranked(corpus, name="run", file=str(file), depth=3)
+    assert found.rows[0].tolist() == [5, 2, NOTHING]
+    assert found.rows[3].tolist() == [9, NOTHING, NOTHING]
+    assert (np.delete(found.rows, [0, 3], axis=0) == NOTHING).all()
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{len(QUERIES) - 2} of {len(QUERIES)} training queries have no ranking" in told
+    write(file, {"q0": ["d1"]})
+    assert open_ranked(corpus, name="run", file=str(file), depth=3).rows[0, 0] == 1, "by content"
+
+
+def test_a_run_file_from_another_corpus(
+    corpus: TrainingCorpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "a.trec", {"q0": ["d5", "w1"], "q1": ["w2", "d2", "w3"]})
+    with pytest.raises(MismatchError) as caught:
+        open_ranked(corpus, name="run", file=str(file))
+    assert "a run file from another corpus: 3 of the 5 documents" in caught.value.what
+    assert "'w1'" in caught.value.what
+    assert caught.value.where == str(file)
+    assert "problems=skip" in caught.value.remedy
+    reading = ReadingSettings(problems="skip")
+    skipping = TrainingCorpus(
+        corpus.spec, corpus.collection, "skip", corpus.tokenised, reading=reading
+    )
+    found = open_ranked(skipping, name="run", file=str(file), depth=2)
+    assert found.rows[:2].tolist() == [[5, NOTHING], [2, NOTHING]]
+    assert "3 of the 5 documents" in " ".join(capsys.readouterr().err.split())
+    write(file, {"q0": ["w5", "w1"]})
+    with pytest.raises(MismatchError, match="2 of the 2 documents"):
+        open_ranked(skipping, name="run", file=str(file))
+
+
+def test_a_run_file_of_other_queries(corpus: TrainingCorpus, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.trec", {"test-1": ["d5"], "test-2": ["d6"]})
+    with pytest.raises(MismatchError) as caught:
+        open_ranked(corpus, name="run", file=str(file))
+    assert f"none of the {len(QUERIES)} training queries" in caught.value.what
+
+
+def test_files_and_models_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file"):
+        source(name="run", file=str(tmp_path / "none.trec")).origin()
+    with pytest.raises(InputError, match="there is no model folder") as caught:
+        source(name="retriever", model=str(tmp_path / "none")).origin()
+    assert caught.value.where == "negatives.model"

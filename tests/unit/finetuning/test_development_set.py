@@ -1,0 +1,557 @@
+"""The development measure: what is asked, among which documents, and which model becomes final."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
+
+from isthmus.collections import Problems, open_collection
+from isthmus.encoders.cross import CrossEncoder, CrossSettings
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.errors import SettingsError
+from isthmus.finetuning import run_stage as stage
+from isthmus.finetuning.development_measure import Development
+from isthmus.finetuning.development_set import (
+    DevelopmentSet,
+    DevelopmentSettings,
+    development_split,
+    draw_development_set,
+)
+from isthmus.finetuning.mining.candidates import (
+    NOTHING,
+    Rows,
+    Scores,
+    TrainingCorpus,
+    candidates,
+)
+from isthmus.finetuning.negatives.bm25 import Bm25
+from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
+from isthmus.finetuning.run_stage import run
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.teachers._base import Teacher
+from isthmus.finetuning.teachers._check import check_teacher
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.classifier import Classifier
+from isthmus.text.corpus import tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.trainer import STOPPED_EARLY, Trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+DOCUMENTS = 150
+COPY = "copy"  # of the text that answers the first query of dev
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A BEIR folder with the splits train and dev, `model`, and the cache."""
+    folder = tmp_path_factory.mktemp("development")
+    generator = random.Random(0)
+    syllables = ["ba", "do", "ke", "li", "mu", "na", "po", "ri", "su", "te"]
+    words = ["".join(generator.choices(syllables, k=2)) for _ in range(90)]
+    texts = {
+        f"d{n}": " ".join(generator.choices(words, k=generator.randint(4, 12)))
+        for n in range(DOCUMENTS)
+    }
+    lines = [{"_id": name, "text": text} for name, text in texts.items()]
+    lines.append({"_id": COPY, "text": texts["d40"]})
+    queries: list[dict[str, str]] = []
+    judged: dict[str, list[str]] = {"train": [], "dev": []}
+    for number in range(80):
+        split, answer = ("train" if number < 40 else "dev"), texts[f"d{number}"].split()
+        asked = " ".join(generator.sample(answer, k=2))
+        queries.append({"_id": f"q{number}", "text": asked})
+        judged[split].append(f"q{number}\td{number}\t1")
+    judged["dev"].append("q41\td99\t2")
+    judged["dev"].append("q42\td98\t0")
+    (folder / "qrels").mkdir()
+    for name, rows in (("corpus", lines), ("queries", queries)):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    for split, relevant in judged.items():
+        text = "\n".join(["query-id\tcorpus-id\tscore", *relevant]) + "\n"
+        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    tokenizer = new_tokenizer(words * 2, 150)
+    torch.manual_seed(0)
+    Backbone(BertForMaskedLM(bert(len(tokenizer)))).save(folder / "model")
+    tokenizer.save(folder / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ISTHMUS_CACHE", str(folder / "cache"))
+        yield folder
+
+
+def bert(vocabulary: int) -> BertConfig:
+    return BertConfig(
+        vocab_size=vocabulary, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=40, initializer_range=0.3, num_labels=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.load(str(folder / "model"))
+
+
+@pytest.fixture(scope="module")
+def corpus(folder: Path, tokenizer: Tokenizer) -> TrainingCorpus:
+    collection = open_collection(str(folder), Problems())
+    tokenised = tokenise(collection.documents(), "development", tokenizer.serialised)
+    return TrainingCorpus(str(folder), collection, "development", tokenised)
+
+
+Draw = Callable[..., DevelopmentSet]
+
+
+@pytest.fixture(scope="module")
+def draw(corpus: TrainingCorpus) -> Draw:
+    labelled = labelled_queries(corpus.collection, "dev", corpus.rows, Problems())
+
+    def drawn(seed: int = 0, **values: Any) -> DevelopmentSet:
+        settings = DevelopmentSettings.parse(values, "test")
+        return draw_development_set(corpus, "dev", labelled, settings, seed)
+
+    return drawn
+
+
+def ids(corpus: TrainingCorpus, chosen: DevelopmentSet) -> list[str]:
+    return [corpus.tokenised[row].id for row in chosen.rows]
+
+
+def test_relevant_documents_are_there_and_their_copies_are_not(
+    corpus: TrainingCorpus, draw: Draw
+) -> None:
+    everything = ids(corpus, draw())
+    assert sorted(everything) == sorted(f"d{n}" for n in range(DOCUMENTS))
+    chosen = draw(queries=12, documents=40, bm25=3)
+    found = ids(corpus, chosen)
+    assert len(chosen.queries) == len(chosen.judgements) == len(chosen.own) == 12
+    needed = {place for places in chosen.own for place in places.tolist()}
+    assert len(found) == len(set(found)) == len(needed) + 40, "beside what the queries need"
+    for query, places in zip(chosen.queries, chosen.own, strict=True):
+        number = query.id[1:]
+        own = {found[place] for place in places}
+        assert f"d{number}" in own
+        assert 1 <= len(own) <= 5
+    assert any(len(places) > 1 for places in chosen.own), "BM25 found others"
+
+
+def test_bm25s_best_are_among_the_documents(corpus: TrainingCorpus, draw: Draw) -> None:
+    few = draw(queries=12, documents=0, bm25=0)
+    hard = draw(queries=12, documents=0, bm25=5)
+    assert len(few.rows) == 12
+    assert set(few.rows) < set(hard.rows)
+    words = {query.id: set(query.text.split()) for query in hard.queries}
+    texts = {document.id: document.text.split() for document in corpus.collection.documents()}
+    found = ids(corpus, hard)
+    for query, places in zip(hard.queries, hard.own, strict=True):
+        for place in places:
+            assert words[query.id] & set(texts[found[place]]), "what BM25 finds shares a word"
+
+
+def test_the_seed_draws(draw: Draw) -> None:
+    one, again, other = (draw(seed, queries=12, documents=60, bm25=2) for seed in (0, 0, 1))
+    assert [query.id for query in one.queries] == [query.id for query in again.queries]
+    assert one.rows.tolist() == again.rows.tolist()
+    assert [query.id for query in one.queries] != [query.id for query in other.queries]
+    assert len(set(one.rows.tolist()) & set(other.rows.tolist())) < len(one.rows)
+
+
+def reciprocal_rank(scores: dict[str, float], judged: dict[str, int], depth: int) -> float:
+    order = sorted(scores, key=lambda name: (-scores[name], name))[:depth]
+    ranks = [rank for rank, name in enumerate(order, 1) if judged.get(name, 0) > 0]
+    return 1 / ranks[0] if ranks else 0.0
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "cross"])
+def test_it_is_the_measure_of_the_models_own_scores(
+    kind: str, corpus: TrainingCorpus, draw: Draw, tokenizer: Tokenizer
+) -> None:
+    torch.manual_seed(1)
+    config = bert(len(tokenizer))
+    lengths = {"query_max_length": 8, "document_max_length": 12}
+    model: DenseEncoder | SparseEncoder | CrossEncoder
+    if kind == "dense":
+        model = DenseEncoder(
+            Backbone(BertForMaskedLM(config)), tokenizer, DenseSettings.parse(lengths, "test")
+        )
+    elif kind == "sparse":
+        model = SparseEncoder(
+            Backbone(BertForMaskedLM(config)), tokenizer, SparseSettings.parse(lengths, "test")
+        )
+    else:
+        classifier = Classifier(BertForSequenceClassification(config))
+        model = CrossEncoder(classifier, tokenizer, CrossSettings.parse(lengths, "test"))
+    model.backbone.eval()
+    chosen = draw(queries=20, documents=80, bm25=12)
+    documents = {document.id: document for document in corpus.collection.documents()}
+    found = ids(corpus, chosen)
+    expected: dict[str, list[float]] = {"RR": [], "RR@3": []}
+    for query, places in zip(chosen.queries, chosen.own, strict=True):
+        if isinstance(model, CrossEncoder):
+            names = [found[place] for place in places]
+            values = model.score([(query.text, documents[name]) for name in names])
+        else:
+            names = found
+            asked = model.encode_queries([query.text])
+            product: Any = asked @ model.encode_documents([documents[name] for name in names]).T
+            values = product.toarray()[0] if kind == "sparse" else product[0]
+        judged = dict(chosen.judgements[query.id])
+        scores = dict(zip(names, values.tolist(), strict=True))
+        for measure, depth in (("RR", 1000), ("RR@3", 3)):
+            expected[measure].append(reciprocal_rank(scores, judged, depth))
+    with torch.no_grad():
+        for measure, found_by_hand in expected.items():
+            settings = DevelopmentSettings(measure=f"M{measure}")  # as others call it
+            development = Development(model, corpus.tokenised, chosen, settings)
+            assert development() == {measure: pytest.approx(np.mean(found_by_hand), abs=1e-6)}
+        assert len(set(expected["RR"])) > 3
+        weight = next(model.backbone.parameters())
+        weight.fill_(math.nan)
+        assert math.isnan(development()["RR@3"]), "a model that is lost is not a user's mistake"
+
+
+@pytest.fixture
+def settings(folder: Path, tmp_path: Path) -> Callable[..., FinetuneSettings]:
+    def make(output: str = "run", **change: Any) -> FinetuneSettings:
+        training = {
+            "max_steps": STEPS, "per_device_train_batch_size": 8, "logging_steps": 1,
+            "save_steps": 2, "save_total_limit": None, "report_to": [], "bf16": False,
+            "learning_rate": 1e-3, **change.pop("training", {}),
+        }  # fmt: skip
+        development = {
+            "queries": 20, "documents": 60, "bm25": 1, "every": 2, **change.pop("development", {}),
+        }  # fmt: skip
+        values = {
+            "model": str(folder / "model"), "collection": str(folder), "training": training,
+            "output": str(tmp_path / output), "development": development,
+            "query_max_length": 8, "document_max_length": 12, **change,
+        }  # fmt: skip
+        return FinetuneSettings.parse(values, where="test")
+
+    return make
+
+
+Make = Callable[..., FinetuneSettings]
+
+
+def script(patch: pytest.MonkeyPatch, values: list[float]) -> None:
+    left = iter(values)
+    patch.setattr(Development, "__call__", lambda self: {self.name: next(left)})
+
+
+def results(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((output / "isthmus.json").read_text("utf-8"))["results"]
+    return found
+
+
+def same(one: Path, two: Path) -> bool:
+    left, right = (load_file(folder / "model.safetensors") for folder in (one, two))
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_the_best_model_becomes_final(
+    settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    script(monkeypatch, [0.2, 0.3, 0.5, 0.4])
+    final = run(settings())
+    output = tmp_path / "run"
+    assert same(final, output / "checkpoint-4")
+    assert not same(final, output / "checkpoint-6")
+    found = results(output)
+    asked = found["development"].pop("documents")
+    assert 60 + 20 <= asked <= 60 + 2 * 20, "drawn ones, one right one a query, BM25's best"
+    assert found["development"] == {
+        "measure": "RR@10", "queries": 20, "step": 4, "value": 0.5,
+    }  # fmt: skip
+    assert [line.get("development/RR@10") for line in found["log"]].count(0.5) == 1
+    table = (output / "development.tsv").read_text(encoding="utf-8").split()
+    assert table == ["step", "RR@10", "0", "0.2", "2", "0.3", "4", "0.5", "6", "0.4"]
+    assert "final: the best by RR@10, step 4" in capsys.readouterr().err
+
+
+def test_a_classifier_that_knows_nothing_is_never_the_best(
+    settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be lucky, and would teach others; a re-ranker that goes on may well be best."""
+    change: dict[str, Any] = {
+        "encoder": "cross", "negatives": {"name": "bm25", "num_negatives": 2},
+        "development": {"bm25": 5, "patience": 2},
+    }  # fmt: skip
+    script(monkeypatch, [0.9, 0.3, 0.5, 0.4])
+    run(settings("fresh", **change))
+    assert results(tmp_path / "fresh")["development"]["step"] == 4
+    script(monkeypatch, [0.9, 0.3, 0.5, 0.4])
+    run(settings("again", model=str(tmp_path / "fresh"), **change))
+    assert results(tmp_path / "again")["development"]["step"] == 0
+
+
+@pytest.mark.parametrize(("target", "best"), [({}, 2), ({"documents": 5}, 4)])
+def test_a_model_that_is_not_sparse_yet_is_never_the_best(
+    target: dict[str, float], best: int, settings: Make, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """With all its terms it ranks best; those looks neither keep a model nor use up patience."""
+    script(monkeypatch, [0.9, 0.5, 0.3, 0.2])
+    regularizers = {"flops": {"documents": 1e-3, "target": target}}
+    run(settings(encoder="sparse", regularizers=regularizers, development={"patience": 3}))
+    found = results(tmp_path / "run")
+    assert found["development"]["step"] == best
+    assert not any(STOPPED_EARLY in line for line in found["log"])
+
+
+def test_a_sparse_encoder_starts_with_few_terms(
+    settings: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = {"encoder": "sparse", "training": {"max_steps": 1, "learning_rate": 1e-9}}
+    run(settings("as-it-is", start_terms=None, **change))
+    assert "bias is lowered" not in capsys.readouterr().err
+    run(settings("few", start_terms=3, **change))
+    assert "which leaves 3 (start_terms)" in capsys.readouterr().err
+    before, after = (
+        next(line for line in results(tmp_path / name)["log"] if "active_terms/documents" in line)
+        for name in ("as-it-is", "few")
+    )
+    assert before["active_terms/documents"] > 20
+    assert 1 < after["active_terms/documents"] < 6, "of other documents than those of the draw"
+
+
+@pytest.mark.parametrize(("sign", "better"), [(1, True), (-1, False)])
+def test_a_teacher_is_compared_with_who_found_the_documents(
+    sign: int, better: bool, corpus: TrainingCorpus, draw: Draw, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that knows the answers finds all that BM25 did; one that hates them, none of these."""
+    chosen = draw(queries=20, documents=60)
+    answers = {
+        query.text: {corpus.rows[document] for document in chosen.judgements[query.id]}
+        for query in chosen.queries
+    }
+
+    def scores(labelled: LabelledQueries, rows: Rows) -> Scores:
+        own = [answers[query.text] for query in labelled.queries]
+        pairs = zip(own, rows.tolist(), strict=True)
+        values = [[sign * float(row in known) for row in found] for known, found in pairs]
+        return np.where(rows == NOTHING, np.nan, np.array(values)).astype(np.float32)
+
+    bm25 = Bm25(Bm25.Settings())
+    found = check_teacher(Teacher("t", scores), [bm25], corpus, chosen, "RR@10")
+    assert found is not None
+    rows = candidates(bm25.open(corpus), corpus, chosen.queries, 20).rows
+    by_hand = []
+    for query, row in zip(chosen.queries, rows.tolist(), strict=True):
+        ranks = [place for place, each in enumerate(row, 1) if each in answers[query.text]]
+        by_hand.append(1 / ranks[0] if ranks and ranks[0] <= 10 else 0.0)
+    assert found["retriever"] == pytest.approx(np.mean(by_hand))
+    assert 0.3 < found["retriever"] < 0.99
+    if better:
+        assert found["teacher"] == pytest.approx(np.mean([value > 0 for value in by_hand]), abs=0.1)
+    assert (found["teacher"] > found["retriever"]) is better
+    assert ("NO BETTER" in capsys.readouterr().err) is not better
+    lookup = Teacher("file", scores, any_query=False)
+    assert check_teacher(lookup, [bm25], corpus, chosen, "RR@10") is None
+    assert check_teacher(Teacher("t", scores), [], corpus, chosen, "RR@10") is None
+
+
+def test_training_stops_when_it_gets_no_better(
+    settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, [0.2, 0.3, 0.1, 0.1, 0.9, 0.9, 0.9])
+    run(settings(development={"every": 1, "patience": 2}))
+    log = results(tmp_path / "run")["log"]
+    assert [line[STOPPED_EARLY] for line in log if STOPPED_EARLY in line] == [3.0]
+    assert results(tmp_path / "run")["development"]["step"] == 1
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "cross"])
+def test_killed_and_resumed_is_uninterrupted(
+    kind: str, settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout on, in chunks, measured for real, the model of one look dying before the next."""
+    change: dict[str, Any] = {
+        "encoder": kind, "mini_batch_size": 3, "development": {"every": 1, "bm25": 5},
+        "negatives": {"name": "bm25", "num_negatives": 2},
+    }  # fmt: skip
+    whole = run(settings("whole", **change))
+
+    class Killed(Exception):
+        pass
+
+    compute = Trainer.compute_loss
+
+    def dying(trainer: Trainer, *arguments: Any, **options: Any) -> torch.Tensor:
+        if trainer.state.global_step == 3:
+            raise Killed
+        return compute(trainer, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "compute_loss", dying)
+        with pytest.raises(Killed):
+            run(settings("torn", **change))
+    resumed = run(settings("torn", **change))
+    assert same(whole, resumed)
+    one, two = (results(tmp_path / name) for name in ("whole", "torn"))
+    assert one["development"] == two["development"]
+    looks = [
+        [line["development/RR@10"] for line in found["log"] if "development/RR@10" in line]
+        for found in (one, two)
+    ]
+    assert looks[0] == looks[1]
+    assert len(looks[0]) == STEPS + 1
+    assert len(set(looks[0])) > 1, "training changes it"
+
+
+def test_measuring_changes_nothing_of_training(settings: Make, tmp_path: Path) -> None:
+    run(settings("with", development={"every": 1}))
+    run(settings("without").model_copy(update={"development": None}))
+    assert same(tmp_path / "with" / f"checkpoint-{STEPS}", tmp_path / "without" / "final")
+    assert "development" not in results(tmp_path / "without")
+
+
+def test_gradient_caching_trains_the_same_model(settings: Make, tmp_path: Path) -> None:
+    change: dict[str, Any] = {"training": {"dropout": 0.0}}
+    run(settings("whole", **change))
+    run(settings("chunks", mini_batch_size=3, **change))
+    left, right = (
+        load_file(tmp_path / name / f"checkpoint-{STEPS}" / "model.safetensors")
+        for name in ("whole", "chunks")
+    )
+    for name, value in left.items():
+        # The bias of keys shifts all scores of a softmax alike: its gradient is rounding alone.
+        if not name.endswith("key.bias"):
+            torch.testing.assert_close(right[name], value, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("development", "what", "allowed"),
+    [
+        ({"measure": "RR@ten"}, "'RR@ten'", "NAME"),
+        ({"measure": "nDGC@10"}, "no measure named 'nDGC@10'", "nDCG"),
+        ({"split": "train"}, "'train' is the split that is trained on", "dev"),
+        ({"split": "test"}, "'test' is no split of the collection", "dev"),
+        ({"every": 2.5}, "development.every = 2.5 cannot be used: a whole number", "int"),
+        ({"patience": 0}, "development.patience = 0", "int"),
+    ],
+)
+def test_what_cannot_be_measured(
+    settings: Make, tmp_path: Path, development: dict[str, Any], what: str, allowed: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        run(settings(development=development))
+    assert what in caught.value.what
+    assert caught.value.allowed.startswith(allowed)
+    assert "development" in caught.value.where
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cross_encoder_needs_something_to_rank(settings: Make) -> None:
+    with pytest.raises(SettingsError, match=r"development\.bm25 = 0"):
+        run(settings(encoder="cross", negatives={"name": "bm25"}, development={"bm25": 0}))
+
+
+class Splits:
+    """A collection that has these splits and nothing else."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+
+    def splits(self) -> list[str]:
+        return self.names
+
+
+def test_the_usual_splits_are_found_and_a_missing_one_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = DevelopmentSettings()
+
+    def chosen(*names: str, wanted: DevelopmentSettings | None = settings) -> str | None:
+        return development_split(wanted, Splits(*names), "train")  # type: ignore[arg-type]
+
+    assert chosen("train", "dev", "test") == "dev"
+    assert chosen("test", "train", "validation") == "validation"
+    assert chosen("train", "test", wanted=DevelopmentSettings(split="test")) == "test"
+    assert chosen("train", "dev", wanted=None) is None
+    assert capsys.readouterr().err == ""
+    assert chosen("train", "test") is None
+    told = capsys.readouterr().err
+    assert "no split dev or validation" in told
+    assert "development.held_out=0.1" in told
+    assert chosen("train", "test", "mine") is None
+    assert "development.split=NAME" in capsys.readouterr().err
+    with pytest.raises(SettingsError, match="patience has nothing to watch") as caught:
+        chosen("train", "Test-2", "mine", wanted=DevelopmentSettings(patience=2))
+    assert caught.value.allowed == "mine"
+
+
+def test_a_test_split_is_never_offered() -> None:
+    for wanted in (DevelopmentSettings(patience=2), DevelopmentSettings(split="tset")):
+        with pytest.raises(SettingsError) as caught:
+            development_split(wanted, Splits("train", "test"), "train")  # type: ignore[arg-type]
+        assert "there is none" in caught.value.allowed
+        assert "development.held_out=0.1" in caught.value.remedy
+        assert "test" not in caught.value.allowed + caught.value.remedy
+
+
+@pytest.mark.parametrize("split", ["test", "dev"])
+def test_a_model_chosen_by_the_test_split(
+    folder: Path, settings: Make, split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = shutil.copytree(folder, tmp_path / "own", ignore=shutil.ignore_patterns("cache"))
+    (own / "qrels" / "test.tsv").write_bytes((own / "qrels" / "dev.tsv").read_bytes())
+    run(settings(collection=str(own), development={"split": split}))
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("'test': the model is chosen by these queries" in told) == (split == "test")
+
+
+def test_held_out_queries_are_measured_by_and_not_trained_on(
+    folder: Path, settings: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    own = shutil.copytree(folder, tmp_path / "own", ignore=shutil.ignore_patterns("cache"))
+    (own / "qrels" / "dev.tsv").unlink()
+    lines = (own / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    everyone = {line.split("\t")[0] for line in lines}
+    asked, trained = [], []
+    draw, examples = stage.draw_development_set, stage.PairExamples
+
+    def drawn(*given: Any) -> DevelopmentSet:
+        asked.append({query.id for query in given[2].queries})
+        return draw(*given)
+
+    def made(labelled: LabelledQueries, *more: Any, **named: Any) -> Any:
+        trained.append({query.id for query in labelled.queries})
+        return examples(labelled, *more, **named)
+
+    monkeypatch.setattr(stage, "draw_development_set", drawn)
+    monkeypatch.setattr(stage, "PairExamples", made)
+    for seed in (1, 2):
+        change = {"development": {"held_out": 0.2}, "training": {"seed": seed}}
+        run(settings(f"run{seed}", collection=str(own), **change))
+        assert results(tmp_path / f"run{seed}")["development"]["queries"] == len(asked[-1])
+    assert "training queries are held out to measure by" in capsys.readouterr().err
+    assert asked[0] == asked[1], "whatever the seed"
+    assert len(asked[0]) == round(0.2 * len(everyone))
+    assert asked[0] | trained[0] == everyone
+    assert not asked[0] & trained[0]
+
+
+def test_held_out_or_a_split(settings: Make) -> None:
+    with pytest.raises(SettingsError, match="each say whose queries"):
+        run(settings(development={"held_out": 0.1, "split": "dev"}))
+    for wanted in (1, 1.0, 2.5, 0):
+        with pytest.raises(SettingsError, match="held_out"):
+            settings(development={"held_out": wanted})
+    with pytest.raises(SettingsError, match="leaves none of"):
+        run(settings(development={"held_out": 100000}))

@@ -1,0 +1,123 @@
+"""What a fine-tuning of a sparse encoder is told, and what it refuses before any weight is read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.config import resolve
+from isthmus.errors import SettingsError, TrainingError
+from isthmus.finetuning.regularizers._base import regularizers, settled
+from isthmus.finetuning.run_stage import check, run
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.sparsity.active_terms import StopWhenEmpty, active_terms
+
+FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
+
+
+def settings(recipe: str | None = None, **more: Any) -> FinetuneSettings:
+    return FinetuneSettings.parse({**resolve("finetune", recipe, FLAGS), **more}, "test")
+
+
+def test_the_recipes_say_what_the_papers_say() -> None:
+    splade = settings("splade")
+    assert (splade.encoder, splade.sparse.form, splade.sparse.query) == (
+        "sparse", "splade", "encoder",
+    )  # fmt: skip
+    weights: dict[str, float] = {}
+    for regularizer in regularizers(splade.regularizers):
+        weights |= regularizer.weights(1 / 3)
+    assert weights == pytest.approx({"flops/documents": 5e-3, "l1/queries": 5e-3})
+    lexmae = settings("lexmae-sparse")
+    assert lexmae.sparse.form == "lexmae"
+    (flops,) = regularizers(lexmae.regularizers)
+    assert flops.weights(1.0) == pytest.approx(
+        {"flops/documents": 0.002, "flops/queries": 0.75 * 0.002}
+    )
+    assert flops.weights(1 / 6)["flops/documents"] == pytest.approx(0.002 / 4)
+
+
+def test_a_fine_tuning_is_dense_unless_told_otherwise() -> None:
+    assert settings().encoder == settings("dense").encoder == "dense"
+    assert not settings().regularizers
+
+
+@pytest.mark.parametrize(
+    ("values", "what", "remedy"),
+    [
+        (
+            {"regularizers": {"flops": {"documents": 0.1}}},
+            "regularizers = {'flops': {'documents': 0.1}} means nothing to a dense encoder",
+            "encoder=sparse",
+        ),
+        (
+            {"training": {"per_device_train_tokens": 4096}},
+            "training.per_device_train_tokens = 4096 is for pre-training",
+            "per_device_train_batch_size",
+        ),
+        (
+            {"sparse": {"form": "lexmae"}},
+            "sparse = {'form': 'lexmae'} means nothing to a dense",
+            "encoder=sparse",
+        ),
+        ({"encoder": "sparse", "pooling": "mean"}, "pooling = 'mean' means", "leave pooling out"),
+        (
+            {"encoder": "sparse", "similarity": "cosine"},
+            "similarity = 'cosine' means nothing to a sparse encoder",
+            "encoder=dense",
+        ),
+        ({"encoder": "sparse", "regularizers": {"l2": {}}}, "no regularizer named 'l2'", "choose"),
+    ],
+)
+def test_settings_that_would_have_no_effect(values: dict[str, Any], what: str, remedy: str) -> None:
+    with pytest.raises(SettingsError) as caught:  # not the missing collection's error
+        run(settings(**values))
+    assert what in caught.value.what
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("chosen", "share"),
+    [
+        ({}, 0),
+        ({"l1": {"queries": 1, "ramp": 0}}, 0),
+        ({"flops": {"documents": 1}, "l1": {"queries": 1, "ramp": 0.2}}, 1 / 3),
+        ({"flops": {"target": {"documents": 9}}, "l1": {"queries": 1, "ramp": 0.5}}, 2 / 3),
+        ({"l1": {"queries": 1, "ramp": 1.0}}, 0.99),
+    ],
+)
+def test_when_vectors_are_as_sparse_as_they_will_be(chosen: dict[str, Any], share: float) -> None:
+    assert settled(regularizers(chosen)) == pytest.approx(share)
+
+
+def test_null_leaves_out_a_regularizer_that_a_recipe_has() -> None:
+    values = resolve("finetune", "splade", FLAGS, ["regularizers.l1=null"])
+    found = FinetuneSettings.parse(values, "test")
+    check(found)
+    assert [regularizer.name for regularizer in regularizers(found.regularizers)] == ["flops"]
+
+
+def test_misspelt_forms_are_explained() -> None:
+    with pytest.raises(SettingsError, match=r"sparse\.form = 'lexme'") as caught:
+        settings(encoder="sparse", sparse={"form": "lexme"})
+    assert caught.value.allowed.startswith("lexmae")
+
+
+def test_active_terms_are_counted_per_text() -> None:
+    assert active_terms(torch.tensor([[0.0, 0.5, 0.1], [0.0, 0.0, 0.0]])).item() == 1.0
+
+
+@pytest.mark.parametrize("side", ["queries", "documents"])
+def test_training_stops_when_every_vector_is_empty(side: str) -> None:
+    watch = StopWhenEmpty()
+    place = SimpleNamespace(output_dir="runs/sparse"), SimpleNamespace(global_step=40), None
+    logs = {"loss": 1.0, "active_terms/queries": 0.01, "active_terms/documents": 0.01}
+    watch.on_log(*place, logs=logs)
+    watch.on_log(*place, logs={"train_runtime": 3.0})
+    with pytest.raises(TrainingError, match=f"all {side} have empty vectors at step 40") as caught:
+        watch.on_log(*place, logs={**logs, f"active_terms/{side}": 0.0})
+    for cure in ("regularizers", "learning_rate", "warm up", "masked-LM"):
+        assert cure in caught.value.remedy

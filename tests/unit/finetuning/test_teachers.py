@@ -1,0 +1,285 @@
+"""Teachers: the scores of a cross-encoder or of a file, asked for once, found by row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from isthmus.collections import open_collection
+from isthmus.encoders.cross import CrossEncoder
+from isthmus.encoders.dense import DenseSettings
+from isthmus.encoders.loader import load_cross_encoder
+from isthmus.errors import InputError, IsthmusError, MismatchError
+from isthmus.finetuning.mining.candidates import TrainingCorpus
+from isthmus.finetuning.pairs import LabelledQueries, PairExamples
+from isthmus.finetuning.teachers._base import Teacher, taught_scores, teacher_source
+from isthmus.records import Query
+from isthmus.text.corpus import tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+
+WORDS = [f"{animal}{number}" for animal in ("fox", "dog") for number in range(9)]
+STUDENT = new_tokenizer([" ".join(WORDS)], 60)
+TEXTS = [" ".join(WORDS[start : start + 3 + start % 4]) for start in range(12)]
+LABELLED = LabelledQueries(
+    [Query("q1", "fox3 dog2"), Query("q2", "dog8"), Query("q3", "fox1 fox2 fox3")],
+    [[3], [7, 11], [0]],
+)
+ROWS = np.array([[4, 5, 4], [0, -1, 9], [-1, 2, 1]], dtype=np.int32)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
+    # Rounded as on other chips, a score would depend on what it is computed beside.
+    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> TrainingCorpus:
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [
+        {"_id": f"d{n}", "title": f"dog{n % 9}", "text": text} for n, text in enumerate(TEXTS)
+    ]
+    for name, records in (
+        ("corpus", documents),
+        ("queries", [{"_id": query.id, "text": query.text} for query in LABELLED.queries]),
+    ):
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "qrels" / "train.tsv").write_text("q1\td3\t1\n", encoding="utf-8")
+    return training_corpus(folder)
+
+
+def training_corpus(folder: Path, titles: bool = True) -> TrainingCorpus:
+    collection = open_collection(str(folder))
+    tokenised = tokenise(collection.documents(), "s", STUDENT.serialised, titles)
+    return TrainingCorpus(str(folder), collection, "source", tokenised, titles)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random cross-encoders with a vocabulary other than the student's; one has two labels."""
+    root = tmp_path_factory.mktemp("models")
+    tokenizer = new_tokenizer([" ".join(WORDS)], 40)
+    for number, (name, labels) in enumerate([("one", 1), ("other", 1), ("two-labels", 2)]):
+        torch.manual_seed(number)
+        config = BertConfig(
+            vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=16, max_position_embeddings=64, initializer_range=0.5,
+            num_labels=labels,
+        )  # fmt: skip
+        BertForSequenceClassification(config).save_pretrained(root / name)
+        tokenizer.save(root / name)
+    return root
+
+
+def teacher(corpus: TrainingCorpus, **settings: Any) -> Teacher:
+    source = teacher_source(settings)
+    assert source is not None
+    return source.open(corpus)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pairs each call of a model scored."""
+    calls: list[int] = []
+    score = CrossEncoder.score_tokens
+
+    def counted(self: CrossEncoder, queries: Any, documents: Any) -> Any:
+        calls.append(len(queries))
+        return score(self, queries, documents)
+
+    monkeypatch.setattr(CrossEncoder, "score_tokens", counted)
+    return calls
+
+
+@pytest.mark.parametrize("titles", [True, False])
+def test_a_cross_encoder_reads_the_texts_that_rows_stand_for(
+    titles: bool, corpus: TrainingCorpus, models: Path
+) -> None:
+    corpus = training_corpus(Path(corpus.spec), titles)
+    found = teacher(corpus, name="cross_encoder", model=str(models / "one")).scores(LABELLED, ROWS)
+    assert found.dtype == np.float32
+    model = load_cross_encoder(str(models / "one"))
+    documents = list(corpus.collection.documents())
+    if not titles:
+        documents = [type(document)(document.id, document.text) for document in documents]
+    for (number, column), row in np.ndenumerate(ROWS):
+        if row < 0:
+            assert np.isnan(found[number, column])
+            continue
+        (expected,) = model.score([(LABELLED.queries[number].text, documents[row])])
+        assert found[number, column] == pytest.approx(float(expected), abs=1e-5)
+    assert len(np.unique(found[~np.isnan(found)])) == 6, "different pairs, different scores"
+
+
+def test_nothing_is_scored_twice(corpus: TrainingCorpus, models: Path, asked: list[int]) -> None:
+    model = str(models / "one")
+    first = teacher(corpus, name="cross_encoder", model=model)
+    found = first.scores(LABELLED, ROWS)
+    assert asked == [6], "a pair that occurs twice is one pair"
+    again = teacher(corpus, name="cross_encoder", model=model)  # as another process would
+    np.testing.assert_array_equal(again.scores(LABELLED, ROWS), found)
+    assert asked == [6]
+    # Other negatives for the same queries, in another order and with another id: only new pairs.
+    renamed = Query("renamed", LABELLED.queries[1].text)
+    turned = LabelledQueries([renamed, LABELLED.queries[0]], [[7], [3]])
+    more = again.scores(turned, np.array([[9, 3], [5, 6]], dtype=np.int32))
+    assert asked == [6, 2]
+    assert more[0, 0] == found[1, 2]
+    assert more[1, 0] == found[0, 1]
+    # Another teacher's scores, or those of documents without titles, are others.
+    teacher(corpus, name="cross_encoder", model=str(models / "other")).scores(LABELLED, ROWS)
+    teacher(
+        training_corpus(Path(corpus.spec), titles=False), name="cross_encoder", model=model
+    ).scores(LABELLED, ROWS)
+    assert asked == [6, 2, 6, 6]
+
+
+def test_an_interrupted_scoring_goes_on(
+    corpus: TrainingCorpus, models: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.finetuning.teachers.cross_encoder._AT_ONCE", 2)
+    model = str(models / "one")
+    score = CrossEncoder.score_tokens
+
+    def fails(self: CrossEncoder, queries: Any, documents: Any) -> Any:
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return score(self, queries, documents)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CrossEncoder, "score_tokens", fails)
+        with pytest.raises(KeyboardInterrupt):
+            teacher(corpus, name="cross_encoder", model=model).scores(LABELLED, ROWS)
+    assert asked == [2, 2]
+    teacher(corpus, name="cross_encoder", model=model).scores(LABELLED, ROWS)
+    assert asked == [2, 2, 2]
+
+
+def test_a_teacher_with_another_label_count(corpus: TrainingCorpus, models: Path) -> None:
+    with pytest.raises(IsthmusError, match="2") as caught:
+        teacher(corpus, name="cross_encoder", model=str(models / "two-labels"))
+    assert "label" in str(caught.value)
+
+
+def test_a_teacher_that_is_not_there(corpus: TrainingCorpus) -> None:
+    source = teacher_source({"name": "cross_encoder", "model": "no/such/folder/model"})
+    assert source is not None
+    with pytest.raises(InputError, match="there is no model folder") as caught:
+        source.origin()
+    assert caught.value.where == "teacher.model"
+    missing = teacher_source({"name": "scores", "file": "no/such.tsv"})
+    assert missing is not None
+    with pytest.raises(InputError, match="no file"):
+        missing.origin()
+
+
+RUN = """\
+q1 Q0 d4 1 3.5 tag
+q1 Q0 d5 2 -1.25 tag
+q2 Q0 d0 1 7 tag
+q2 Q0 d9 2 6.5 tag
+q3 Q0 d2 1 1e-3 tag
+q3 Q0 d1 2 0 tag
+elsewhere Q0 d1 1 100 tag
+"""
+KNOWN = [[3.5, -1.25, 3.5], [7.0, np.nan, 6.5], [np.nan, 1e-3, 0.0]]
+
+
+def as_tabs(run: str) -> str:
+    columns = (line.split() for line in run.splitlines())
+    return "".join(f"{query}\t{document}\t{score}\n" for query, _, document, _, score, _ in columns)
+
+
+@pytest.mark.parametrize(
+    "written", [RUN, as_tabs(RUN), "qid\tdocid\tscore\n" + as_tabs(RUN), RUN.replace(" ", "\t")]
+)
+def test_a_file_of_scores(written: str, corpus: TrainingCorpus, tmp_path: Path) -> None:
+    file = tmp_path / "scores"
+    file.write_text(written, encoding="utf-8")
+    taught = teacher(corpus, name="scores", file=str(file))
+    np.testing.assert_array_equal(taught.scores(LABELLED, ROWS), np.array(KNOWN, dtype=np.float32))
+
+
+def test_pairs_that_a_file_does_not_have(
+    corpus: TrainingCorpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scores.tsv"
+    file.write_text(as_tabs(RUN.replace("d9", "d99")), encoding="utf-8")
+    with pytest.raises(MismatchError, match="1 of 7 pairs have no score") as caught:
+        teacher(corpus, name="scores", file=str(file)).scores(LABELLED, ROWS)
+    assert "query 'q2' and document 'd9' first" in caught.value.what
+    for cure in ("teacher.missing", "name: run", "num_negatives"):
+        assert cure in caught.value.remedy
+    assert "1 scores are of documents that the corpus does not have" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    lowest = teacher(corpus, name="scores", file=str(file), missing=-9.0)
+    found = lowest.scores(LABELLED, ROWS)
+    assert found[1, 2] == -9.0
+    assert np.isnan(found[1, 1]), "where there is no document there is no score either"
+    assert lowest.fingerprint != teacher(corpus, name="scores", file=str(file)).fingerprint
+
+
+def test_a_file_of_another_corpus(corpus: TrainingCorpus, tmp_path: Path) -> None:
+    file = tmp_path / "scores.trec"
+    file.write_text(RUN.replace(" d", " msmarco"), encoding="utf-8")
+    with pytest.raises(MismatchError, match="none of the 7 documents scored") as caught:
+        teacher(corpus, name="scores", file=str(file), missing=0.0).scores(LABELLED, ROWS)
+    assert caught.value.where == "teacher.file"
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("q1 d4", "2 columns where three, or a run's six"),
+        ("q1\td4\thigh", "the score 'high' is not a finite number"),
+        ("q1\td4\tnan", "the score 'nan' is not a finite number"),
+    ],
+)
+def test_broken_lines_are_named(
+    line: str, what: str, corpus: TrainingCorpus, tmp_path: Path
+) -> None:
+    file = tmp_path / "scores.tsv"
+    file.write_text(f"{as_tabs(RUN)}{line}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="broken line") as caught:
+        teacher(corpus, name="scores", file=str(file)).scores(LABELLED, ROWS)
+    assert what in caught.value.what
+    assert caught.value.where == f"{file}:8"
+
+
+def by_row(labelled: LabelledQueries, rows: Any) -> Any:
+    """A teacher whose score tells the query and the row."""
+    numbers = 100 * np.arange(len(labelled.queries))[:, None]
+    return np.where(rows < 0, np.nan, numbers + rows).astype(np.float32)
+
+
+@pytest.mark.parametrize("epoch", range(4))
+def test_every_passage_of_a_group_has_its_own_score(epoch: int, corpus: TrainingCorpus) -> None:
+    negatives = np.array([[1, 2, 4, 5], [0, 1, 2, 3], [8, 9, 10, 11]], dtype=np.int32)
+    taught = taught_scores(Teacher("t", by_row), LABELLED, negatives)
+    examples = PairExamples(
+        LABELLED, negatives, 3, corpus.tokenised, STUDENT, DenseSettings(), taught, alike=True
+    )
+    groups = [examples[epoch, number] for number in (2, 0, 1)]
+    batch = examples.collate(groups)
+    expected = [
+        [100.0 * number + row for row in group.rows]
+        for number, group in zip((2, 0, 1), groups, strict=True)
+    ]
+    assert batch["teacher"].tolist() == expected
+    assert batch["teacher"].dtype == torch.float32
+
+
+def test_without_a_teacher_the_batch_has_none(corpus: TrainingCorpus) -> None:
+    plain = PairExamples(LABELLED, None, 1, corpus.tokenised, STUDENT, DenseSettings(), alike=True)
+    assert "teacher" not in plain.collate([plain[0, 0]])

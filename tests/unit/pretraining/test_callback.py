@@ -1,0 +1,691 @@
+"""Probes while training runs: when they look, what they keep, and that they disturb nothing."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
+from transformers import BertConfig, BertForMaskedLM
+
+from isthmus.encoders.dense import DenseEncoder
+from isthmus.errors import SettingsError
+from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.pretrain import run
+from isthmus.pretraining.probes._base import HeldOut, Probe, assemble_probes
+from isthmus.pretraining.probes._callback import (
+    BEST,
+    PREFIX,
+    Probing,
+    best_step,
+    looks,
+    report_probes,
+)
+from isthmus.pretraining.probes._held_out import prepare_held_out
+from isthmus.pretraining.probes.bottleneck import Bottleneck
+from isthmus.pretraining.probes.coverage import Coverage
+from isthmus.pretraining.probes.masked_lm import MaskedLm
+from isthmus.pretraining.probes.retrieval import Retrieval
+from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.task import PretrainTask
+from isthmus.progress import Bar
+from isthmus.records import Document
+from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.checkpoints import last_checkpoint
+from isthmus.training.trainer import STOPPED_EARLY, Trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+DOCUMENTS = 420
+STEPS = 8
+AUTOENCODING: dict[str, Any] = {
+    "bottleneck": "cls",
+    "decoder": {"name": "bidirectional", "layers": 1},
+    "decoder_corruption": {"name": "uniform", "rate": 0.5},
+    "objectives": {"masked_lm": 1.0, "reconstruction": 1.0},
+}
+BOW: dict[str, Any] = {"objectives": {"masked_lm": 1.0, "bag_of_words": 1.0}}
+Make = Callable[..., Trainer]
+Line = dict[str, float]
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+class Scripted(Probe):
+    """Says what it was told to say at each step."""
+
+    def __init__(self, script: Mapping[int, float], better: str) -> None:
+        super().__init__(None)
+        self.script = script
+        self.better = better  # type: ignore[assignment, misc]
+        self.looked: list[int] = []
+
+    def __call__(self, task: PretrainTask, held_out: HeldOut) -> Line:
+        assert not task.training
+        assert not torch.is_grad_enabled()
+        step = self.trainer.state.global_step
+        self.looked.append(step)
+        return {"": self.script.get(step, 0.0), "beside": 1.0}
+
+    trainer: Trainer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """`corpus.jsonl`, `model`, and the cache."""
+    folder = tmp_path_factory.mktemp("probing")
+    generator = random.Random(0)
+    syllables = ["ba", "do", "ke", "li", "mu", "na", "po", "ri"]
+    words = ["".join(generator.choices(syllables, k=2)) for _ in range(40)]
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as stream:
+        for number in range(DOCUMENTS):
+            sentences = [
+                " ".join(generator.choices(words, k=generator.randint(4, 7))) for _ in range(2)
+            ]
+            stream.write(json.dumps({"_id": f"d{number}", "text": "! ".join(sentences)}) + "\n")
+    tokenizer = new_tokenizer([*words, "!"] * 2, 120)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=40,
+    )  # fmt: skip
+    Backbone(BertForMaskedLM(config)).save(folder / "model")
+    tokenizer.save(folder / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ISTHMUS_CACHE", str(folder / "cache"))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def settings(folder: Path) -> Callable[..., PretrainSettings]:
+    """A run of a few steps, with dropout; `output` names the folder."""
+
+    def make(output: Path, **change: Any) -> PretrainSettings:
+        training = {
+            "max_steps": STEPS, "per_device_train_batch_size": 8, "logging_steps": 1,
+            "save_steps": 2, "save_total_limit": None, "report_to": [], "bf16": False,
+            "learning_rate": 1e-3, **change.pop("training", {}),
+        }  # fmt: skip
+        values = {
+            "corpus": str(folder / "corpus.jsonl"), "model": str(folder / "model"),
+            "output": str(output), "max_length": 24, "corruption": "uniform", **BOW,
+            "training": training, **change,
+        }  # fmt: skip
+        return PretrainSettings.parse(values, where="test")
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.load(str(folder / "model"))
+
+
+@pytest.fixture(scope="module")
+def corpus(folder: Path, tokenizer: Tokenizer) -> TokenisedCorpus:
+    lines = map(json.loads, (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines())
+    documents = (Document(line["_id"], line["text"]) for line in lines)
+    return tokenise(documents, "probing", tokenizer.serialised)
+
+
+@pytest.fixture(scope="module")
+def make(
+    settings: Callable[..., PretrainSettings],
+    corpus: TokenisedCorpus,
+    tokenizer: Tokenizer,
+    folder: Path,
+) -> Make:
+    """A trainer on the same rows, with its own probes, a scripted one, or none."""
+    backbone = Backbone.load(str(folder / "model"), "add")
+
+    def build(
+        output: Path, probes: dict[str, Any] | None, scripted: Scripted | None = None, **change: Any
+    ) -> Trainer:
+        chosen = settings(output, probes={} if scripted else probes or {}, **change)
+        parts = assemble(chosen)
+        torch.manual_seed(0)
+        task = PretrainTask(copy.deepcopy(backbone), tokenizer, parts, seed=0)
+        held_out = np.arange(0, len(corpus), 20)
+        rows = np.setdiff1d(np.arange(len(corpus)), held_out)
+        examples = PretrainExamples(corpus, parts.view, tokenizer, 24, 42, rows=rows)
+        trainer = Trainer(task, examples, chosen.training, output)
+        if probes is not None:
+            measured: dict[str, Probe] = assemble_probes(chosen.probes, parts)
+            wanted = chosen.probes
+            if scripted is not None:
+                scripted.trainer = trainer
+                measured = {"scripted": scripted}
+                wanted = type(wanted).parse({**probes, "measure": {}}, "test")
+
+            def prepare() -> HeldOut:
+                return prepare_held_out(examples, held_out, [], task, wanted)
+
+            trainer.add_callback(Probing(trainer, measured, prepare, wanted))
+        return trainer
+
+    return build
+
+
+def killed_at(step: int, trainer: Trainer, patch: pytest.MonkeyPatch) -> None:
+    """Lets a trainer die when it is about to compute the step after `step`."""
+    compute = trainer.compute_loss
+
+    def dying(*arguments: Any, **options: Any) -> torch.Tensor:
+        if trainer.state.global_step == step:
+            raise Killed
+        return compute(*arguments, **options)
+
+    patch.setattr(trainer, "compute_loss", dying)
+    with pytest.raises(Killed):
+        trainer.fit()
+
+
+def numbers(history: list[Line]) -> list[Line]:
+    """The log without what tells the time."""
+    return [line for line in history if "train_runtime" not in line]
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "expected"),
+    [
+        (3, 8, [0, 3, 6, 8]),
+        (4, 8, [0, 4, 8]),
+        (50, 8, [0, 8]),
+        (1, 3, [0, 1, 2, 3]),
+        (0.25, 8, [0, 2, 4, 6, 8]),
+        (0.3, 8, [0, 3, 6, 8]),  # 2.4 steps are three
+        (0.01, 3, [0, 1, 2, 3]),
+    ],
+)
+def test_when_they_look(
+    make: Make, tmp_path: Path, every: float, steps: int, expected: list[int]
+) -> None:
+    probe = Scripted({}, "higher")
+    trainer = make(
+        tmp_path, {"every": every}, probe, training={"max_steps": steps, "save_steps": 50}
+    )
+    history = trainer.fit()
+    assert probe.looked == expected
+    assert [line["step"] for line in looks(history)] == expected
+    assert [line["step"] for line in history if "loss" in line] == list(range(1, steps + 1))
+    assert trainer.task.training, "left as it was found"
+
+
+@pytest.mark.parametrize(
+    ("better", "script", "best"),
+    [
+        ("higher", {0: 1.0, 2: 3.0, 4: 2.0, 6: 0.0, 8: 1.0}, 2),
+        ("lower", {0: 1.0, 2: 3.0, 4: 2.0, 6: 0.5, 8: 1.0}, 6),
+        ("higher", {0: 1.0, 2: 2.0, 4: 2.0, 6: 0.0, 8: 2.0}, 2),  # the first of equals
+        ("lower", {0: math.nan, 2: 3.0, 4: math.nan, 6: 2.0, 8: math.nan}, 6),
+        ("higher", {0: 1.0, 2: math.nan, 4: 2.0, 6: math.nan, 8: math.nan}, 4),
+        ("higher", {0: 5.0, 2: math.nan, 4: 2.0, 6: 1.0, 8: 4.0}, 0),
+        ("lower", {0: 5.0, 2: -math.inf, 4: 2.0, 6: 1.0, 8: 4.0}, 2),
+    ],
+)
+def test_the_best_model_is_kept(
+    make: Make, tmp_path: Path, better: str, script: dict[int, float], best: int
+) -> None:
+    probe = Scripted(script, better)
+    trainer = make(tmp_path, {"every": 2, "best_by": "scripted"}, probe)
+    start = copy.deepcopy(trainer.task.state_dict())
+    history = trainer.fit()
+    assert len(looks(history)) == 5, "nothing stops without patience"
+    assert best_step(tmp_path) == best
+    noted = json.loads((tmp_path / BEST / "probe.json").read_text(encoding="utf-8"))
+    assert noted == {"step": best, "scripted": script[best]}
+    kept = load_file(tmp_path / BEST / "model.safetensors")
+    if best:
+        saved = load_file(tmp_path / f"checkpoint-{best}" / "model.safetensors")
+    else:
+        saved = {name: start[f"backbone.model.{name}"] for name in kept}
+    assert kept.keys() == saved.keys()
+    assert all(torch.equal(kept[name], saved[name]) for name in kept)
+
+
+@pytest.mark.parametrize(
+    ("better", "script", "patience", "end"),
+    [
+        ("higher", [1, 3, 2, 2, 2, 9, 9, 9, 9], 3, 4),
+        ("higher", [1, 3, 2, 4, 2, 5, 2, 6, 2], 2, None),  # it improves in time, again and again
+        ("lower", [5, 4, 4, 3, 3, 3, 1, 1, 1], 2, 5),  # an equal value is not better
+        ("lower", [5, 6, math.nan, math.nan, 1, 1, 1, 1, 1], 3, 3),  # nor is none
+        ("higher", [math.nan, 1, 2, 3, 4, 5, 6, 7, 8], 1, None),
+        ("higher", [1, 2, 3, 4, 5, 6, 7, 8, 7], 1, 8),
+    ],
+)
+def test_patience(
+    make: Make,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    better: str,
+    script: list[float],
+    patience: int,
+    end: int | None,
+) -> None:
+    probe = Scripted(dict(enumerate(script)), better)
+    probes = {"every": 1, "best_by": "scripted", "patience": patience}
+    trainer = make(tmp_path, probes, probe, training={"save_steps": 100})
+    history = trainer.fit()
+    told = f"scripted has not improved for {patience} looks: stop"
+    assert (told in capsys.readouterr().err) is (end is not None)
+    assert [line[STOPPED_EARLY] for line in history if STOPPED_EARLY in line] == (
+        [] if end is None else [end]
+    )
+    last = STEPS if end is None else end
+    assert trainer.state.global_step == last
+    assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{last}"
+    assert probe.looked == list(range(last + 1))
+    assert [line["step"] for line in history if "loss" in line][-1] == last
+
+
+def test_they_change_nothing_of_training(make: Make, tmp_path: Path) -> None:
+    states, losses = [], []
+    for name, probes in (("without", None), ("with", {"every": 1, "best_by": "masked_lm"})):
+        trainer = make(tmp_path / name, probes, **AUTOENCODING)
+        history = trainer.fit()
+        assert len(looks(history)) == (9 if probes else 0)
+        losses.append(
+            [
+                {key: value for key, value in line.items() if not key.startswith(PREFIX)}
+                for line in history
+                if "loss" in line
+            ]
+        )
+        states.append(trainer.task.state_dict())
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == STEPS
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name
+
+
+def test_interrupted_and_resumed_is_uninterrupted(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes = {"every": 1, "best_by": "bottleneck"}
+    whole = make(tmp_path / "whole", probes, **AUTOENCODING)
+    expected = whole.fit()
+    assert {"probe/masked_lm", "probe/bottleneck/shuffled", "probe/retrieval"} <= set(expected[0])
+    # Checkpoints are at 2, 4, 6 and 8, looks between them too: what is lost is done again.
+    for step in (1, 3, 4):
+        killed_at(step, make(tmp_path / "torn", probes, **AUTOENCODING), monkeypatch)
+    resumed = make(tmp_path / "torn", probes, **AUTOENCODING)
+    history = resumed.fit()
+    assert numbers(history) == numbers(expected)
+    assert best_step(tmp_path / "torn") == best_step(tmp_path / "whole")
+    for file in ("model.safetensors", "pretraining.safetensors"):
+        one, two = (load_file(tmp_path / name / BEST / file) for name in ("whole", "torn"))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+    left, right = whole.task.state_dict(), resumed.task.state_dict()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_patience_counts_on_after_a_resume(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = dict(enumerate([1.0, 5.0, 4.0, 3.0, 2.0, 6.0, 7.0, 8.0, 9.0]))
+    probes = {"every": 1, "best_by": "scripted", "patience": 3}
+    killed_at(3, make(tmp_path, probes, Scripted(script, "higher")), monkeypatch)
+    probe = Scripted(script, "higher")
+    history = make(tmp_path, probes, probe).fit()
+    assert probe.looked == [3, 4], "from checkpoint 2 on, and not again at the start"
+    assert [line[STOPPED_EARLY] for line in history if STOPPED_EARLY in line] == [4]
+    assert best_step(tmp_path) == 1
+    # Killed after the checkpoint of the early end: nothing is left to do.
+    probe = Scripted(script, "higher")
+    again = make(tmp_path, probes, probe)
+    assert numbers(again.fit()) == numbers(history)
+    assert probe.looked == []
+    saved = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    state = again.task.state_dict()
+    assert all(torch.equal(state[f"backbone.model.{name}"], value) for name, value in saved.items())
+
+
+def test_the_bar_shows_the_number_to_watch(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    advance = Bar.advance
+
+    def spy(bar: Bar, amount: int = 1, note: str | None = None) -> None:
+        notes.extend([] if note is None else [note])
+        advance(bar, amount, note)
+
+    monkeypatch.setattr(Bar, "advance", spy)
+    script = dict(enumerate([0.25, 0.5, 0.125, 0.125]))
+    probes = {"every": 1, "best_by": "scripted", "patience": 2}
+    make(tmp_path, probes, Scripted(script, "higher")).fit()
+    assert notes[0] == "probe/scripted 0.250"
+    assert "probe/scripted 0.125" in notes[-1]
+    assert "loss " in notes[-1]
+    for note in notes:
+        assert "beside" not in note, "what explains a probe is in the log"
+        assert STOPPED_EARLY not in note
+        assert "train_" not in note
+
+
+def test_losses_are_logged_beside_probes(make: Make, tmp_path: Path) -> None:
+    history = make(tmp_path, {"every": 2}, training={"logging_steps": 2}).fit()
+    assert [line["step"] for line in history if "loss" in line] == [2, 4, 6, 8]
+    assert [line["step"] for line in looks(history)] == [0, 2, 4, 6, 8]
+
+
+@pytest.fixture(scope="module")
+def finished(
+    settings: Callable[..., PretrainSettings], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A whole run whose masked-LM probe is best at step 2, and stops it at step 6."""
+    output = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        script_masked_lm(patch, [3.0, 2.0, 2.5, math.nan, 1.0])
+        run(
+            settings(
+                output,
+                **AUTOENCODING,
+                probes={"every": 2, "best_by": "masked_lm", "patience": 2},
+                training={"report_to": ["tensorboard"]},
+            )
+        )
+    return output
+
+
+def script_masked_lm(patch: pytest.MonkeyPatch, values: list[float]) -> None:
+    left = iter(values)
+    patch.setattr(MaskedLm, "__call__", lambda *_: {"": next(left)})
+
+
+def test_final_is_the_best_model(finished: Path) -> None:
+    snapshot = json.loads((finished / "isthmus.json").read_text(encoding="utf-8"))
+    assert snapshot["complete"]
+    results = snapshot["results"]
+    assert results["best_step"] == 2
+    assert results["held_out"] == 21
+    assert results["documents"] == DOCUMENTS
+    assert [line[STOPPED_EARLY] for line in results["log"] if STOPPED_EARLY in line] == [6]
+    for file in ("model.safetensors", "pretraining.safetensors"):
+        final = load_file(finished / "final" / file)
+        best = load_file(finished / BEST / file)
+        then = load_file(finished / "checkpoint-2" / file)
+        last = load_file(finished / "checkpoint-6" / file)
+        assert final.keys() == best.keys()
+        assert all(torch.equal(final[name], best[name]) for name in final)
+        assert all(torch.equal(final[name], then[name]) for name in final)
+        assert not all(torch.equal(final[name], last[name]) for name in final)
+
+
+def test_killed_while_final_is_written(
+    settings: Callable[..., PretrainSettings],
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same run as `finished`, in two lives: nothing is trained or measured in the second."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    chosen = settings(
+        tmp_path / "run",
+        **AUTOENCODING,
+        probes={"every": 2, "best_by": "masked_lm", "patience": 2},
+    )
+    script_masked_lm(monkeypatch, [3.0, 2.0, 2.5, math.nan])
+    with monkeypatch.context() as patch:
+        patch.setattr(DenseEncoder, "describe", die)
+        with pytest.raises(Killed):
+            run(chosen)
+    run(chosen)
+    one, two = (
+        json.loads((output / "isthmus.json").read_text())["results"]
+        for output in (finished, tmp_path / "run")
+    )
+    assert two["best_step"] == one["best_step"] == 2
+    tables = [(output / "probes.tsv").read_bytes() for output in (finished, tmp_path / "run")]
+    assert tables[0] == tables[1]
+    left, right = (
+        load_file(output / "final" / "model.safetensors") for output in (finished, tmp_path / "run")
+    )
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_without_best_by_the_last_model_is_final(
+    settings: Callable[..., PretrainSettings], tmp_path: Path
+) -> None:
+    run(settings(tmp_path / "run", probes={"every": 4}))
+    final = load_file(tmp_path / "run" / "final" / "model.safetensors")
+    last = load_file(tmp_path / "run" / f"checkpoint-{STEPS}" / "model.safetensors")
+    assert all(torch.equal(final[name], last[name]) for name in final)
+    assert not (tmp_path / "run" / BEST).exists()
+    results = json.loads((tmp_path / "run" / "isthmus.json").read_text())["results"]
+    assert "best_step" not in results
+
+
+def test_a_probe_that_never_gives_a_number_leaves_the_last_model(
+    settings: Callable[..., PretrainSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_masked_lm(monkeypatch, [math.nan] * 3)
+    run(settings(tmp_path / "run", probes={"every": 4, "best_by": "masked_lm"}))
+    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
+    assert not (tmp_path / "run" / BEST).exists()
+
+
+def test_the_table(finished: Path) -> None:
+    log = json.loads((finished / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
+    header, *rows = (
+        line.split("\t")
+        for line in (finished / "probes.tsv").read_text(encoding="utf-8").splitlines()
+    )
+    assert header[0] == "step"
+    assert set(header[1:]) == {
+        "masked_lm", "bag_of_words", "coverage", "coverage/constant", "coverage/ceiling",
+        "bottleneck", "bottleneck/true", "bottleneck/shuffled", "retrieval",
+    }  # fmt: skip
+    assert [row[0] for row in rows] == ["0", "2", "4", "6"]
+    for row, line in zip(rows, looks(log), strict=True):
+        for name, value in zip(header[1:], row[1:], strict=True):
+            assert float(value) == pytest.approx(line[PREFIX + name], nan_ok=True)
+    masked = [row[header.index("masked_lm")] for row in rows]
+    assert masked == ["3.0", "2.0", "2.5", "nan"]
+
+
+def test_the_plot(finished: Path) -> None:
+    drawn = (finished / "probes.svg").read_text(encoding="utf-8")
+    assert drawn.lstrip().startswith("<?xml")
+    for text in ("masked_lm (lower is better)", "coverage (higher is better)", "constant"):
+        assert f"<!-- {text} -->" in drawn
+
+
+def test_trackers_get_every_probe(finished: Path) -> None:
+    (events,) = finished.rglob("events.out.tfevents*")
+    read = EventAccumulator(str(events.parent))
+    read.Reload()
+    log = json.loads((finished / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
+    names = [name for name in looks(log)[0] if name.startswith(PREFIX)]
+    assert len(names) == 9
+    for name in names:
+        written = [(event.step, event.value) for event in read.Scalars(f"train/{name}")]
+        expected = [(line["step"], line[name]) for line in looks(log)]
+        assert [step for step, _ in written] == [step for step, _ in expected]
+        np.testing.assert_allclose(
+            [value for _, value in written], [value for _, value in expected], rtol=1e-5
+        )
+
+
+def lines(values: list[float]) -> list[Line]:
+    return [{"step": 2 * n, "epoch": 0.0, "probe/scripted": v} for n, v in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("better", "values", "said"),
+    [
+        ("higher", [0.1, 0.3, 0.2], "best (higher)   0.3000 at step 2"),
+        ("lower", [0.5, 0.3, 0.4], "best (lower)   0.3000 at step 2"),
+        ("lower", [math.nan, 0.3, 0.1], "best (lower)   0.1000 at step 4"),
+        ("higher", [math.nan, 0.3, 0.1], "best (higher)   0.3000 at step 2"),
+        ("higher", [math.nan, math.nan], "best (higher)      nan at step 0"),
+    ],
+)
+def test_what_is_told_at_the_end(
+    tmp_path: Path, better: str, values: list[float], said: str
+) -> None:
+    told = report_probes(lines(values), {"scripted": Scripted({}, better)}, tmp_path)
+    assert f"{values[0]:.4f} at the start" in told
+    assert f"{values[-1]:.4f} at the end" in told
+    assert said in told
+    assert str(tmp_path / "probes.tsv") in told
+    assert str(tmp_path / "probes.svg") in told
+
+
+@pytest.mark.parametrize(("last", "remarked"), [(0.004, True), (0.3, False), (math.nan, False)])
+def test_a_decoder_that_does_without_the_vector_is_remarked_upon(
+    tmp_path: Path, last: float, remarked: bool
+) -> None:
+    history = [{"step": 0, "probe/bottleneck": 0.0}, {"step": 9, "probe/bottleneck": last}]
+    told = report_probes(history, {"bottleneck": Bottleneck(Bottleneck.Settings())}, tmp_path)
+    assert ("does without the bottleneck" in told) == remarked
+
+
+@pytest.mark.parametrize(
+    ("values", "remarked"),
+    [
+        ([0.7, 0.5, 0.6], True),
+        ([0.7, 0.5, 0.7], False),
+        ([0.1, 0.5, 0.4], False),
+        ([0.7], False),
+        ([math.nan, 0.1], False),
+    ],
+)
+def test_a_model_that_retrieved_better_before_is_remarked_upon(
+    tmp_path: Path, values: list[float], remarked: bool
+) -> None:
+    history = [{"step": n, "probe/retrieval": value} for n, value in enumerate(values)]
+    told = report_probes(history, {"retrieval": Retrieval(Retrieval.Settings())}, tmp_path)
+    assert ("best before training" in told) == remarked
+
+
+@pytest.mark.parametrize(("last", "remarked"), [(0.1, True), (0.2, False), (math.nan, False)])
+def test_a_vector_that_names_less_than_a_constant_list_is_remarked_upon(
+    tmp_path: Path, last: float, remarked: bool
+) -> None:
+    names = ("", "/constant", "/ceiling")
+    history = [
+        {"step": step, **{f"probe/coverage{name}": v for name, v in zip(names, line, strict=True)}}
+        for step, line in enumerate([(0.01, 0.2, 0.9), (last, 0.2, 0.9)])
+    ]
+    told = report_probes(history, {"coverage": Coverage(Coverage.Settings(k=7))}, tmp_path)
+    assert ("names fewer of a text's words" in told) == remarked
+    if remarked:
+        assert "0.1000, below the 0.2000 of one and the same list, the 7 most frequent" in told
+    assert told.splitlines()[0].endswith(", constant 0.2000, ceiling 0.9000")
+
+
+def test_without_matplotlib_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    told = report_probes(lines([0.1, 0.2]), {"scripted": Scripted({}, "higher")}, tmp_path)
+    assert "for a plot: pip install 'isthmus[report]'" in told
+    assert "probes.svg" not in told
+    assert (tmp_path / "probes.tsv").is_file()
+    assert not (tmp_path / "probes.svg").exists()
+
+
+def test_nothing_measured_nothing_reported(tmp_path: Path) -> None:
+    assert report_probes([{"loss": 1.0, "step": 1}], {}, tmp_path) == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("probes", "what", "where", "allowed"),
+    [
+        (
+            {"measure": ["masked_ml"]},
+            "no probe named 'masked_ml'", "probes.measure.masked_ml", "masked_lm",
+        ),
+        (
+            {"measure": {"coverage": {"kk": 4}}},
+            "unknown key 'probes.measure.coverage.kk'", "probes.measure.coverage", "k",
+        ),
+        (
+            {"best_by": "bottleneck"},
+            "probes.best_by = 'bottleneck' is not measured", "probes.best_by", "bag_of_words",
+        ),
+        (
+            {"best_by": "coverage", "measure": ["masked_lm"]},
+            "probes.best_by = 'coverage' is not measured", "probes.best_by", "masked_lm",
+        ),
+        ({"best_by": "retreival"}, "'retreival' is not measured", "probes.best_by", "retrieval"),
+        ({"patience": 2}, "probes.patience is set", "probes.best_by", "bag_of_words"),
+        ({"best_by": "coverage", "documents": 0}, "probes.documents = 0", "probes.documents", "20"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_before_anything_loads(
+    settings: Callable[..., PretrainSettings],
+    tmp_path: Path,
+    probes: dict[str, Any],
+    what: str,
+    where: str,
+    allowed: str,
+) -> None:
+    chosen = settings(tmp_path / "run", probes=probes, corpus="/nowhere.jsonl", model="/nowhere")
+    with pytest.raises(SettingsError) as caught:
+        run(chosen)
+    error = caught.value
+    assert what in error.what
+    assert where in error.where
+    assert error.allowed.startswith(allowed)
+    assert error.remedy
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("probes", "what"),
+    [
+        ({"every": 2.5}, "probes.every = 2.5 cannot be used: a whole number"),
+        ({"every": 0}, "probes.every = 0 cannot be used"),
+        ({"patience": 0}, "probes.patience = 0 cannot be used"),
+        ({"documents": -1}, "probes.documents = -1 cannot be used"),
+        ({"beast_by": "coverage"}, "unknown key 'probes.beast_by'"),
+    ],
+)
+def test_wrong_values_are_named(
+    settings: Callable[..., PretrainSettings], tmp_path: Path, probes: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings(tmp_path, probes=probes)
+    assert what in caught.value.what
+
+
+def test_a_corpus_too_small_to_hold_some_out_trains_without(
+    settings: Callable[..., PretrainSettings],
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:399]
+    (tmp_path / "small.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    run(settings(tmp_path / "run", corpus=str(tmp_path / "small.jsonl")))
+    told = capsys.readouterr().err
+    assert "no probes: fewer than 20 held-out documents would measure nothing" in told
+    assert "a twentieth of the corpus is 19: it would have to have 400 documents" in told
+    results = json.loads((tmp_path / "run" / "isthmus.json").read_text())["results"]
+    assert (results["documents"], results["held_out"]) == (399, 0)
+    assert not (tmp_path / "run" / "probes.tsv").exists()

@@ -1,0 +1,102 @@
+"""Candidates of one index scored by others: brute force over the candidates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isthmus.collections import Problems, open_corpus
+from isthmus.errors import InputError
+from isthmus.records import Query, Ranking
+from isthmus.retrieval import (
+    HybridSearcher,
+    PipelineSearcher,
+    Searcher,
+    SearchSettings,
+    index,
+    open_searcher,
+    search,
+)
+
+QUERIES = [Query("q1", "river bank"), Query("q2", "snow on the river"), Query("q3", "loan")]
+
+
+@pytest.fixture
+def bm25(corpus: str, tmp_path: Path) -> Searcher:
+    return open_searcher(index(corpus, tmp_path / "bm25"))
+
+
+@pytest.fixture
+def dense(corpus: str, tmp_path: Path, encoder: object) -> Searcher:
+    return open_searcher(str(index(corpus, tmp_path / "dense", "model")))
+
+
+def test_scores_of_candidates_are_those_of_a_search(bm25: Searcher, dense: Searcher) -> None:
+    everything = [Ranking.sorted(q.id, {f"d{row}": 1.0 for row in range(5)}) for q in QUERIES]
+    for searcher in (bm25, dense):
+        expected = searcher.search(QUERIES, 5)
+        scored = searcher.score(QUERIES, everything)
+        for whole, found, two in zip(
+            scored, expected, searcher.score(QUERIES, [r.top(2) for r in everything]), strict=True
+        ):
+            # What a search leaves out shares no term, and scores 0.
+            assert dict(whole) == {f"d{row}": 0.0 for row in range(5)} | dict(found)
+            assert dict(two) == {name: dict(whole)[name] for name in ("d0", "d1")}
+            assert whole == Ranking.sorted(whole.query_id, dict(whole))
+
+
+def test_pipeline_is_brute_force_over_the_candidates(bm25: Searcher, dense: Searcher) -> None:
+    pipeline = PipelineSearcher([bm25, dense], "raw_sum", [0.25, 0.75], candidates=2)
+    exact = {r.query_id: dict(r) for r in dense.search(QUERIES, 5)}
+    for found, candidates in zip(pipeline.search(QUERIES, 2), bm25.search(QUERIES, 2), strict=True):
+        total = {d: 0.25 * s + 0.75 * exact[found.query_id][d] for d, s in candidates}
+        assert dict(found) == pytest.approx(total)
+        assert found == Ranking.sorted(found.query_id, dict(found))
+
+
+def test_only_the_first_index_is_searched(
+    bm25: Searcher, dense: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = HybridSearcher([bm25, dense]).search(QUERIES[:1])[0]
+    monkeypatch.setattr(dense, "search", None)
+    (found,) = PipelineSearcher([bm25, dense]).search(QUERIES[:1])
+    assert set(found.document_ids) == set(bm25.search(QUERIES[:1])[0].document_ids)
+    assert set(found.document_ids) < set(both.document_ids)
+
+
+def test_query_that_the_first_cannot_read(bm25: Searcher, dense: Searcher) -> None:
+    query = Query("q", "of the")
+    with pytest.raises(InputError, match="query without tokens"):
+        PipelineSearcher([bm25, dense]).search([query])
+    problems = Problems("skip")
+    assert PipelineSearcher([bm25, dense]).search([query], problems=problems) == [Ranking("q")]
+    assert problems.counts == {"query without tokens": 1}
+    # The second finds nothing in it: the first decides alone.
+    (found,) = PipelineSearcher([dense, bm25]).search([query])
+    assert found.document_ids == dense.search([query])[0].document_ids
+
+
+def test_settings_reach_the_pipeline(bm25: Searcher, dense: Searcher, tmp_path: Path) -> None:
+    settings = SearchSettings(hybrid=[str(tmp_path / "dense")], pipeline=True)
+    hits = search(tmp_path / "bm25", "river bank", settings=settings)
+    assert {hit.id for hit in hits} == set(bm25.search(QUERIES[:1])[0].document_ids)
+    assert len(hits) < 5  # which the other index would have found
+
+
+def test_real_documents(shared_data: Path, tmp_path: Path, encoder: object) -> None:
+    """Medline: BM25's candidates by words counted into buckets, against the whole product."""
+    corpus = f"beir:{shared_data / 'collections' / 'medline'}"
+    bm25 = open_searcher(index(corpus, tmp_path / "bm25"))
+    dense = open_searcher(index(corpus, tmp_path / "dense", "model"))
+    documents = list(open_corpus(corpus).documents())
+    queries = [Query(d.id, d.text[:100]) for d in documents[:20]]
+    stored = encoder.encode_documents(documents)  # type: ignore[attr-defined]
+    asked = encoder.encode_queries([q.text for q in queries])  # type: ignore[attr-defined]
+    rows = {document.id: row for row, document in enumerate(documents)}
+    found = PipelineSearcher([bm25, dense], weights=[0, 1], candidates=50).search(queries, 5)
+    for vector, ranking, candidates in zip(asked, found, bm25.search(queries, 50), strict=True):
+        scores = {d: float(np.dot(stored[rows[d]], vector)) for d in candidates.document_ids}
+        order = Ranking.sorted(ranking.query_id, scores).document_ids
+        assert ranking.document_ids == order[:5]

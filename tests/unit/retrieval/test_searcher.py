@@ -1,0 +1,320 @@
+"""Searcher, the verb `search`, and hybrids."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.collections import Problems, read_run
+from isthmus.config.sealed_json import sealed
+from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
+from isthmus.records import Document, Query, Ranking
+from isthmus.retrieval import (
+    HybridSearcher,
+    Searcher,
+    SearchSettings,
+    index,
+    open_searcher,
+    open_writer,
+    search,
+)
+from isthmus.retrieval.verbs import search as searching
+from isthmus.retrieval.verbs.search import snippet
+
+
+@pytest.fixture
+def bm25(corpus: str, tmp_path: Path) -> Searcher:
+    return open_searcher(index(corpus, tmp_path / "bm25"))
+
+
+@pytest.fixture
+def dense(corpus: str, tmp_path: Path, encoder: object) -> Searcher:
+    return open_searcher(str(index(corpus, tmp_path / "dense", "model")))
+
+
+def test_search_and_show(bm25: Searcher, dense: Searcher) -> None:
+    queries = [Query("q1", "river"), Query("q2", "snow")]
+    for searcher in (bm25, dense):
+        one, two = searcher.search(queries, depth=2)
+        assert (one.query_id, two.query_id) == ("q1", "q2")
+        assert two.document_ids[0] == "d4"
+        assert len(one) == 2
+    assert {document for document, _ in bm25.search(queries)[0]} == {"d0", "d2"}
+    assert bm25.documents(["d4", "d0"]) == [
+        Document("d4", "snow", "Title4"),
+        Document("d0", "river bank", "Title0"),
+    ]
+    with pytest.raises(InputError, match="no document 'd77'"):
+        bm25.documents(["d77"])
+
+
+def test_mismatch_is_refused_when_built(bm25: Searcher, dense: Searcher, encoder: object) -> None:
+    other = replace(encoder, name="others", fingerprint="words-2")  # type: ignore[type-var]
+    with pytest.raises(MismatchError) as caught:
+        Searcher(other, dense.index)  # type: ignore[arg-type]
+    assert caught.value.what == "the index was filled by the encoder 'model', this is 'others'"
+    assert "(fingerprint words-1, not words-2)" in caught.value.allowed
+    assert "--model" in caught.value.remedy
+    with pytest.raises(MismatchError, match="and there is none here"):
+        Searcher(None, dense.index)
+    with pytest.raises(MismatchError, match="filled by no encoder"):
+        Searcher(encoder, bm25.index)  # type: ignore[arg-type]
+
+
+def test_moved_encoder_is_asked_for(corpus: str, tmp_path: Path, encoder: object) -> None:
+    (tmp_path / "model").mkdir()
+    folder = index(corpus, tmp_path / "index", str(tmp_path / "model"))
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="no longer at") as caught:
+        open_searcher(folder)
+    assert "--model" in caught.value.remedy
+    open_searcher(folder, model=str(tmp_path / "moved"))
+
+
+def named_by(folder: Path, name: str) -> Path:
+    """The index as if it had been received: it names its encoder, which was not named here."""
+    received = folder.with_name("received")
+    shutil.copytree(folder, received)
+    file = received / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["encoder"]["name"] = name
+    file.write_text(json.dumps(sealed(manifest)))
+    return received
+
+
+@pytest.mark.parametrize("name", ["/some/where", "org/name", "name", "../outside", "~", "a; b"])
+def test_an_encoder_nobody_named_is_not_loaded(
+    corpus: str, tmp_path: Path, encoder: Any, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    received = named_by(index(corpus, tmp_path / "index", "model"), name)
+    encoder.name = "none"
+    for load in (open_searcher, lambda folder: open_writer(folder).encoder):
+        with pytest.raises(InputError, match="asks for the encoder") as caught:
+            load(received)
+        assert repr(name) in caught.value.what
+        assert f"--model {shlex.quote(name)}" in caught.value.remedy
+        assert encoder.name == "none", "nothing was loaded"
+    open_searcher(received, model=name)
+    assert encoder.name == name
+    if not name.startswith("/"):  # which is not there
+        capsys.readouterr()
+        open_searcher(received)
+        assert f"loading its encoder {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "x/" * 5000, "\ud800"])
+def test_an_encoder_that_no_folder_can_be_is_refused(
+    corpus: str, tmp_path: Path, encoder: Any, name: str
+) -> None:
+    received = named_by(index(corpus, tmp_path / "index", "model"), name)
+    with pytest.raises(InputError, match="asks for the encoder"):
+        open_searcher(received)
+
+
+def test_an_encoder_inside_the_index_or_of_a_package_is_loaded(
+    corpus: str, tmp_path: Path, encoder: Any
+) -> None:
+    received = named_by(index(corpus, tmp_path / "index", "model"), "encoder")
+    (received / "encoder").mkdir()
+    open_searcher(received)
+    assert encoder.name == str(received / "encoder")
+    shutil.rmtree(received)
+    open_searcher(named_by(tmp_path / "index", "package:some"))
+    assert encoder.name == "package:some"
+
+
+@pytest.mark.parametrize("text", ["", "  ", "of the"])
+def test_query_without_tokens(bm25: Searcher, text: str) -> None:
+    queries = [Query("q1", "river"), Query("q2", text), Query("q3", "snow")]
+    with pytest.raises(InputError) as caught:
+        bm25.search(queries)
+    assert repr(text) in caught.value.what
+    assert caught.value.where == "query 'q2'"
+    problems = Problems("skip")
+    found = bm25.search(queries, problems=problems)
+    assert [ranking.query_id for ranking in found] == ["q1", "q2", "q3"]
+    assert found[1] == Ranking("q2")
+    assert len(found[2]) == 1
+    assert problems.counts == {"query without tokens": 1}
+
+
+def test_impossible_depth(bm25: Searcher) -> None:
+    with pytest.raises(SettingsError, match="depth = 0"):
+        bm25.search([Query("q", "river")], depth=0)
+
+
+def test_verb_for_one_query(bm25: Searcher, tmp_path: Path) -> None:
+    hits = search(tmp_path / "bm25", "the river", settings=SearchSettings(depth=1))
+    assert [(hit.id, hit.title, hit.snippet) for hit in hits] == [("d0", "Title0", "river bank")]
+    assert hits[0].score > 0
+    assert search(tmp_path / "bm25", "zebra") == []
+
+
+def test_verb_for_a_file_of_queries(bm25: Searcher, tmp_path: Path) -> None:
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("q1\triver\nq2\tthe of\nq3\tsnow\n")
+    with pytest.raises(InputError, match="query without tokens"):
+        search(tmp_path / "bm25", queries=queries, run=tmp_path / "out.trec")
+    assert not (tmp_path / "out.trec").exists()
+    path = search(
+        tmp_path / "bm25",
+        queries=queries,
+        run=tmp_path / "out.trec",
+        settings=SearchSettings(problems="skip", tag="mine"),
+    )
+    run = read_run(path)
+    assert run.name == "mine"
+    assert run.rankings["q1"].document_ids == ("d0", "d2")
+    assert set(run.rankings) == {"q1", "q3"}
+
+
+def test_a_run_file_of_another_search_stays(
+    bm25: Searcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index, run, queries = tmp_path / "bm25", tmp_path / "out.trec", tmp_path / "queries.tsv"
+    queries.write_text("q1\triver\nq2\tsnow\n")
+    run.write_text("")  # as mktemp makes it: nothing to lose
+    search(index, queries=queries, run=run)
+    first = run.read_text()
+    assert len(first.splitlines()) == 3
+    capsys.readouterr()
+    before = run.stat()
+    assert search(index, queries=queries, run=run) == run
+    assert "already holds this run; nothing to do" in capsys.readouterr().err
+    assert run.stat() == before
+    rows = first.splitlines(keepends=True)
+    for other in (
+        first.replace("Q0 d2", "Q0 d9"),
+        "".join(rows[:-1]),
+        "".join([*rows, rows[-1].replace("q2", "q3")]),
+        first.removesuffix("\n") + "\0",
+    ):
+        run.write_text(other)
+        with pytest.raises(OutputError, match="already holds another run") as caught:
+            search(index, queries=queries, run=run)
+        assert caught.value.where == "--run"
+        assert run.read_text() == other
+
+
+def test_a_run_is_compared_batch_by_batch(
+    bm25: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_QUERIES_AT_ONCE", 1)
+    queries, run = tmp_path / "queries.tsv", tmp_path / "out.trec"
+    queries.write_text("q1\triver\nq2\tsnow\nq3\triver\n")
+    search(tmp_path / "bm25", queries=queries, run=run)
+    search(tmp_path / "bm25", queries=queries, run=run)
+    run.write_text(run.read_text().replace("q1 Q0 d2", "q1 Q0 d3"))
+    asked = []
+    plain = Searcher.search
+
+    def watched(searcher: Searcher, queries: list[Query], *more: Any) -> list[Ranking]:
+        asked.append(queries)
+        return plain(searcher, queries, *more)
+
+    monkeypatch.setattr(Searcher, "search", watched)
+    with pytest.raises(OutputError, match="already holds another run"):
+        search(tmp_path / "bm25", queries=queries, run=run)
+    assert len(asked) == 1
+
+
+def test_a_folder_is_no_run_file(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="is not a file"):
+        search("no-index", queries="no-queries", run=tmp_path)
+
+
+def test_verb_needs_one_of_the_two(bm25: Searcher, tmp_path: Path) -> None:
+    for arguments in (
+        {},
+        {"query": "a", "queries": "b"},
+        {"queries": "b"},
+        {"query": "a", "run": "c"},
+    ):
+        with pytest.raises(SettingsError, match="takes one query, or a file"):
+            search(tmp_path / "bm25", **arguments)  # type: ignore[call-overload]
+
+
+def test_snippets() -> None:
+    assert snippet("short  text\n here", "query") == "short text here"
+    long = "filler " * 100 + "the needle is here " + "filler " * 100
+    found = snippet(long, "Where is the Needle?")
+    assert "needle is here" in found
+    assert found.startswith("… ")
+    assert found.endswith(" …")
+    assert len(found) <= 204
+    assert snippet("x" * 500, "y") == "x" * 200 + " …"
+
+
+def test_hybrid_of_both(bm25: Searcher, dense: Searcher) -> None:
+    queries = [Query("q1", "river"), Query("q2", "snow")]
+    for fusion in ("weighted_sum", "reciprocal_rank"):
+        hybrid = HybridSearcher([bm25, dense], fusion)
+        assert [ranking.document_ids[0] for ranking in hybrid.search(queries)][1] == "d4"
+        alone = HybridSearcher([bm25, dense], fusion, weights=[1, 0]).search(queries)
+        assert [r.document_ids for r in alone] == [r.document_ids for r in bm25.search(queries)]
+        assert len(hybrid.search(queries, depth=1)[0]) == 1
+    assert hybrid.documents(["d4"])[0].text == "snow"
+
+
+def test_hybrid_answers_what_one_of_them_can(bm25: Searcher, dense: Searcher) -> None:
+    hybrid = HybridSearcher([bm25, dense])
+    assert len(hybrid.search([Query("q", "of the")])[0]) == 5
+    with pytest.raises(InputError, match="query without tokens"):
+        hybrid.search([Query("q", " ")])
+    problems = Problems("skip")
+    assert hybrid.search([Query("q", " ")], problems=problems) == [Ranking("q")]
+    assert problems.counts == {"query without tokens": 1}
+
+
+def test_hybrid_looks_deeper_than_it_answers(
+    bm25: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    plain = bm25.search
+
+    def watched(queries: list[Query], depth: int, problems: Problems) -> list[Ranking]:
+        asked.append(depth)
+        return plain(queries, depth, problems)
+
+    monkeypatch.setattr(bm25, "search", watched)
+    hybrid = HybridSearcher([bm25], candidates=50)
+    hybrid.search([Query("q", "river")], depth=1)
+    hybrid.search([Query("q", "river")], depth=70)
+    assert asked == [50, 70]
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [1.0, -1.0], []])
+def test_impossible_weights(bm25: Searcher, dense: Searcher, weights: list[float]) -> None:
+    with pytest.raises(SettingsError, match="do not fit 2 searchers"):
+        HybridSearcher([bm25, dense], weights=weights)
+
+
+def test_misspelt_fusion(bm25: Searcher) -> None:
+    with pytest.raises(SettingsError, match="no fusion named 'weighted_sums'") as caught:
+        HybridSearcher([bm25], "weighted_sums")
+    assert caught.value.allowed.startswith("weighted_sum")
+
+
+def test_unwritable_run_file(bm25: Searcher, tmp_path: Path) -> None:
+    (tmp_path / "queries.tsv").write_text("q1\triver\n")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="a file stands where a folder should be"):
+        search(tmp_path / "bm25", queries=tmp_path / "queries.tsv", run=tmp_path / "file" / "out")
+
+
+def test_bm25_search_starts_without_torch(bm25: Searcher, tmp_path: Path) -> None:
+    code = (
+        "import sys; from isthmus.retrieval import search; "
+        f"print(search({str(tmp_path / 'bm25')!r}, 'river')[0].id); "
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy imports'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("d0\n", 0), done.stderr

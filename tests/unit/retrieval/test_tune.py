@@ -1,0 +1,215 @@
+"""Weights of a hybrid: the best of the grid, honestly estimated, kept as something to search."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from isthmus.collections import Problems
+from isthmus.config.sealed_json import sealed
+from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
+from isthmus.evaluation import per_query
+from isthmus.records import Query, Ranking, Run
+from isthmus.retrieval import (
+    HybridSearcher,
+    SearchSettings,
+    TuneSettings,
+    index,
+    search,
+    tune,
+    tune_weights,
+)
+
+
+class Recorded:
+    """Answers that are known beforehand."""
+
+    keeps_texts = False
+
+    def __init__(self, answers: dict[str, dict[str, float]]) -> None:
+        self.answers = answers
+        self.searches = 0
+
+    def has_tokens(self, text: str) -> bool:
+        return True
+
+    def search(
+        self, queries: list[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        self.searches += 1
+        return [Ranking.sorted(q.id, self.answers[q.id], depth) for q in queries]
+
+
+@pytest.fixture
+def systems() -> list[Recorded]:
+    """The first is right about odd queries, the second about even ones, the third about none."""
+    right, wrong = {"good": 3.0, "x": 2.0, "y": 1.0}, {"x": 3.0, "good": 1.5, "y": 1.0}
+    hopeless = {"y": 3.0, "x": 2.5}
+    names = [f"q{number}" for number in range(12)]
+    return [
+        Recorded({name: right if number % 2 else wrong for number, name in enumerate(names)}),
+        Recorded({name: wrong if number % 3 else right for number, name in enumerate(names)}),
+        Recorded(dict.fromkeys(names, hopeless)),
+    ]
+
+
+QUERIES = [Query(f"q{number}", "text") for number in range(12)]
+JUDGED = {query.id: {"good": 1} for query in QUERIES}
+
+
+def value(hybrid: HybridSearcher) -> float:
+    run = Run("r", {ranking.query_id: ranking for ranking in hybrid.search(QUERIES, 10)})
+    return fmean(per_query(run, JUDGED, ["RR@10"])["RR@10"].values())
+
+
+@pytest.mark.parametrize("fusion", ["weighted_sum", "reciprocal_rank", "raw_sum"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_point_is_what_a_search_measures(
+    systems: list[Recorded], fusion: str, count: int
+) -> None:
+    tuned = tune_weights(HybridSearcher(systems[:count], fusion), QUERIES, JUDGED, steps=4)
+    assert len(tuned.tried) == {2: 5, 3: 15}[count]
+    for weights, measured in tuned.tried:
+        assert sum(weights) == 1
+        assert measured == pytest.approx(value(HybridSearcher(systems[:count], fusion, weights)))
+    assert tuned.value == pytest.approx(max(measured for _, measured in tuned.tried))
+    assert (tuned.weights, tuned.value) in [(w, pytest.approx(v)) for w, v in tuned.tried]
+    assert tuned.alone[0] == value(HybridSearcher(systems[:1]))
+    assert tuned.alike == pytest.approx(value(HybridSearcher(systems[:count], fusion)))
+
+
+def test_each_system_searches_once(systems: list[Recorded]) -> None:
+    tune_weights(HybridSearcher(systems), QUERIES, JUDGED)
+    assert [system.searches for system in systems] == [1, 1, 1]
+
+
+def test_without_evidence_all_count_alike(systems: list[Recorded]) -> None:
+    same = [systems[0], systems[0], systems[0]]
+    assert tune_weights(HybridSearcher(same[:2]), QUERIES, JUDGED).weights == (0.5, 0.5)
+    assert tune_weights(HybridSearcher(same), QUERIES, JUDGED, steps=3).weights == (1 / 3,) * 3
+
+
+def test_the_useless_system_gets_nothing(systems: list[Recorded]) -> None:
+    tuned = tune_weights(HybridSearcher([systems[0], systems[2]]), QUERIES, JUDGED)
+    assert tuned.value == pytest.approx(max(tuned.alone))
+    assert tuned.weights[0] > 0.5
+
+
+def test_held_out_queries_choose_nothing() -> None:
+    """Two queries that contradict each other: what is best for one is worst for the other."""
+    one = {"a": {"good": 2.0, "x": 1.0}, "b": {"x": 2.0, "good": 1.0}}
+    two = {"a": one["b"], "b": one["a"]}
+    hybrid = HybridSearcher([Recorded(one), Recorded(two)])
+    queries = [Query("a", "text"), Query("b", "text")]
+    judged = {"a": {"good": 1}, "b": {"good": 1}}
+    tuned = tune_weights(hybrid, queries, judged, steps=1, folds=5)
+    assert tuned.value == pytest.approx(0.75)
+    assert tuned.held_out == pytest.approx(0.5)
+    only = tune_weights(hybrid, queries[:1], judged)
+    assert only.held_out != only.held_out  # no estimate from a single query
+
+
+def test_what_cannot_be_tuned(systems: list[Recorded]) -> None:
+    with pytest.raises(SettingsError, match=r"for 1 system"):
+        tune_weights(HybridSearcher(systems[:1]), QUERIES, JUDGED)
+    with pytest.raises(InputError, match="none of the queries is judged"):
+        tune_weights(HybridSearcher(systems), QUERIES, {"other": {"good": 1}})
+    with pytest.raises(SettingsError, match="no measure named"):
+        tune_weights(HybridSearcher(systems), QUERIES, JUDGED, "nonsense@10")
+
+
+@pytest.fixture
+def files(corpus: str, tmp_path: Path, encoder: object) -> dict[str, Path]:
+    found = {"bm25": index(corpus, tmp_path / "bm25")}
+    found["dense"] = index(corpus, tmp_path / "dense", "model")
+    found["queries"] = tmp_path / "queries.tsv"
+    found["queries"].write_text("q1\triver bank\nq2\tsnow\nq3\tboat\nunjudged\triver\n")
+    found["qrels"] = tmp_path / "qrels.tsv"
+    found["qrels"].write_text("q1 0 d1 1\nq2 0 d4 1\nq3 0 d2 1\n")
+    return found
+
+
+def run_tune(files: dict[str, Path], output: Path, *names: str, **settings: object) -> object:
+    folders = [files[name] for name in names or ("dense", "bm25")]
+    return tune(folders, files["queries"], files["qrels"], output, TuneSettings(**settings))
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_verb_writes_what_search_takes(
+    files: dict[str, Path], tmp_path: Path, pipeline: bool
+) -> None:
+    tuning = run_tune(files, tmp_path / "hybrid", pipeline=pipeline, candidates=4)
+    written = {file.name for file in (tmp_path / "hybrid").iterdir()}
+    expected = {"hybrid.json", "isthmus.json", "table.md", "weights.tsv", "weights.svg"}
+    assert written == expected
+    assert len((tmp_path / "hybrid" / "weights.tsv").read_text().splitlines()) == 22
+    settings = SearchSettings(
+        hybrid=[str(files["bm25"])],
+        weights=list(tuning.found.weights),  # type: ignore[attr-defined]
+        pipeline=pipeline,
+        candidates=4,
+    )
+    for text in ("river bank", "interest"):
+        assert search(tmp_path / "hybrid", text) == search(files["dense"], text, settings=settings)
+    assert "all alike" in (tmp_path / "hybrid" / "table.md").read_text()
+
+
+def test_a_hybrid_says_which_indexes_outside_of_it_are_read(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_tune(files, tmp_path / "hybrid", steps=2)
+    shutil.copytree(files["bm25"], tmp_path / "hybrid" / "own")
+    written = json.loads((tmp_path / "hybrid" / "hybrid.json").read_text())
+    written["members"][1]["index"] = "own"
+    (tmp_path / "hybrid" / "hybrid.json").write_text(json.dumps(sealed(written)))
+    capsys.readouterr()
+    search(tmp_path / "hybrid", "river bank")
+    said = f"{tmp_path / 'hybrid'}: reading its indexes {files['dense'].resolve()}\n"
+    assert said in capsys.readouterr().err
+
+
+def test_three_ways_and_the_same_job_again(files: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(files["bm25"], tmp_path / "other")
+    files["other"] = tmp_path / "other"
+    first = run_tune(files, tmp_path / "hybrid", "dense", "bm25", "other", steps=4)
+    again = run_tune(files, tmp_path / "hybrid", "dense", "bm25", "other", steps=4)
+    assert first.found == again.found  # type: ignore[attr-defined]
+    assert len(search(tmp_path / "hybrid", "river")) == 5
+    with pytest.raises(OutputError, match=r"differs in settings\.steps"):
+        run_tune(files, tmp_path / "hybrid", "dense", "bm25", "other", steps=5)
+
+
+def test_tuned_hybrid_says_itself_how(files: dict[str, Path], tmp_path: Path) -> None:
+    run_tune(files, tmp_path / "hybrid")
+    for settings in ({"weights": [1.0, 0.0]}, {"hybrid": ["x"]}, {"model": "m"}):
+        with pytest.raises(SettingsError, match="is a tuned hybrid"):
+            search(tmp_path / "hybrid", "river", settings=SearchSettings(**settings))
+    search(tmp_path / "hybrid", "river", settings=SearchSettings(depth=2))
+
+
+def test_another_encoder_since_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    run_tune(files, tmp_path / "hybrid")
+    file = tmp_path / "hybrid" / "hybrid.json"
+    values = json.loads(file.read_text())
+    assert values["members"][1]["encoder"] is None
+    values["members"][0]["encoder"] = "words-0"
+    file.write_text(json.dumps(sealed(values)))
+    with pytest.raises(MismatchError, match="filled by another encoder since the weights"):
+        search(tmp_path / "hybrid", "river")
+    file.write_text("{")
+    with pytest.raises(InputError, match=r"damaged: .hybrid\.json"):
+        search(tmp_path / "hybrid", "river")
+
+
+def test_indexes_of_other_documents_are_refused(
+    files: dict[str, Path], tmp_path: Path, encoder: object
+) -> None:
+    (tmp_path / "more.jsonl").write_text('{"_id": "z", "text": "zebra"}\n')
+    files["more"] = index(str(tmp_path / "more.jsonl"), tmp_path / "more")
+    with pytest.raises(MismatchError, match="hold different documents"):
+        run_tune(files, tmp_path / "hybrid", "dense", "more")
+    assert not (tmp_path / "hybrid").exists()
