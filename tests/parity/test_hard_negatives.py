@@ -14,7 +14,8 @@ from sentence_transformers.util import mine_hard_negatives
 from isthmus.collections import open_collection
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.mining.candidates import TrainingCorpus
-from isthmus.finetuning.mining.mine import mine, negative_sources
+from isthmus.finetuning.mining.mine import mine
+from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query

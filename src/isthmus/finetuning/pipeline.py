@@ -18,7 +18,7 @@ from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
 from isthmus.finetuning.development_set import development_split
 from isthmus.finetuning.mining.candidates import CorpusIds
-from isthmus.finetuning.mining.mine import negative_sources
+from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.references import outside, references
 from isthmus.finetuning.run_stage import check, check_split, training_queries
 from isthmus.finetuning.settings import FOREIGN, FinetuneSettings

@@ -32,8 +32,9 @@ from isthmus.finetuning.development_set import (
 from isthmus.finetuning.losses._base import Loss, losses, outweighed_batch
 from isthmus.finetuning.mining.audit import audit
 from isthmus.finetuning.mining.audit_page import write_page
-from isthmus.finetuning.mining.candidates import Rows, Source, TrainingCorpus
-from isthmus.finetuning.mining.mine import epochs_of, group_size, mine, negative_sources
+from isthmus.finetuning.mining.candidates import Rows, TrainingCorpus
+from isthmus.finetuning.mining.mine import epochs_of, group_size, mine
+from isthmus.finetuning.negatives._base import Source, negative_sources
 from isthmus.finetuning.pairs import (
     LabelledQueries,
     PairExamples,
@@ -56,8 +57,9 @@ from isthmus.nn.classifier import load_classifier
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.arguments import check_trackers
 from isthmus.training.launch import main_process_first, wait_for_everyone
-from isthmus.training.trainer import Trainer, check_trackers
+from isthmus.training.trainer import Trainer
 
 _NEGATIVES_FILE = "negatives.npy"
 

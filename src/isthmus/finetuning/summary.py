@@ -8,7 +8,7 @@ from typing import Any
 
 from isthmus.config.output import read_snapshot
 from isthmus.evaluation.tables import Cell, Table, format_score
-from isthmus.finetuning.mining.mine import negative_sources
+from isthmus.finetuning.negatives._base import negative_sources
 
 SUMMARY = "stages.md"
 

@@ -13,7 +13,8 @@ from isthmus.config.output import SNAPSHOT, read_snapshot
 from isthmus.errors import InputError, SettingsError, choices
 from isthmus.finetuning.mining.audit import Audit, audit
 from isthmus.finetuning.mining.candidates import TrainingCorpus
-from isthmus.finetuning.mining.mine import epochs_of, mine, negative_sources
+from isthmus.finetuning.mining.mine import epochs_of, mine
+from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.references import with_folders
 from isthmus.finetuning.run_stage import check_split, training_queries
 from isthmus.finetuning.settings import FinetuneSettings

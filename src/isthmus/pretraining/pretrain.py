@@ -34,9 +34,10 @@ from isthmus.pretraining.task import PretrainTask
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.arguments import check_trackers
 from isthmus.training.checkpoints import restoring
 from isthmus.training.launch import main_process_first, wait_for_everyone
-from isthmus.training.trainer import Trainer, check_trackers
+from isthmus.training.trainer import Trainer
 
 
 def pretrain(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from torch.utils.data import DataLoader, Sampler
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from isthmus.config.output import writing
-from isthmus.errors import SettingsError, TrainingError, choices
+from isthmus.errors import TrainingError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.compiling import compile_layers
 from isthmus.nn.layers import Layer
-from isthmus.nn.precision import native_bf16
 from isthmus.progress import notice
+from isthmus.training.arguments import check_trackers, training_arguments
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
 from isthmus.training.checkpoints import kept, last_checkpoint, restoring, rotate, seal
 from isthmus.training.cuda_graphs import Graphs
@@ -31,7 +30,6 @@ from isthmus.training.task import Batch, Examples, Task
 
 # Steps that save as much time as compiling takes: half a minute, a hundredth of a second each.
 _WORTH_COMPILING = 2000
-_BESIDE_A_GPU = 2  # processes that prepare batches
 STOPPED_EARLY = "stopped_early"  # the line of the log that says so
 _WEIGHT = "weight/"  # before the name of a loss, in a batch
 
@@ -63,7 +61,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             if settings.gradient_checkpointing and isinstance(module, transformers.PreTrainedModel):
                 module.gradient_checkpointing_enable({"use_reentrant": False})
         check_trackers(settings)
-        arguments = _arguments(settings, output)
+        arguments = training_arguments(settings, output)
         super().__init__(
             model=task,
             args=arguments,
@@ -388,61 +386,3 @@ def _read_state(checkpoint: Path) -> tuple[Any, bool]:
             raise ValueError(f"trainer_state.json is of step {state.global_step!r}")
         stopped = any(STOPPED_EARLY in line for line in state.log_history)
         return state, stopped or state.global_step >= state.max_steps
-
-
-def check_trackers(settings: TrainingSettings) -> None:
-    """Refuses a tracker that is not installed: at once, and not after hours of preparation."""
-    from transformers.integrations import get_available_reporting_integrations
-
-    available = [*get_available_reporting_integrations(), "all", "none"]
-    for tracker in settings.report_to:
-        if tracker not in available:
-            raise SettingsError(
-                f"the tracker {tracker!r} is not installed",
-                where="training.report_to",
-                allowed=choices(tracker, available),
-                remedy=f"pip install {tracker}, or --set training.report_to=none",
-            )
-
-
-def _workers(settings: TrainingSettings) -> int:
-    if settings.dataloader_num_workers != "auto":
-        return settings.dataloader_num_workers
-    # A CPU has the model to compute; beside a GPU, putting a batch together would keep it waiting.
-    spare = (os.cpu_count() or 1) - 1
-    return min(_BESIDE_A_GPU, spare) if torch.cuda.is_available() else 0
-
-
-def _arguments(settings: TrainingSettings, output: Path) -> Any:
-    schedule = {} if settings.min_lr_rate is None else {"min_lr_rate": settings.min_lr_rate}
-    return transformers.TrainingArguments(
-        output_dir=str(output),
-        per_device_train_batch_size=settings.per_device_train_batch_size,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        num_train_epochs=settings.num_train_epochs,
-        max_steps=settings.max_steps or -1,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.lr_scheduler_type,
-        lr_scheduler_kwargs=schedule,
-        warmup_steps=settings.warmup_ratio,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        bf16=native_bf16() if settings.bf16 == "auto" else settings.bf16,
-        seed=settings.seed,
-        logging_steps=settings.logging_steps,
-        save_steps=settings.save_steps,
-        save_total_limit=None,
-        report_to=settings.report_to,
-        dataloader_num_workers=(workers := _workers(settings)),
-        dataloader_persistent_workers=workers > 0,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        # Otherwise the host waits, before every step, until the GPU is through with the last one.
-        accelerator_config={"non_blocking": torch.cuda.is_available()},
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        ddp_find_unused_parameters=False,
-        average_tokens_across_devices=False,
-        logging_nan_inf_filter=False,
-        log_level="error",
-        use_cpu=not torch.cuda.is_available(),
-    )

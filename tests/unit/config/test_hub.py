@@ -11,7 +11,7 @@ from isthmus.config.hub import check_hub
 from isthmus.encoders.loader import known_settings, load_cross_encoder
 from isthmus.errors import InputError
 from isthmus.finetuning import finetune
-from isthmus.finetuning.mining.mine import negative_sources
+from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.pipeline import assemble, check_outside
 from isthmus.finetuning.teachers._base import teacher_source
 from isthmus.text.tokenizer import Tokenizer

@@ -15,8 +15,10 @@ from rich.console import Console
 from isthmus.collections import Problems, open_collection
 from isthmus.finetuning.mining.audit import EDGES, Audit, audit
 from isthmus.finetuning.mining.audit_page import audit_table, page
-from isthmus.finetuning.mining.candidates import Ranker, Rows, Source, TrainingCorpus
-from isthmus.finetuning.mining.mine import MiningSettings, mine
+from isthmus.finetuning.mining.candidates import Ranker, Rows, TrainingCorpus
+from isthmus.finetuning.mining.mine import mine
+from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.teachers._base import Teacher
 from isthmus.records import Query, Ranking

@@ -18,9 +18,10 @@ from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, MismatchError
 from isthmus.finetuning.mining import candidates as module
-from isthmus.finetuning.mining.candidates import NOTHING, Candidates, Ranker, Source, TrainingCorpus
+from isthmus.finetuning.mining.candidates import NOTHING, Candidates, Ranker, TrainingCorpus
 from isthmus.finetuning.mining.candidates import candidates as ranked
-from isthmus.finetuning.mining.mine import mine, negative_sources
+from isthmus.finetuning.mining.mine import mine
+from isthmus.finetuning.negatives._base import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking, Run

@@ -29,13 +29,7 @@ from isthmus.finetuning.development_set import (
     development_split,
     draw_development_set,
 )
-from isthmus.finetuning.mining.candidates import (
-    NOTHING,
-    Rows,
-    Scores,
-    TrainingCorpus,
-    candidates,
-)
+from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus, candidates
 from isthmus.finetuning.negatives.bm25 import Bm25
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.run_stage import run

@@ -13,22 +13,11 @@ import pytest
 
 from isthmus.errors import SettingsError
 from isthmus.finetuning.mining import margins as module
-from isthmus.finetuning.mining.candidates import (
-    NOTHING,
-    Candidates,
-    Ranker,
-    Rows,
-    Source,
-    TrainingCorpus,
-)
+from isthmus.finetuning.mining.candidates import NOTHING, Candidates, Ranker, Rows, TrainingCorpus
 from isthmus.finetuning.mining.margins import highest_allowed
-from isthmus.finetuning.mining.mine import (
-    MiningSettings,
-    epochs_of,
-    group_size,
-    mine,
-    negative_sources,
-)
+from isthmus.finetuning.mining.mine import epochs_of, group_size, mine
+from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.negatives._base import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.teachers._base import Teacher

@@ -268,6 +268,30 @@ def test_only_what_a_change_concerns_is_done_again(go: Any, tmp_path: Path) -> N
     assert ran == ALL
 
 
+def test_folders_of_stages_are_named_as_they_always_were(
+    go: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that changed would train the stages of existing folders again."""
+    monkeypatch.chdir(tmp_path)  # the collection's path is one of the settings
+    finetune("m", "collection", "out", "three-stage")
+    assert list(read_snapshot(tmp_path / "out")["results"]["stages"].values()) == [
+        "bm25-ba722fd6", "mined-45fd210b", "reranker-a78fa3aa", "distilled-6c88d9b2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("dense-mean", "b24c3966"), ("splade", "4691803f"), ("lexmae-sparse", "f3cbc629")],
+)
+def test_the_identity_of_a_lone_stage_is_what_it_was(
+    recipe: str, name: str, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(collection.parent)
+    flags = {"model": "m", "collection": "collection", "output": "o"}
+    settings = FinetuneSettings.parse(resolve("finetune", recipe, flags), recipe)
+    assert staging._digest(settings, {}) == name
+
+
 def test_a_moved_folder_is_still_the_same(go: Any, tmp_path: Path) -> None:
     _, first = go()
     shutil.move(tmp_path / "out", tmp_path / "elsewhere")

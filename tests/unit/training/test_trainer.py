@@ -29,13 +29,14 @@ from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.training.arguments import worker_count
 from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.cuda_graphs import Graphs, _Captured
 from isthmus.training.evaluation_callback import Looking, looked
 from isthmus.training.gather import gather, rank
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
-from isthmus.training.trainer import Trainer, _workers
+from isthmus.training.trainer import Trainer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 70)
 BACKBONE = new_backbone("tiny", len(TOKENIZER), 0)
@@ -737,8 +738,8 @@ def test_who_prepares_batches(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     settings = TrainingSettings()
-    assert _workers(settings) == expected
-    assert _workers(settings.model_copy(update={"dataloader_num_workers": 5})) == 5
+    assert worker_count(settings) == expected
+    assert worker_count(settings.model_copy(update={"dataloader_num_workers": 5})) == 5
 
 
 def test_batches_of_so_many_tokens(corpus: TokenisedCorpus, tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from isthmus.finetuning.mining.candidates import NOTHING, Candidates, Source, TrainingCorpus
+from isthmus.finetuning.mining.candidates import NOTHING, Candidates, TrainingCorpus
 from isthmus.finetuning.mining.leaks import Leak, find_leaks
 from isthmus.finetuning.mining.margins import lowest_by, lowest_ranked
 from isthmus.finetuning.mining.mine import Mined
+from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.teachers._base import Teacher, padded
 from isthmus.records import Document

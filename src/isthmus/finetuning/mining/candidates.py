@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +16,6 @@ from numpy.lib.format import open_memmap
 
 from isthmus.collections import Collection, Problems
 from isthmus.collections.settings import ReadingSettings
-from isthmus.config import Settings
 from isthmus.config.cache import cache_folder
 from isthmus.config.output import whole_folder, writing
 from isthmus.indexes.manifest import MANIFEST
@@ -77,32 +74,6 @@ class Ranker:
     fingerprint: str
     rank: Callable[[Sequence[Query], int], Iterable[Ranking]]
     any_query: bool = True  # not only those of a file
-
-
-class Source(ABC):
-    """Where candidates come from: one class per file of `negatives/`."""
-
-    Settings: ClassVar[type[Settings]]
-
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings
-
-    def origin(self) -> str | None:
-        """A digest of what the settings only name (a file, a model); None where there is none.
-
-        Refused when it is not there: asked before any work begins.
-        """
-        return None
-
-    def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:  # noqa: B027 (most have no ids)
-        """Refuses what cannot rank these documents for these queries, where ids can tell.
-
-        Asked of all stages before the first one starts, so nothing is said that `open` will say.
-        """
-
-    @abstractmethod
-    def open(self, corpus: TrainingCorpus) -> Ranker:
-        """What ranks this corpus."""
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from isthmus.finetuning.mining.candidates import Rows, Scores
+from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.teachers._base import Teacher, padded
-
-if TYPE_CHECKING:
-    from isthmus.finetuning.mining.mine import MiningSettings
 
 _ASKED_AT_ONCE = 16  # of a teacher, and for a query: fewer are not worth another round
 

@@ -5,83 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
 
-from isthmus.config import Settings
-from isthmus.errors import SettingsError
 from isthmus.finetuning.mining.candidates import (
     NOTHING,
     Candidates,
     Rows,
-    Source,
     TrainingCorpus,
     candidates,
 )
 from isthmus.finetuning.mining.draws import draw
 from isthmus.finetuning.mining.margins import approved, highest_allowed, lowest_ranked
+from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.teachers._base import Teacher
 from isthmus.progress import notice
-from isthmus.registry import Registry
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.training.settings import TrainingSettings
-
-NEGATIVES = Registry("isthmus.finetuning.negatives", "source of negatives")
-
-
-class MiningSettings(Settings):
-    """Which part of a ranking negatives are drawn from."""
-
-    num_negatives: int = Field(15, ge=1, description="per query and epoch")
-    range_min: int = Field(0, ge=0, description="ranks skipped at the top")
-    range_max: int = Field(1000, ge=1, description="the deepest rank considered")
-    absolute_margin: float | None = Field(
-        None, ge=0, description="how far below the positive's score a negative's must lie"
-    )
-    relative_margin: float | None = Field(
-        None, ge=0, description="the same, as a share of the positive's score"
-    )
-    margin_by: Literal["source", "teacher"] = Field(
-        "source", description="whose scores the margins compare"
-    )
-
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
-        if self.range_min >= self.range_max:
-            raise ValueError("range_min must be below range_max")
-        if self.margin_by == "teacher" and not self.has_margin:
-            raise ValueError("margin_by: teacher needs absolute_margin or relative_margin")
-        return self
-
-    @property
-    def has_margin(self) -> bool:
-        """Whether scores decide what may be a negative."""
-        return self.absolute_margin is not None or self.relative_margin is not None
-
-
-def negative_sources(chosen: Any, teacher: bool) -> list[Source]:
-    """The sources that settings name (one, several or none), checked before anything is read."""
-    several = isinstance(chosen, list)
-    sources = []
-    for number, values in enumerate(chosen if several else [chosen] if chosen else []):
-        where = f"negatives.{number}" if several else "negatives"
-        values = dict(values)
-        source = NEGATIVES.load(str(values.pop("name", None)), where)
-        settings = source.Settings.parse(values, where, under=where)
-        if settings.margin_by == "teacher" and not teacher:
-            raise SettingsError(
-                f"{where}.margin_by = 'teacher', but there is no teacher",
-                where=f"{where}.margin_by",
-                allowed="source, or teacher where the stage has one",
-                remedy="--set teacher.name=cross_encoder --set teacher.model=NAME, or "
-                f"--set {where}.margin_by=source",
-            )
-        sources.append(source(settings))
-    return sources
 
 
 def group_size(sources: Iterable[Source]) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isthmus.finetuning.mining.candidates import Ranker, Source, TrainingCorpus, answers, searched
-from isthmus.finetuning.mining.mine import MiningSettings
+from isthmus.finetuning.mining.candidates import Ranker, TrainingCorpus, answers, searched
+from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.negatives._base import Source
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.searcher import open_searcher

@@ -8,8 +8,9 @@ from pydantic import Field
 
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders import load_encoder
-from isthmus.finetuning.mining.candidates import Ranker, Source, TrainingCorpus, answers, searched
-from isthmus.finetuning.mining.mine import MiningSettings
+from isthmus.finetuning.mining.candidates import Ranker, TrainingCorpus, answers, searched
+from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.negatives._base import Source
 from isthmus.indexes.manifest import InvertedSettings
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.searcher import open_searcher

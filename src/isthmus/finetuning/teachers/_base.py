@@ -10,13 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from isthmus.config import Settings
-from isthmus.finetuning.mining.candidates import (
-    NOTHING,
-    CorpusIds,
-    Rows,
-    Scores,
-    TrainingCorpus,
-)
+from isthmus.finetuning.mining.candidates import NOTHING, CorpusIds, Rows, Scores, TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries, TaughtScores
 from isthmus.registry import Registry
 

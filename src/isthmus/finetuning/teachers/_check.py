@@ -6,14 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from isthmus.finetuning.development_set import DevelopmentSet
-from isthmus.finetuning.mining.candidates import (
-    NOTHING,
-    Rows,
-    Scores,
-    Source,
-    TrainingCorpus,
-    candidates,
-)
+from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus, candidates
+from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.teachers._base import Teacher
 from isthmus.progress import notice
