@@ -20,13 +20,14 @@ import torch
 
 from isthmus.config.models import MINILM, model_folder
 from isthmus.nn.sizes import new_backbone
+from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings
 from isthmus.pretraining.corruption.nested import Nested, NestedSettings
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders.enhanced import visibility
 from isthmus.pretraining.examples import most_sizes
-from isthmus.pretraining.labels import MaskingSettings, at_places, places_of
+from isthmus.pretraining.labels import at_places, places_of
 from isthmus.pretraining.randomness import key
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer

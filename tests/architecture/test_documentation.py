@@ -20,7 +20,8 @@ from isthmus.config import Settings, resolve
 from isthmus.evaluation import EvaluationSettings
 from isthmus.finetuning import pipeline
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.retrieval import (
     AddSettings,
     DeleteSettings,

@@ -31,7 +31,8 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.parts import Column
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise

@@ -13,7 +13,8 @@ import transformers
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise

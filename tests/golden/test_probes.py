@@ -14,16 +14,17 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining import labels as masking
+from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED, PLACES, MaskingSettings
+from isthmus.pretraining.labels import IGNORED, PLACES
 from isthmus.pretraining.parts import decoder_prediction
 from isthmus.pretraining.probes._base import HeldOut, Probe, assemble_probes
 from isthmus.pretraining.probes._held_out import prepare_held_out
 from isthmus.pretraining.probes.retrieval import mean_reciprocal_rank
 from isthmus.pretraining.randomness import key
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
@@ -340,7 +341,7 @@ def test_the_true_bottleneck_is_what_training_computes(
     asked: bool, make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not asked:  # places that hold no label are not counted
-        monkeypatch.setattr(masking, "_KNOWING", frozenset())
+        monkeypatch.setattr("isthmus.pretraining.labels._KNOWING", frozenset())
     bench = make({**AUTOENCODING, **PAIRS})
     (batch,) = bench.held_out.steps
     prepared = bench.task.prepare(batch)

@@ -12,16 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.pretraining import labels as masking
 from isthmus.pretraining import parts, randomness
 from isthmus.pretraining.corruption import generator
+from isthmus.pretraining.corruption._budget import MaskingSettings, most_hidden, replace
 from isthmus.pretraining.corruption.importance import Importance
 from isthmus.pretraining.corruption.nested import Nested
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.corruption.whole_word import WholeWord, _fill
 from isthmus.pretraining.decoders import enhanced
 from isthmus.pretraining.examples import Example, PretrainExamples
-from isthmus.pretraining.labels import IGNORED, MaskingSettings, most_hidden, replace
+from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import CORRUPTIONS as REGISTERED
 from isthmus.pretraining.parts import Corruption, Side, Text
 from isthmus.pretraining.randomness import draw, key, second
@@ -404,7 +404,7 @@ def test_a_bag_is_filled_in_order_however_often_something_is_too_big(
     for more in (0, 3):
         with pytest.MonkeyPatch.context() as patch:
             if more:  # as on a device that is not asked whether a round still changed something
-                patch.setattr(masking, "_KNOWING", frozenset())
+                patch.setattr("isthmus.pretraining.labels._KNOWING", frozenset())
             filled = _fill(torch.tensor([sizes]), torch.tensor([left]), len({*sizes} - {0}) + more)
         assert (filled[0] & torch.tensor(sizes).bool()).tolist() == taken
 

@@ -132,7 +132,8 @@ def _settings(scratch: Path) -> dict[str, Target]:
     from isthmus.evaluation import EvaluationSettings
     from isthmus.finetuning import pipeline
     from isthmus.finetuning.settings import FinetuneSettings
-    from isthmus.pretraining.recipe import PretrainSettings, assemble
+    from isthmus.pretraining.recipe import assemble
+    from isthmus.pretraining.settings import PretrainSettings
     from isthmus.retrieval import IndexSettings, SearchSettings, SparsifySettings, TuneSettings
 
     models: list[Any] = [

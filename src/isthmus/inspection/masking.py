@@ -24,13 +24,15 @@ from isthmus.config import resolve
 from isthmus.config.models import model_folder
 from isthmus.config.output import write_json
 from isthmus.indexes.bm25.library import STOPWORDS_EN_PLUS
+from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.decoders.enhanced import Enhanced, visibility
 from isthmus.pretraining.examples import PretrainExamples, check_texts
-from isthmus.pretraining.labels import IGNORED, MaskingSettings
+from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Column, Corruption
-from isthmus.pretraining.recipe import Parts, PretrainSettings, assemble
+from isthmus.pretraining.recipe import Parts, assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise

@@ -15,7 +15,7 @@ from isthmus.errors import SettingsError, choices
 
 # By name, not by import: only the verb that is asked for is loaded.
 VERBS = {
-    "pretrain": "isthmus.pretraining.recipe:PretrainSettings",
+    "pretrain": "isthmus.pretraining.settings:PretrainSettings",
     "finetune": "isthmus.finetuning.settings:FinetuneSettings",
     "index": "isthmus.retrieval:IndexSettings",
     "add": "isthmus.retrieval:AddSettings",
@@ -27,7 +27,7 @@ VERBS = {
     "evaluate": "isthmus.evaluation:EvaluationSettings",
     "export": "isthmus.retrieval:ExportSettings",
     "parity": "isthmus.retrieval:ParitySettings",
-    "masking": "isthmus.pretraining.recipe:PretrainSettings",
+    "masking": "isthmus.pretraining.settings:PretrainSettings",
     "negatives": "isthmus.finetuning.settings:FinetuneSettings",
     "benchmark speed": "isthmus.benchmarks.speed.settings:SpeedSettings",
     "quickstart": "isthmus.workflows.quickstart:QuickstartSettings",

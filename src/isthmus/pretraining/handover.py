@@ -11,7 +11,8 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.probes._base import LEXICON_TERMS, trained_vector
-from isthmus.pretraining.recipe import Parts, PretrainSettings
+from isthmus.pretraining.recipe import Parts
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
 

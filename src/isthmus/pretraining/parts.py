@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
-from isthmus.pretraining.labels import IGNORED, MaskingSettings, at_labels, replace
+from isthmus.pretraining.corruption._budget import MaskingSettings, replace
+from isthmus.pretraining.labels import IGNORED, at_labels
 from isthmus.pretraining.randomness import draw, draw_together
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.registry import Registry
@@ -40,6 +41,7 @@ CORRUPTIONS = Registry("isthmus.pretraining.corruption", "corruption")
 BOTTLENECKS = Registry("isthmus.pretraining.bottlenecks", "bottleneck")
 DECODERS = Registry("isthmus.pretraining.decoders", "decoder")
 OBJECTIVES = Registry("isthmus.pretraining.objectives", "objective")
+PROBES = Registry("isthmus.pretraining.probes", "probe")
 
 BACKBONE_PROVIDES = frozenset({"hidden_states", "middle_states"})
 Side = Literal["encoder", "decoder"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.handover import describe, say_what_changes
 from isthmus.pretraining.parts import Column
-from isthmus.pretraining.probes._base import HeldOut, ProbeSettings, assemble_probes
+from isthmus.pretraining.probes._base import HeldOut, assemble_probes
 from isthmus.pretraining.probes._callback import BEST, Probing, best_step, report_probes
-from isthmus.pretraining.probes._held_out import FEWEST, prepare_held_out, split
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.probes._held_out import FEWEST, Rows, prepare_held_out, split
+from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.scratch import start_from_nothing
+from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
@@ -80,15 +82,7 @@ def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
     output = Path(settings.output)
     final = output / "final"
     with main_process_first(), connected(settings.cluster):
-        data = {"corpus": texts.fingerprint()}
-        if settings.model is not None:
-            data["model"] = model_fingerprint(model_folder(settings.model)) or settings.model
-        for part in parts:
-            data |= part.data()
-        # Not the output: the folder may move, and be named in several ways. Not the cluster: with
-        # it and without, the same is learnt.
-        identity = {"settings": settings.model_dump(exclude={"output", "cluster"}), "data": data}
-        claims.enter_context(claimed(output, "pretrain", identity))
+        claims.enter_context(claimed(output, "pretrain", _identity(settings, parts, texts)))
         if is_complete(output):
             notice(f"{output} is complete already")
             return final
@@ -118,13 +112,7 @@ def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
     trainer = Trainer(task, examples, settings.training, output, description="pre-train")
     if len(held_out):
         notice(f"{len(held_out):,} documents are held out, to see how training goes")
-
-        def prepare() -> HeldOut:
-            documents = open_corpus(
-                settings.corpus, Problems("skip", settings.line_limit)
-            ).documents()
-            return prepare_held_out(examples, held_out, documents, task, settings.probes)
-
+        prepare = partial(_held_out, settings, examples, held_out, task)
         trainer.add_callback(Probing(trainer, probes, prepare, settings.probes))
     elif settings.probes.documents:
         _say_why_none(settings.probes, len(tokenised))
@@ -133,12 +121,8 @@ def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
         results: dict[str, Any] = {"documents": len(tokenised), "held_out": len(held_out)}
         told = report_probes(history, probes, output)
         if (output / BEST).is_dir():  # not where the chosen probe never gave a number
-            with restoring(output / BEST):
-                task.restore(output / BEST)
-                results["best_step"] = best_step(output)
-            told += f"\nfinal: the best by {settings.probes.best_by}, step {results['best_step']:,}"
-            if results["best_step"] == 0:
-                told += ": NOT TRAINED, the model was best before the first step"
+            results["best_step"] = _take_best(task, output)
+            told += _say_which_is_final(settings.probes, results["best_step"])
         if told:
             notice(told)
         with writing(final):
@@ -147,6 +131,36 @@ def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
         finish(output, {**results, "log": history})
     wait_for_everyone()
     return final
+
+
+def _identity(settings: PretrainSettings, parts: Parts, texts: Corpus) -> dict[str, Any]:
+    data = {"corpus": texts.fingerprint()}
+    if settings.model is not None:
+        data["model"] = model_fingerprint(model_folder(settings.model)) or settings.model
+    for part in parts:
+        data |= part.data()
+    # Not the output: the folder may move, and be named in several ways. Not the cluster: with it
+    # and without, the same is learnt.
+    return {"settings": settings.model_dump(exclude={"output", "cluster"}), "data": data}
+
+
+def _held_out(
+    settings: PretrainSettings, examples: PretrainExamples, rows: Rows, task: PretrainTask
+) -> HeldOut:
+    corpus = open_corpus(settings.corpus, Problems("skip", settings.line_limit))
+    return prepare_held_out(examples, rows, corpus.documents(), task, settings.probes)
+
+
+def _take_best(task: PretrainTask, output: Path) -> int:
+    """Restores the best model into the task; returns its step."""
+    with restoring(output / BEST):
+        task.restore(output / BEST)
+        return best_step(output)
+
+
+def _say_which_is_final(probes: ProbeSettings, step: int) -> str:
+    trained = "" if step else ": NOT TRAINED, the model was best before the first step"
+    return f"\nfinal: the best by {probes.best_by}, step {step:,}{trained}"
 
 
 def _say_why_none(probes: ProbeSettings, documents: int) -> None:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, field_validator, model_validator
-
-from isthmus.cluster import ClusterSettings
-from isthmus.collections.settings import ReadingSettings
 from isthmus.errors import SettingsError
-from isthmus.nn.sizes import SIZES
 from isthmus.pretraining.parts import (
     BACKBONE_PROVIDES,
     BOTTLENECKS,
@@ -27,75 +22,8 @@ from isthmus.pretraining.parts import (
     Side,
     View,
 )
-from isthmus.pretraining.probes._base import ProbeSettings
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.registry import Registry
-from isthmus.training.settings import TrainingSettings
-
-
-class PretrainSettings(ReadingSettings):
-    """Everything `isthmus pretrain` can be told."""
-
-    verb = "pretrain"
-
-    corpus: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
-    output: str = Field(description="the folder to write")
-    model: str | None = Field(None, description="where to start: a folder or hub name")
-    init: str | None = Field(None, description="or a size to start from nothing: tiny, mini, …")
-    vocabulary: int = Field(16_000, ge=100, description="tokens to learn, with init")
-    titles: bool = Field(True, description="whether titles are part of the text")
-    max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
-    view: dict[str, Any] = Field(
-        default_factory=lambda: {"name": "same"}, description="which texts of a document are seen"
-    )
-    corruption: dict[str, Any] | None = Field(None, description="what the encoder does not see")
-    bottleneck: dict[str, Any] | None = Field(None, description="what passes to the decoder")
-    decoder: dict[str, Any] | None = Field(None, description="who rebuilds")
-    decoder_corruption: dict[str, Any] | None = Field(
-        None, description="what the decoder does not see"
-    )
-    objectives: dict[str, dict[str, Any]] = Field(
-        min_length=1, description="the losses that are added: NAME: {weight}"
-    )
-    probes: ProbeSettings = Field(default_factory=ProbeSettings)
-    training: TrainingSettings = Field(default_factory=TrainingSettings)
-    cluster: ClusterSettings | None = Field(
-        None, description="machines that tokenise and count the corpus"
-    )
-
-    @field_validator(
-        "view", "corruption", "bottleneck", "decoder", "decoder_corruption", mode="before"
-    )
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @field_validator("objectives", mode="before")
-    @classmethod
-    def _weight_alone(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return value
-        for name, inner in value.items():
-            if inner is False:  # a misspelt one is not taken out either
-                OBJECTIVES.load(name, f"objectives.{name}")
-        return {
-            name: {"weight": float(inner)} if isinstance(inner, int | float) else inner or {}
-            for name, inner in value.items()
-            if inner is not False  # how an override takes an objective out of a recipe
-        }
-
-    @model_validator(mode="after")
-    def _one_start(self) -> Self:
-        if (self.model is None) == (self.init is None):
-            found = "both" if self.model is not None else "neither"
-            add = f"add --model NAME to go on from a model, or --init {'|'.join(SIZES)} to start"
-            raise SettingsError(
-                f"give either model (a folder or hub name) or init (a size); there is {found}",
-                where="--model, --init",
-                allowed="--model: a folder, a hub name, package:NAME or an earlier run; "
-                f"--init: {', '.join(SIZES)}",
-                remedy=f"{add} from nothing" if found == "neither" else "leave one of them out",
-            )
-        return self
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from isthmus.finetuning.run_stage import run as run_finetune
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.pretrain import run as run_pretrain
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.scratch import start_from_nothing
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice, track
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval import HybridSearcher, Searcher, index, open_searcher, tune_weights

@@ -10,7 +10,7 @@ from isthmus.config.output import environment, read_snapshot
 from isthmus.errors import InputError, choices
 from isthmus.finetuning.finetune import again as finetune_again
 from isthmus.pretraining.pretrain import run as run_pretrain
-from isthmus.pretraining.recipe import PretrainSettings
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice
 from isthmus.retrieval.verbs.export import INDEXES, ExportSettings, export
 from isthmus.retrieval.verbs.index import IndexSettings, index

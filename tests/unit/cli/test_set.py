@@ -14,7 +14,8 @@ from isthmus.config import resolve, shipped_recipes
 from isthmus.finetuning.run_stage import check
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.inspection.settings import VERBS, settings_class
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 
 RECIPES = {"pretrain": "bow", "masking": "bow", "finetune": "dense", "negatives": "dense"}
 GIVEN: dict[str, dict[str, Any]] = {

@@ -16,7 +16,8 @@ from isthmus.errors import InputError, IsthmusError, SettingsError
 from isthmus.finetuning import pipeline
 from isthmus.finetuning import run_stage as stage
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 
 EXPERIMENTS = Path(__file__).parents[3] / "docs" / "experiments"
 SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb != "quickstart"]

@@ -13,7 +13,8 @@ from isthmus import evaluation, retrieval
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.training.settings import TrainingSettings
 
 PRETRAIN: dict[str, Any] = {

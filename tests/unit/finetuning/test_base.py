@@ -15,7 +15,7 @@ from isthmus.finetuning.losses._base import LOSSES, losses, outweighed_batch
 from isthmus.finetuning.regularizers._base import regularizers
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.pretraining.recipe import PretrainSettings
+from isthmus.pretraining.settings import PretrainSettings
 
 EVERYTHING = {"scores", "targets", "group", "teacher"}
 FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}

@@ -13,7 +13,8 @@ import pytest
 
 from isthmus.config import resolve
 from isthmus.finetuning import pipeline
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 
 EXPERIMENTS = Path(__file__).parents[3] / "docs" / "experiments"
 NAMES = ("stages", "stages_running", "stages_table", "stages_answers")

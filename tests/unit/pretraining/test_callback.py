@@ -39,7 +39,8 @@ from isthmus.pretraining.probes.bottleneck import Bottleneck
 from isthmus.pretraining.probes.coverage import Coverage
 from isthmus.pretraining.probes.masked_lm import MaskedLm
 from isthmus.pretraining.probes.retrieval import Retrieval
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.progress import Bar
 from isthmus.records import Document

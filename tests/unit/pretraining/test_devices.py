@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings
 from isthmus.pretraining.corruption.nested import Nested, NestedSettings
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders.enhanced import visibility
-from isthmus.pretraining.labels import MaskingSettings
 from isthmus.pretraining.parts import Corruption
 from isthmus.pretraining.randomness import draw, draw_bits, key, normal, uniform
 from isthmus.pretraining.vocabulary import Vocabulary

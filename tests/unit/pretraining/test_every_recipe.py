@@ -15,11 +15,11 @@ from transformers import BertConfig, BertForMaskedLM
 from isthmus.config import resolve, shipped_recipes
 from isthmus.nn import attention
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining import labels as masking
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED, PLACES
+from isthmus.pretraining.labels import IGNORED, PLACES, places_of
 from isthmus.pretraining.parts import Column, decoder_prediction
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
@@ -254,14 +254,14 @@ def test_room_for_more_labels_than_there_are_changes_nothing(
     name: str, make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make(name)
-    places_of = masking.places_of
     rows = list(range(len(TEXTS)))
     seen = []
     for more in (None, 0, 9):
         if more is not None:
-            monkeypatch.setattr(masking, "_KNOWING", frozenset())
+            monkeypatch.setattr("isthmus.pretraining.labels._KNOWING", frozenset())
             monkeypatch.setattr(
-                masking, "places_of", lambda chosen, most, more=more: places_of(chosen, most + more)
+                "isthmus.pretraining.labels.places_of",
+                lambda chosen, most, more=more: places_of(chosen, most + more),
             )
         batch = prepared(made, rows)
         places = [batch[field] for field in PLACES.values() if field in batch]

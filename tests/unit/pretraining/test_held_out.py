@@ -13,9 +13,10 @@ import pytest
 from isthmus.errors import InputError
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.probes._base import HeldOut, ProbeSettings
+from isthmus.pretraining.probes._base import HeldOut
 from isthmus.pretraining.probes._held_out import prepare_held_out, split
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise

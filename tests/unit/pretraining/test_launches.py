@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings
 from isthmus.pretraining.corruption.nested import Nested, NestedSettings
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders.enhanced import visibility
-from isthmus.pretraining.labels import MaskingSettings
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch

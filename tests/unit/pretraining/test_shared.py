@@ -22,7 +22,8 @@ from isthmus.pretraining.decoders._shared import (
     own_positions,
     within_texts,
 )
-from isthmus.pretraining.recipe import Parts, PretrainSettings, assemble
+from isthmus.pretraining.recipe import Parts, assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask
 from isthmus.text.new_tokenizer import new_tokenizer
 

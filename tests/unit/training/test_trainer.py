@@ -24,7 +24,8 @@ from isthmus.nn.compiling import compile_layers
 from isthmus.nn.post_norm import Rates
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise

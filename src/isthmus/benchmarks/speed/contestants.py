@@ -29,7 +29,8 @@ from isthmus.errors import TrainingError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.pretrained import explained, load_weights, quiet, read_config
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.recipe import PretrainSettings, assemble
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer

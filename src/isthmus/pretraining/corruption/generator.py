@@ -13,16 +13,14 @@ from torch import Tensor
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
-from isthmus.pretraining.labels import (
-    IGNORED,
+from isthmus.pretraining.corruption._budget import (
     MaskingSettings,
-    at_places,
     budget,
     choose_uniformly,
     most_hidden,
-    places_of,
 )
+from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
+from isthmus.pretraining.labels import IGNORED, at_places, places_of
 from isthmus.pretraining.parts import Corruption
 from isthmus.pretraining.randomness import uniform
 from isthmus.pretraining.vocabulary import Vocabulary

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import MaskingSettings, choose_smallest, most_hidden
+from isthmus.pretraining.corruption._budget import MaskingSettings, choose_smallest, most_hidden
 from isthmus.pretraining.parts import Column, Corruption
 from isthmus.pretraining.randomness import normal
 from isthmus.pretraining.vocabulary import Vocabulary

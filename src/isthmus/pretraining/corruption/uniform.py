@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from isthmus.pretraining.labels import budget, choose_uniformly, most_hidden
+from isthmus.pretraining.corruption._budget import budget, choose_uniformly, most_hidden
 from isthmus.pretraining.parts import Corruption
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch

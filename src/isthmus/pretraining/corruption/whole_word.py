@@ -7,7 +7,8 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-from isthmus.pretraining.labels import budget, knows, most_hidden
+from isthmus.pretraining.corruption._budget import budget, most_hidden
+from isthmus.pretraining.labels import knows
 from isthmus.pretraining.parts import Corruption
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch

@@ -5,25 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator
 from torch import Tensor
 
-from isthmus.config import Settings
 from isthmus.errors import SettingsError, choices
 from isthmus.nn.lexicon import largest_logits
-from isthmus.pretraining.parts import Part
-from isthmus.registry import Registry
-from isthmus.training.settings import Steps
+from isthmus.pretraining.parts import PROBES, Part
+from isthmus.pretraining.recipe import Parts
+from isthmus.pretraining.settings import ProbeSettings
+from isthmus.pretraining.task import PretrainTask
 from isthmus.training.task import Batch
 
-if TYPE_CHECKING:  # a recipe holds the settings below
-    from isthmus.pretraining.recipe import Parts
-    from isthmus.pretraining.task import PretrainTask
-
-PROBES = Registry("isthmus.pretraining.probes", "probe")
 Vector = Literal["cls", "mean", "lexicon"]
 # Of a lexicon that nothing has made sparse yet: nearly all terms have a weight, few of them matter.
 LEXICON_TERMS = 256
@@ -120,40 +114,6 @@ def on_device(task: PretrainTask, batches: Iterable[Batch]) -> Iterator[Batch]:
     device = task.backbone.word_embeddings.device
     for batch in batches:
         yield {name: value.to(device) for name, value in batch.items()}
-
-
-def _all_probes() -> dict[str, dict[str, Any]]:
-    return {name: {} for name in PROBES.names()}
-
-
-class ProbeSettings(Settings):
-    """When to look, at what, and what follows from it."""
-
-    documents: int = Field(
-        300, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
-    )
-    every: Steps = Field(0.1, description="steps between two looks; below 1: a share of all steps")
-    measure: dict[str, dict[str, Any]] = Field(
-        default_factory=_all_probes, description="the probes, each with its settings"
-    )
-    vector: Literal["auto", "cls", "mean", "lexicon"] = Field(
-        "auto", description="what stands for a text; auto: what the recipe trains"
-    )
-    best_by: str | None = Field(
-        None, description="the probe whose best model becomes final; null: the last model"
-    )
-    patience: int | None = Field(
-        None, ge=1, description="looks without a better best_by before training stops"
-    )
-
-    @field_validator("measure", mode="before")
-    @classmethod
-    def _names_alone(cls, value: Any) -> Any:
-        if isinstance(value, list):
-            return {name: {} for name in value}
-        if isinstance(value, dict):
-            return {name: inner or {} for name, inner in value.items()}
-        return value
 
 
 def assemble_probes(settings: ProbeSettings, parts: Parts) -> dict[str, Probe]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from isthmus.pretraining.probes._base import HeldOut, Probe, ProbeSettings
+from isthmus.pretraining.probes._base import HeldOut, Probe
+from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.training import evaluation_callback as looking
 from isthmus.training.curves import report_curves

@@ -13,10 +13,11 @@ from torch import Tensor
 from isthmus.encoders.encoder import pad
 from isthmus.errors import InputError
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.probes._base import HeldOut, ProbeSettings, trained_vector
+from isthmus.pretraining.probes._base import HeldOut, trained_vector
 from isthmus.pretraining.probes.coverage import frequent_tokens
 from isthmus.pretraining.probes.retrieval import RetrievalSettings
 from isthmus.pretraining.randomness import key
+from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.records import Document

@@ -1,0 +1,116 @@
+"""Settings of `isthmus pretrain`, and of the probes that watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from isthmus.cluster import ClusterSettings
+from isthmus.collections.settings import ReadingSettings
+from isthmus.config import Settings
+from isthmus.errors import SettingsError
+from isthmus.nn.sizes import SIZES
+from isthmus.pretraining.parts import OBJECTIVES, PROBES
+from isthmus.training.settings import Steps, TrainingSettings
+
+
+def _all_probes() -> dict[str, dict[str, Any]]:
+    return {name: {} for name in PROBES.names()}
+
+
+class ProbeSettings(Settings):
+    """When to look, at what, and what follows from it."""
+
+    documents: int = Field(
+        300, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
+    )
+    every: Steps = Field(0.1, description="steps between two looks; below 1: a share of all steps")
+    measure: dict[str, dict[str, Any]] = Field(
+        default_factory=_all_probes, description="the probes, each with its settings"
+    )
+    vector: Literal["auto", "cls", "mean", "lexicon"] = Field(
+        "auto", description="what stands for a text; auto: what the recipe trains"
+    )
+    best_by: str | None = Field(
+        None, description="the probe whose best model becomes final; null: the last model"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="looks without a better best_by before training stops"
+    )
+
+    @field_validator("measure", mode="before")
+    @classmethod
+    def _names_alone(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return {name: {} for name in value}
+        if isinstance(value, dict):
+            return {name: inner or {} for name, inner in value.items()}
+        return value
+
+
+class PretrainSettings(ReadingSettings):
+    """Everything `isthmus pretrain` can be told."""
+
+    verb = "pretrain"
+
+    corpus: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
+    output: str = Field(description="the folder to write")
+    model: str | None = Field(None, description="where to start: a folder or hub name")
+    init: str | None = Field(None, description="or a size to start from nothing: tiny, mini, …")
+    vocabulary: int = Field(16_000, ge=100, description="tokens to learn, with init")
+    titles: bool = Field(True, description="whether titles are part of the text")
+    max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
+    view: dict[str, Any] = Field(
+        default_factory=lambda: {"name": "same"}, description="which texts of a document are seen"
+    )
+    corruption: dict[str, Any] | None = Field(None, description="what the encoder does not see")
+    bottleneck: dict[str, Any] | None = Field(None, description="what passes to the decoder")
+    decoder: dict[str, Any] | None = Field(None, description="who rebuilds")
+    decoder_corruption: dict[str, Any] | None = Field(
+        None, description="what the decoder does not see"
+    )
+    objectives: dict[str, dict[str, Any]] = Field(
+        min_length=1, description="the losses that are added: NAME: {weight}"
+    )
+    probes: ProbeSettings = Field(default_factory=ProbeSettings)
+    training: TrainingSettings = Field(default_factory=TrainingSettings)
+    cluster: ClusterSettings | None = Field(
+        None, description="machines that tokenise and count the corpus"
+    )
+
+    @field_validator(
+        "view", "corruption", "bottleneck", "decoder", "decoder_corruption", mode="before"
+    )
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("objectives", mode="before")
+    @classmethod
+    def _weight_alone(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        for name, inner in value.items():
+            if inner is False:  # a misspelt one is not taken out either
+                OBJECTIVES.load(name, f"objectives.{name}")
+        return {
+            name: {"weight": float(inner)} if isinstance(inner, int | float) else inner or {}
+            for name, inner in value.items()
+            if inner is not False  # how an override takes an objective out of a recipe
+        }
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if (self.model is None) == (self.init is None):
+            found = "both" if self.model is not None else "neither"
+            add = f"add --model NAME to go on from a model, or --init {'|'.join(SIZES)} to start"
+            raise SettingsError(
+                f"give either model (a folder or hub name) or init (a size); there is {found}",
+                where="--model, --init",
+                allowed="--model: a folder, a hub name, package:NAME or an earlier run; "
+                f"--init: {', '.join(SIZES)}",
+                remedy=f"{add} from nothing" if found == "neither" else "leave one of them out",
+            )
+        return self
