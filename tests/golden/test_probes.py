@@ -19,9 +19,9 @@ from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, PLACES
 from isthmus.pretraining.parts import decoder_prediction
-from isthmus.pretraining.probes._base import HeldOut, Probe, assemble_probes
-from isthmus.pretraining.probes._held_out import prepare_held_out
-from isthmus.pretraining.probes.retrieval import mean_reciprocal_rank
+from isthmus.pretraining.probes._base import Probe, assemble_probes
+from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
+from isthmus.pretraining.probes.retrieval import Retrieval, mean_reciprocal_rank
 from isthmus.pretraining.randomness import key
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -78,6 +78,12 @@ class Bench:
     held_out: HeldOut
     probes: dict[str, Probe]
 
+    @property
+    def retrieval(self) -> Retrieval:
+        probe = self.probes["retrieval"]
+        assert isinstance(probe, Retrieval)
+        return probe
+
     def measure(self, name: str) -> dict[str, float]:
         with torch.no_grad():
             values = self.probes[name](self.task, self.held_out)
@@ -110,7 +116,10 @@ def make(tokenizer: Tokenizer, backbone: Backbone, corpus: TokenisedCorpus) -> C
         rows = np.setdiff1d(np.arange(len(corpus)), HELD_OUT)
         examples = PretrainExamples(corpus, parts.view, tokenizer, MAX_LENGTH, seed=5, rows=rows)
         held_out = prepare_held_out(examples, HELD_OUT, documents(), task, settings.probes)
-        return Bench(task, held_out, assemble_probes(settings.probes, parts))
+        measured = assemble_probes(settings.probes, parts)
+        for probe in measured.values():
+            probe.prepare(task, held_out, decides=False)
+        return Bench(task, held_out, measured)
 
     return build
 
@@ -361,7 +370,7 @@ def test_retrieval(
     query: str,
 ) -> None:
     bench = make(VECTORS[vector], {"measure": {"retrieval": {"query": query, "terms": TERMS}}})
-    queries, passages = alone(bench.held_out.queries), alone(bench.held_out.passages)
+    queries, passages = alone(bench.retrieval.queries), alone(bench.retrieval.passages)
     if query == "title":
         titles = [tokenizer.backend.encode(DOCUMENTS[row][0]).ids for row in sorted(HELD_OUT)]
         assert queries == titles
@@ -397,8 +406,8 @@ def test_retrieval(
 def test_titles_that_are_equal_want_each_others_texts(make: Callable[..., Bench]) -> None:
     bench = make({}, {"measure": {"retrieval": {"query": "title"}}})
     titles = [DOCUMENTS[row][0] for row in sorted(HELD_OUT)]
-    for one, group in zip(titles, bench.held_out.group_of_query, strict=True):
-        same = bench.held_out.group_of_passage == group
+    for one, group in zip(titles, bench.retrieval.groups, strict=True):
+        same = bench.retrieval.groups == group
         assert same.tolist() == [other == one for other in titles]
 
 

@@ -63,8 +63,10 @@ def pretrain(
 
 def _next(run: Path) -> str:
     from isthmus.config.output import read_snapshot
+    from isthmus.pretraining.handover import next_recipe
+    from isthmus.pretraining.settings import PretrainSettings
 
-    bottleneck = read_snapshot(run)["identity"]["settings"]["bottleneck"]
-    sparse = bottleneck is not None and bottleneck["name"] == "lexicon"
-    recipe = "--recipe lexmae-sparse " if sparse else ""
-    return f"isthmus finetune {recipe}--model {run} --collection …"
+    values = {**read_snapshot(run)["identity"]["settings"], "output": str(run)}
+    recipe = next_recipe(PretrainSettings.parse(values, where=str(run)))
+    chosen = f"--recipe {recipe} " if recipe else ""
+    return f"isthmus finetune {chosen}--model {run} --collection …"

@@ -34,7 +34,7 @@ def answer_accuracy(
 ) -> dict[str, dict[str, float]]:
     """1.0 or 0.0 for each query with answers, by `Answer@k`: is one found in the top k texts.
 
-    `texts` holds the passages without titles, as DPR looks at them. A query without results
+    `texts` holds the passages without titles, as in DPR. A query without results
     scores 0.
     """
     if not cutoffs or min(cutoffs) < 1:
@@ -42,7 +42,7 @@ def answer_accuracy(
             f"cutoffs = {list(cutoffs)!r} cannot be used",
             where="cutoffs",
             allowed="whole numbers from 1 on, at least one",
-            remedy="give the depths to look at, for example 5, 20 and 100",
+            remedy="give depths, for example 5, 20 and 100",
         )
     found = {
         query: _first_hit(run, query, answers[query], texts, max(cutoffs)) for query in answers

@@ -6,7 +6,7 @@ as `RR@10`, `MAP` as `AP`). One is ours: `R_cap@k`, the recall of LexMAE eq. 14.
 
 Which queries count: every query with at least one judgement, as in `trec_eval -c`. A query
 without results scores 0, and so does a query whose judgements are all 0: trec_eval evaluates it
-too. Queries of the run that nobody judged are left out.
+too. Queries of the run without judgements are left out.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def parse_measure(name: str, where: str = "measures") -> Measure:
             f"no installed package computes {name!r}",
             where=where,
             allowed=", ".join(_computable()),
-            remedy="choose another measure, or install what ir_measures asks for to compute it",
+            remedy="choose another measure, or install what ir_measures needs to compute it",
         )
     return measure
 
@@ -81,7 +81,7 @@ def per_query(
     run: Run, judgements: Judgements, measures: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """The value of every judged query by the measure's printed name, in the judgements' order."""
-    asked = {str(measure): measure for measure in map(parse_measure, measures)}
+    wanted = {str(measure): measure for measure in map(parse_measure, measures)}
     judged = {query: dict(documents) for query, documents in judgements.items() if documents}
     ranked = {
         query: best_first(run.rankings[query], run.name)
@@ -96,7 +96,7 @@ def per_query(
         for query, ids in ranked.items()
         if ids
     }
-    computed = {name: _underlying(measure) for name, measure in asked.items()}
+    computed = {name: _underlying(measure) for name, measure in wanted.items()}
     values = {
         (metric.measure, metric.query_id): float(metric.value)
         for metric in ir_measures.iter_calc(set(computed.values()), judged, scores)
@@ -106,7 +106,7 @@ def per_query(
             query: values[computed[name], query] * _scale(measure, judged[query])
             for query in judged
         }
-        for name, measure in asked.items()
+        for name, measure in wanted.items()
     }
 
 
@@ -118,7 +118,7 @@ def _underlying(measure: Measure) -> Measure:
 
 
 def _scale(measure: Measure, judged: dict[str, int]) -> float:
-    """What turns the underlying measure into the one asked for: |D+| / min(k, |D+|), or 1."""
+    """What turns the underlying measure into the wanted one: |D+| / min(k, |D+|), or 1."""
     if not isinstance(measure, CappedRecall):
         return 1.0
     relevant = sum(relevance >= measure["rel"] for relevance in judged.values())
@@ -130,7 +130,7 @@ def _problem(measure: Measure) -> str:
     for name, value in measure.params.items():
         if name not in known:
             return f"it has no setting {name!r}"
-        # In Python True is a whole number too; nobody means it as a cutoff.
+        # In Python True is a whole number too, but no cutoff.
         mistaken = isinstance(value, bool) and known[name].dtype is not bool
         too_low = name == "cutoff" and isinstance(value, int) and value < 1
         if mistaken or too_low or not _valid(known[name], value):

@@ -1,4 +1,4 @@
-"""What an evaluation measures, and how it tells a difference from luck."""
+"""What an evaluation measures, and how it tests differences."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def compare(
 
 def paired_t_test(differences: ArrayLike) -> float:
     """The two-sided p-value of Student's paired t-test on one difference per query."""
-    from scipy import stats  # takes a second to import: only who tests pays for it
+    from scipy import stats  # takes a second to import
 
     values = np.asarray(differences, float)
     if len(values) < 2 or not values.any():

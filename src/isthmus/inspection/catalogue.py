@@ -41,7 +41,7 @@ _PARTS = {
     "collection": "isthmus.collections.formats",
     "engine": "isthmus.indexes.engines",
 }
-# Of parts that are mere functions: what each of them takes in a recipe.
+# The settings in a recipe of parts that are mere functions.
 _SHARED = {
     "loss": "isthmus.finetuning.losses._base:LossSettings",
     "regularizer": "isthmus.finetuning.regularizers._base:RegularizerSettings",
@@ -142,7 +142,7 @@ def _one_recipe(recipe: Recipe) -> RenderableType:
 
 
 def _kinds(name: str) -> list[str]:
-    """As what the name occurs among the parts."""
+    """The kinds of parts that have one of this name."""
     return [kind for kind, package in _PARTS.items() if name in Registry(package, kind).names()]
 
 

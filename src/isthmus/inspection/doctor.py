@@ -39,7 +39,7 @@ _COPY = "copy it again from a whole copy of the folder, or build the index again
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, what was found, and whether that will do."""
+    """One thing that was checked, what was found, and whether that will do."""
 
     subject: str
     verdict: Verdict
@@ -154,7 +154,7 @@ def _to_do(problems: Problems) -> str:
 
 def _collection(spec: str) -> list[Finding]:
     findings = _corpus(spec)
-    # What is wrong with documents was told there.
+    # Problems of documents are among these findings already.
     known = {document.id for document in open_collection(spec, Problems("skip")).documents()}
     problems = Problems("skip")
     collection = open_collection(spec, problems)

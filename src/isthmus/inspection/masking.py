@@ -27,10 +27,9 @@ from isthmus.indexes.bm25.library import STOPWORDS_EN_PLUS
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretraining.corruption.uniform import Uniform
-from isthmus.pretraining.decoders.enhanced import Enhanced, visibility
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.labels import IGNORED
-from isthmus.pretraining.parts import Column, Corruption
+from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -122,18 +121,15 @@ def masking(
 ) -> MaskingReport:
     """What the maskings of a recipe hide in a sample of a corpus, beside uniform masking.
 
-    `model` is only asked for its tokenizer, and no generator is loaded: what it would put in a
-    hidden place is another matter. N-grams are those of the recipe's importance masking (its
-    statistics, or this corpus counted in its memory); of a recipe without one, the whole corpus's.
+    Only the tokenizer of `model` is read, and no model that a corruption would fill hidden places
+    with. N-grams are those of the recipe's importance masking (its statistics, or this corpus
+    counted in its memory); of a recipe without one, the whole corpus's.
     """
     flags = {"corpus": corpus, "model": model, "output": "-"}
     settings = PretrainSettings.parse(
         resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
     )
-    for chosen in (settings.corruption, settings.decoder_corruption):
-        if chosen is not None and chosen.get("name") == "generator":
-            chosen["generator"] = "-"  # like the output: needed to pre-train, and unused here
-    parts = assemble(settings)
+    parts = assemble(settings, to_train=False)
     tokenizer = Tokenizer.load(model_folder(model))
     own = [part for part in parts if isinstance(part, Importance)]
     for one in own:
@@ -156,13 +152,13 @@ def masking(
     examples = PretrainExamples(
         tokenised, parts.view, tokenizer, settings.max_length, seed, columns, rows
     )
-    return _observe(examples, parts, Vocabulary(tokenizer, len(tokenizer)), tokenizer, stop_words)
+    hiding = _Hiding(settings, parts, Vocabulary(tokenizer, len(tokenizer)))
+    return _observe(examples, hiding, tokenizer, stop_words)
 
 
 def _observe(
     examples: PretrainExamples,
-    parts: Parts,
-    vocabulary: Vocabulary,
+    hiding: _Hiding,
     tokenizer: Tokenizer,
     stop_words: Sequence[str],
 ) -> MaskingReport:
@@ -176,15 +172,15 @@ def _observe(
         block = range(start, min(start + _BATCH, len(examples.rows)))
         batch = examples.collate([examples[0, row] for row in block])
         chosen = {
-            "all": ~vocabulary.is_special(batch["input_ids"]),
-            **_chosen(batch, parts, vocabulary),
+            "all": ~hiding.vocabulary.is_special(batch["input_ids"]),
+            **hiding.of(batch),
         }
         scores = importance(batch["pmi"], chosen["all"]).numpy()
         masks = {name: mask.numpy() for name, mask in chosen.items()}
         ids, words = batch["input_ids"].numpy(), batch["words"].numpy()
         for row in range(len(ids)):
             for word, is_stop, places in observed.of(ids[row], words[row]):
-                if not masks["all"][row, places].any():  # a special token that someone typed
+                if not masks["all"][row, places].any():  # a special token in the text itself
                     continue
                 for name, mask in masks.items():
                     hidden = text if name == "all" else strategies.setdefault(name, Hidden())
@@ -201,38 +197,43 @@ def _observe(
     return MaskingReport(len(examples.rows), text, strategies, means)
 
 
-def _chosen(batch: Batch, parts: Parts, vocabulary: Vocabulary) -> dict[str, torch.Tensor]:
-    """How often each strategy hides each token; uniform masking at the same rate beside it."""
-    found: dict[str, torch.Tensor] = {}
-    sides: list[tuple[str, Corruption | None]] = [
-        ("encoder", parts.corruption),
-        ("decoder", parts.decoder_corruption),
-    ]
-    known = dict(batch)
-    for side, corruption in sides:
-        if corruption is None:
-            continue
-        mask = corruption.choose(known, vocabulary)
-        if side == "encoder":
-            known["labels"] = torch.where(mask, batch["input_ids"], IGNORED)
-        rate = corruption.settings.rate
-        found[f"uniform at {rate:g}"] = Uniform(MaskingSettings(rate=rate)).choose(
-            batch, vocabulary
+@dataclass(frozen=True)
+class _Hiding:
+    """The strategies of a recipe, by name."""
+
+    settings: PretrainSettings
+    parts: Parts
+    vocabulary: Vocabulary
+
+    def of(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """How often each strategy hides each token; uniform masking at the same rate beside it."""
+        found: dict[str, torch.Tensor] = {}
+        sides = (
+            ("encoder", self.settings.corruption, self.parts.corruption),
+            ("decoder", self.settings.decoder_corruption, self.parts.decoder_corruption),
         )
-        if not isinstance(corruption, Uniform):
-            name = type(corruption).__module__.rpartition(".")[2].replace("_", " ")
-            found[f"the {side}'s {name} at {rate:g}"] = mask
-    if isinstance(parts.decoder, Enhanced):
-        rate = parts.decoder.settings.rate
-        visible = visibility(batch["keys"], batch["words"], batch["attention_mask"].bool(), rate)
-        regular = ~vocabulary.is_special(batch["input_ids"])
-        hidden = ~visible & regular[:, :, None] & regular[:, None]
-        found[f"the decoder's enhanced decoding at {rate:g}"] = hidden.sum(1)
-    return found
+        known = dict(batch)
+        for side, chosen, corruption in sides:
+            if chosen is None or corruption is None:
+                continue
+            mask = corruption.choose(known, self.vocabulary)
+            if side == "encoder":
+                known["labels"] = torch.where(mask, batch["input_ids"], IGNORED)
+            rate = corruption.settings.rate
+            uniform = Uniform(MaskingSettings(rate=rate)).choose(batch, self.vocabulary)
+            found[f"uniform at {rate:g}"] = uniform
+            if not isinstance(corruption, Uniform):
+                found[f"the {side}'s {chosen['name'].replace('_', ' ')} at {rate:g}"] = mask
+        decoder = self.parts.decoder
+        if decoder is not None and (hidden := decoder.hides(batch, self.vocabulary)):
+            assert self.settings.decoder is not None
+            name = self.settings.decoder["name"].replace("_", " ")
+            found[f"the decoder's {name} decoding at {hidden[0]:g}"] = hidden[1]
+        return found
 
 
 class _Words:
-    """The words of a row as a reader knows them."""
+    """The words of a row, decoded and in lower case."""
 
     def __init__(self, tokenizer: Tokenizer, stop_words: frozenset[str]) -> None:
         self.backend = tokenizer.backend

@@ -33,7 +33,7 @@ def negatives(
 ) -> Audit:
     """The audit of the negatives that a run was trained with, or that a recipe would draw.
 
-    A run knows all the rest; without one, `model` is only asked for its tokenizer. Rankings come
+    A run knows all the rest; without one, only the tokenizer of `model` is read. Rankings come
     from the cache, where training finds them too.
     """
     if run is None:
@@ -85,7 +85,7 @@ def _of_run(
 ) -> FinetuneSettings:
     if changed := [f"--{name}" for name, value in flags.items() if value] or list(overrides):
         raise SettingsError(
-            f"a run is looked at as it is; there is {changed[0]}",
+            f"a run is inspected as it is; there is {changed[0]}",
             where=changed[0],
             allowed="isthmus negatives RUN alone, or a recipe with --model and --collection",
             remedy="leave it out, or leave out the run",

@@ -1,4 +1,4 @@
-"""Everything a verb can be told: each setting with its path, default, values and meaning."""
+"""The settings of a verb: each with its path, default, values and meaning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from isthmus.config import Settings, allowed_values, inner_model
 from isthmus.errors import SettingsError, choices
 
-# By name, not by import: only the verb that is asked for is loaded.
+# By name, not by import: only the chosen verb is loaded.
 VERBS = {
     "pretrain": "isthmus.pretraining.settings:PretrainSettings",
     "finetune": "isthmus.finetuning.settings:FinetuneSettings",

@@ -95,8 +95,8 @@ class PretrainExamples(Examples):
         """All first texts, then all second ones: ids, mask, words (-1: special), keys, partner.
 
         `tokens`, the places of what is not padding, and `regular`, of what is not special either,
-        are found here: where the training device has to be asked how many there are, it stands
-        still. So are `word_sizes`, the different sizes of words in the text that has most of them.
+        are found here: finding them on the training device would synchronise with it. So are
+        `word_sizes`, the different sizes of words in the text that has most of them.
         Steady, all three are filled up to one of a few lengths: with places of padding, -1 and 0;
         and the batch is padded to one of a few widths.
         """
@@ -182,7 +182,7 @@ def most_sizes(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _padded(parts: list[npt.NDArray[Any]], start: int, width: int) -> npt.NDArray[Any]:
-    """Rows of unequal length behind the opening special tokens; NaN around them."""
+    """Rows of unequal length after the opening special tokens; NaN around them."""
     padded = np.full((len(parts), width, *parts[0].shape[1:]), np.nan, dtype=np.float32)
     for row, values in enumerate(parts):
         padded[row, start : start + len(values)] = values

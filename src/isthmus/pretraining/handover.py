@@ -10,8 +10,9 @@ from isthmus.encoders.loader import known_settings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.probes._base import LEXICON_TERMS, trained_vector
-from isthmus.pretraining.recipe import Parts
+from isthmus.pretraining.parts import OBJECTIVES, Objective, Vector
+from isthmus.pretraining.probes._base import LEXICON_TERMS
+from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
@@ -33,20 +34,31 @@ def describe(
 
 
 def say_what_changes(settings: PretrainSettings, parts: Parts) -> None:
-    """A notice where a text has been another vector of this model until now."""
+    """Prints a notice where the model was made for another pooling than this recipe trains."""
     before, after = _known(settings), _encoding(settings, parts)
     if not isinstance(before, DenseSettings) or not isinstance(after, DenseSettings):
         return
     if before.pooling != after.pooling:
-        keep = ""
-        if "bag_of_words" in parts.objectives:
-            keep = f" (--set objectives.bag_of_words.vector={before.pooling} keeps it)"
-        elif before.pooling == "mean":
-            keep = " (bow with objectives.bag_of_words.vector=mean trains the mean)"
         notice(
             f"{settings.model} was made with pooling={before.pooling}; this recipe trains "
-            f"{after.pooling}, and with that the encoder is used from then on{keep}"
+            f"{after.pooling}, and with that the encoder is used from then on"
+            f"{_how_to_keep(before.pooling, parts)}"
         )
+
+
+def next_recipe(settings: PretrainSettings) -> str | None:
+    """The recipe to fine-tune with that a part of the pre-training names; None: the default."""
+    parts = assemble(settings, to_train=False)
+    return next(filter(None, (part.finetune_with for part in parts)), None)
+
+
+def _how_to_keep(pooling: Vector, parts: Parts) -> str:
+    """The setting that trains the vector which a model was made for, the recipe's own first."""
+    for name in (*parts.objectives, *OBJECTIVES.names()):
+        objective: type[Objective] = OBJECTIVES.load(name)
+        if setting := objective.setting_to_train.get(pooling):
+            return f" (--set objectives.{name}.{setting} trains {pooling})"
+    return ""
 
 
 def _encoding(settings: PretrainSettings, parts: Parts) -> DenseSettings | SparseSettings:
@@ -55,7 +67,7 @@ def _encoding(settings: PretrainSettings, parts: Parts) -> DenseSettings | Spars
         "document_max_length": settings.max_length,
         "titles": settings.titles,
     }
-    vector = trained_vector(parts)
+    vector = parts.vector
     if vector == "lexicon":
         kept = {"form": "lexmae", "query_terms": LEXICON_TERMS, "document_terms": LEXICON_TERMS}
         return SparseSettings.parse({**kept, **lengths}, where="pretrain")

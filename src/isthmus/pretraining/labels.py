@@ -11,7 +11,7 @@ from isthmus.training.task import Batch
 
 # The fields of a step that hold labels, and those that hold their places in the flattened batch.
 PLACES = {"labels": "label_places", "decoder_labels": "decoder_label_places"}
-# Who knows at once how many labels there are; all others are behind with their work.
+# Devices that compute synchronously: reading a value does not wait for queued work.
 _KNOWING = frozenset({"cpu"})
 
 
@@ -21,15 +21,15 @@ def label_places(made: Batch, most: int | None) -> Batch:
 
 
 def knows(values: Tensor) -> bool:
-    """Whether its device can be asked for a number without waiting for its work before that."""
+    """Whether reading a value needs no device synchronisation."""
     return values.device.type in _KNOWING
 
 
 def places_of(chosen: Tensor, most: int | None = None) -> Tensor:
-    """Where `chosen` is True in the flattened batch, ascending, and -1 behind them up to `most`.
+    """Where `chosen` is True in the flattened batch, ascending, then -1 up to `most`.
 
-    A GPU that is asked how many those are stands still; with a number that they cannot exceed, it
-    is not asked. Without one it is, and a CPU always, so that it computes nothing in vain.
+    `nonzero()` synchronises with a GPU; the upper bound avoids that. On a CPU the result is not
+    padded.
     """
     flat = chosen.flatten()
     if most is None or knows(flat):
@@ -66,8 +66,8 @@ def at_labels(step: Batch, name: str, *values: Tensor) -> tuple[Tensor, ...]:
 def at_places(places: Tensor, labels: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
     """Labels and values [rows, length, ...] at places of the flattened batch, [places, ...].
 
-    A place of -1 is none: its label is -100, its values are any. On the way back nothing is
-    sorted, as it is behind an index of True and False.
+    A place of -1 is none: its label is -100, its values are arbitrary. The backward pass sorts
+    nothing, unlike that of a boolean index.
     """
     found, *others = (take_rows(value.flatten(0, 1), places) for value in (labels, *values))
     return torch.where(places < 0, IGNORED, found), *others

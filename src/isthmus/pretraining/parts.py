@@ -25,8 +25,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.config import Settings
+from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
+from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.corruption._budget import MaskingSettings, replace
 from isthmus.pretraining.labels import IGNORED, at_labels
 from isthmus.pretraining.randomness import draw, draw_together
@@ -45,7 +47,9 @@ PROBES = Registry("isthmus.pretraining.probes", "probe")
 
 BACKBONE_PROVIDES = frozenset({"hidden_states", "middle_states"})
 Side = Literal["encoder", "decoder"]
-# Of which tokens: every one, those with a label, the first of each text.
+# What stands for a text when it is searched: a pooled state, or weights of the vocabulary.
+Vector = Literal["cls", "mean", "lexicon"]
+# Which tokens: every one, those with a label, the first of each text.
 Reads = Literal["all", "labels", "first"]
 _ACTION_STREAM = 4
 _MORE = 1  # numbers of a row that are drawn ahead, beside one for every token
@@ -66,8 +70,10 @@ class Part:
     makes: frozenset[str] = frozenset()  # required fields that the part itself sees to
     reads: Reads = "all"  # of the hidden states, where it requires them
     uses_head = False
-    # Whether it computes with tensors of the device alone, so that a replay of what it launched
-    # is as good as calling it: no counter of its own, no number that is asked for or drawn here.
+    trains: Vector | None = None  # what it makes stand for a text; None: it leaves that to others
+    finetune_with: ClassVar[str | None] = None  # the recipe to go on with, beside the default one
+    # Whether a CUDA graph may replay it: it computes with tensors of the device alone, keeps no
+    # counter, reads no value back, and draws no number on the host.
     capturable = True
 
     def __init__(self, settings: Any) -> None:
@@ -85,11 +91,23 @@ class Part:
         """Fingerprints of what the part reads beside corpus and model."""
         return {}
 
-    def most_labels(self, batch: Batch) -> int | None:
-        """How many labels the part has added to a batch at most, told without asking the device.
+    def random_columns(self, tokens: int) -> Mapping[str, npt.NDArray[Any]]:
+        """Columns of one random text, where speed is measured and statistics would cost time."""
+        return {}
 
-        `regular`, the places of all tokens that are not special, has a length that is known. None:
-        the part cannot tell, and the device is asked.
+    def lack(self) -> SettingsError | None:
+        """The refusal of settings without which it cannot train; inspection does without them."""
+        return None
+
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """Operations of the matrix products of training on a batch; None where it cannot tell."""
+        return None
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """An upper bound of the labels that the part adds to a batch, without synchronisation.
+
+        `regular`, the places of all tokens that are not special, has a known length. None: there is
+        no bound, and finding the labels synchronises with the device.
         """
         return None
 
@@ -120,8 +138,16 @@ class View(Part, ABC):
         return shown
 
     def survey(self, corpus: TokenisedCorpus, room: int) -> str:
-        """What a user should hear about this corpus before training starts; "" for nothing."""
+        """A notice about this corpus before training starts; "" for none."""
         return ""
+
+    def filling(self, length: int) -> Mapping[str, Any]:
+        """Settings under which texts have `length` tokens where documents are long enough."""
+        return {}
+
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """Zero: it runs where data is read, not on the training device."""
+        return 0
 
     @abstractmethod
     def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
@@ -176,6 +202,10 @@ class Corruption(Part, ABC):
         """The token where one must be predicted, -100 elsewhere."""
         return torch.where(chosen, batch["input_ids"], IGNORED)
 
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """Zero unless it runs a model."""
+        return 0
+
     def __call__(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
         """Ids and labels, under the names of this side."""
         # Drawn at once: on a GPU the launches cost more than the numbers.
@@ -200,7 +230,7 @@ class Bottleneck(Part, nn.Module, ABC):
 
     requires = frozenset({"hidden_states"})
     provides = frozenset({"bottleneck"})
-    trains: ClassVar[Literal["cls", "lexicon"]] = "cls"  # what it makes stand for a text
+    trains: Vector | None = "cls"
 
     @abstractmethod
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
@@ -211,7 +241,7 @@ PREDICTED = ("decoder_features", "decoder_matrix", "decoder_bias")
 
 
 class Decoder(Part, nn.Module, ABC):
-    """Who rebuilds. Owns its visibility and its labels."""
+    """Rebuilds the text. Owns its visibility and its labels."""
 
     provides = frozenset({"decoder_features", "decoder_targets"})
 
@@ -223,16 +253,23 @@ class Decoder(Part, nn.Module, ABC):
         """`decoder_labels`, where they are not a corruption's; before the forward pass."""
         return {}
 
+    def hides(self, batch: Batch, vocabulary: Vocabulary) -> tuple[float, Tensor] | None:
+        """The share of tokens that it hides from its own rows, and from how many rows each.
+
+        None: it hides nothing beyond its corruption.
+        """
+        return None
+
     @abstractmethod
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states [rows, length, width]."""
 
     def head(self, states: Tensor, backbone: Backbone) -> Prediction:
-        """Of the vocabulary, by the encoder's head unless the decoder has one of its own."""
+        """The prediction of tokens, by the encoder's head unless the decoder has its own."""
         return backbone.predict(states)
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
-        """The prediction and its targets at the labelled positions; behind them, -100 and any."""
+        """The prediction and its targets at the labelled positions; padded with targets of -100."""
         states = self.decode(step, backbone, vocabulary)
         targets, chosen = at_labels(step, "decoder_labels", states)
         features, matrix, bias = self.head(chosen, backbone)
@@ -256,7 +293,7 @@ def decoder_prediction(step: Batch) -> Prediction:
 
 
 class ObjectiveSettings(Settings):
-    """What every objective can be told."""
+    """Settings of every objective."""
 
     weight: float = Field(1.0, ge=0, description="of this loss in the sum")
     decay_to: float | None = Field(
@@ -268,6 +305,8 @@ class Objective(Part, ABC):
     """A loss on one encoder pass: a sum over items, and the number of items."""
 
     Settings = ObjectiveSettings
+    # `NAME=VALUE` of its settings that makes it train a vector.
+    setting_to_train: ClassVar[Mapping[Vector, str]] = {}
 
     @abstractmethod
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:

@@ -26,9 +26,9 @@ from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.handover import describe, say_what_changes
 from isthmus.pretraining.parts import Column
-from isthmus.pretraining.probes._base import HeldOut, assemble_probes
+from isthmus.pretraining.probes._base import assemble_probes
 from isthmus.pretraining.probes._callback import BEST, Probing, best_step, report_probes
-from isthmus.pretraining.probes._held_out import FEWEST, Rows, prepare_held_out, split
+from isthmus.pretraining.probes._held_out import FEWEST, HeldOut, Rows, prepare_held_out, split
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.scratch import start_from_nothing
 from isthmus.pretraining.settings import PretrainSettings, ProbeSettings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from isthmus.pretraining.parts import (
     Objective,
     Part,
     Side,
+    Vector,
     View,
 )
 from isthmus.pretraining.settings import PretrainSettings
@@ -37,6 +38,12 @@ class Parts:
     decoder_corruption: Corruption | None
     objectives: dict[str, Objective]
 
+    @property
+    def vector(self) -> Vector:
+        """What the recipe teaches to stand for a text: an objective's, else the bottleneck's."""
+        declared = (part.trains for part in (*self.objectives.values(), self.bottleneck) if part)
+        return next(filter(None, declared), "cls")
+
     def __iter__(self) -> Iterator[Part]:
         """All of them, in the order of the step."""
         optional = (self.corruption, self.decoder_corruption, self.bottleneck, self.decoder)
@@ -45,8 +52,11 @@ class Parts:
         yield from self.objectives.values()
 
 
-def assemble(settings: PretrainSettings) -> Parts:
-    """The parts a recipe names, refused when one requires what nothing provides."""
+def assemble(settings: PretrainSettings, to_train: bool = True) -> Parts:
+    """The parts a recipe names; raises if one requires what nothing provides.
+
+    Without `to_train`, settings that only training needs may be missing.
+    """
     parts = Parts(
         view=_part(VIEWS, settings.view, "view"),
         corruption=_corruption(settings.corruption, "corruption", "encoder"),
@@ -64,6 +74,9 @@ def assemble(settings: PretrainSettings) -> Parts:
         parts.corruption.beside(None)
     if parts.decoder_corruption is not None:
         parts.decoder_corruption.beside(parts.corruption)
+    for part in parts if to_train else ():
+        if lack := part.lack():
+            raise lack
     provided = set(parts.view.provides)
     named: list[tuple[str, Part | None]] = [
         ("corruption", parts.corruption),
@@ -73,11 +86,11 @@ def assemble(settings: PretrainSettings) -> Parts:
         ("decoder", parts.decoder),
         *((f"objectives.{name}", objective) for name, objective in parts.objectives.items()),
     ]
-    for where, part in named:
-        if part is not None:
+    for where, found in named:
+        if found is not None:
             # What a part makes for itself (a column of the corpus, labels) it need not be given.
-            _check(part, where, provided | part.makes)
-            provided |= part.provides
+            _check(found, where, provided | found.makes)
+            provided |= found.provides
     _check_used(named)
     return parts
 
@@ -152,6 +165,16 @@ def _providers(field: str) -> list[str]:
     return found
 
 
+def _users(fields: Set[str]) -> list[str]:
+    """The parts that require one of these fields."""
+    return [
+        f"{registry.kind} {name}"
+        for registry in (DECODERS, OBJECTIVES)
+        for name in registry.names()
+        if fields & registry.load(name).requires
+    ]
+
+
 def _check_used(named: list[tuple[str, Part | None]]) -> None:
     """Refuses a bottleneck, decoder or decoder's corruption that nothing would use."""
     required = {field for _, part in named if part is not None for field in part.requires}
@@ -163,6 +186,5 @@ def _check_used(named: list[tuple[str, Part | None]]) -> None:
                     f"{where} is given, but nothing in this recipe uses what it provides",
                     where=where,
                     allowed=f"a part that requires {', '.join(sorted(given))}",
-                    remedy=f"remove {where}, or add what uses it: a decoder that takes it, or the "
-                    "objective reconstruction",
+                    remedy=f"remove {where}, or add what uses it: {', '.join(_users(given))}",
                 )

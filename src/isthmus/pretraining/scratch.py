@@ -14,7 +14,7 @@ from isthmus.text.new_tokenizer import new_tokenizer
 
 @dataclass(frozen=True)
 class _Texts:
-    """As often as they are asked for."""
+    """Texts that can be iterated several times; each pass reads them anew."""
 
     read: Callable[[], Iterable[str]]
 

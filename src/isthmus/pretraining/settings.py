@@ -21,12 +21,12 @@ def _all_probes() -> dict[str, dict[str, Any]]:
 
 
 class ProbeSettings(Settings):
-    """When to look, at what, and what follows from it."""
+    """When probes measure what, and which model is kept."""
 
     documents: int = Field(
         300, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
     )
-    every: Steps = Field(0.1, description="steps between two looks; below 1: a share of all steps")
+    every: Steps = Field(0.1, description="steps between evaluations; below 1: a share of all")
     measure: dict[str, dict[str, Any]] = Field(
         default_factory=_all_probes, description="the probes, each with its settings"
     )
@@ -37,7 +37,7 @@ class ProbeSettings(Settings):
         None, description="the probe whose best model becomes final; null: the last model"
     )
     patience: int | None = Field(
-        None, ge=1, description="looks without a better best_by before training stops"
+        None, ge=1, description="evaluations without a better best_by before training stops"
     )
 
     @field_validator("measure", mode="before")
@@ -51,7 +51,7 @@ class ProbeSettings(Settings):
 
 
 class PretrainSettings(ReadingSettings):
-    """Everything `isthmus pretrain` can be told."""
+    """Settings of `isthmus pretrain`."""
 
     verb = "pretrain"
 
@@ -67,7 +67,7 @@ class PretrainSettings(ReadingSettings):
     )
     corruption: dict[str, Any] | None = Field(None, description="what the encoder does not see")
     bottleneck: dict[str, Any] | None = Field(None, description="what passes to the decoder")
-    decoder: dict[str, Any] | None = Field(None, description="who rebuilds")
+    decoder: dict[str, Any] | None = Field(None, description="what rebuilds the text")
     decoder_corruption: dict[str, Any] | None = Field(
         None, description="what the decoder does not see"
     )

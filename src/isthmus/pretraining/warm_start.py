@@ -56,7 +56,7 @@ def take_over(wanted: State, file: Path) -> None:
         else:
             notice(f"the {part} starts anew: {_why(state, found, file)}")
     for part in earlier:
-        notice(f"the {part} in {file} is left behind: this recipe has none with weights")
+        notice(f"the {part} in {file} is not used: this recipe has none with weights")
 
 
 def _why(state: State, found: State, file: Path) -> str:
@@ -68,7 +68,7 @@ def _why(state: State, found: State, file: Path) -> str:
 
 
 def _kind(state: State) -> str:
-    """As recipes name it: ProjectedCls is projected_cls."""
+    """The name of a part in recipes: ProjectedCls is projected_cls."""
     _, _, rest = next(iter(state)).partition(".")
     return re.sub(r"(?<!^)(?=[A-Z])", "_", rest.partition(".")[0]).lower()
 

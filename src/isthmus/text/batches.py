@@ -67,7 +67,7 @@ def token_batches(
     pools = (order[start : start + pool] for start in range(0, len(order), pool))
     order = np.concatenate([chosen[np.argsort(lengths[chosen], kind="stable")] for chosen in pools])
     ends = np.cumsum(lengths[order], dtype=np.int64)
-    # Cut behind the example that reaches each part of the whole.
+    # Cut after the example that reaches each part of the whole.
     reached = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
     batches = np.split(order, reached + 1)
     return [batches[number] for number in generator.permutation(count)]

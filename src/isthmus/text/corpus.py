@@ -1,7 +1,7 @@
 """The tokenised corpus on disk: Arrow blocks, memory-mapped, made once and reused.
 
 The folder is named after a fingerprint of everything that determines its content, so a folder
-that is complete is always right, and one that is not can be finished by whoever comes next: a
+that is complete is always right, and one that is not can be finished by any later run: a
 block is written beside its name and renamed, the manifest comes last.
 """
 
@@ -57,7 +57,7 @@ class _Lists:
 
 
 class _Block:
-    """The columns of one file, memory-mapped: what is not looked at is not read."""
+    """The columns of one file, memory-mapped: only what is used is read."""
 
     def __init__(self, file: Path) -> None:
         reader = pa.ipc.open_file(pa.memory_map(str(file)))
@@ -115,7 +115,7 @@ class TokenisedCorpus:
         return (self[row] for row in range(len(self)))
 
     def remember(self, problems: str) -> str:
-        """What was skipped when the corpus was tokenised: told now, or by whoever built it.
+        """A summary of what was skipped when the corpus was tokenised, now or by an earlier run.
 
         A corpus that is there already is not read again, but nothing must be lost in silence.
         """
@@ -139,7 +139,7 @@ class TokenisedCorpus:
 def flat_tokens(file: Path) -> tuple[Ints, Ints]:
     """All tokens of one block's file, and where each document begins and the last one ends.
 
-    Memory-mapped: what is not looked at is not read.
+    Memory-mapped: only what is used is read.
     """
     tokens = _Block(file).tokens
     return tokens.values, tokens.offsets

@@ -21,7 +21,7 @@ def new_tokenizer(texts: Iterable[str], vocabulary: int = 16_000) -> Tokenizer:
     """
     assert iter(texts) is not texts, "can be read once only"
     backend = _backend(models.WordPiece(unk_token="[UNK]"))
-    # Of pairs that are equally frequent, the trainer joins the one of smaller numbers first, and it
+    # Among equally frequent pairs, the trainer joins the one of smaller numbers first, and it
     # numbers letters inside of words in the order of a hash table, another in every process. What
     # it calls special is numbered first, in the order given.
     letters = [f"##{letter}" for letter in _inner_letters(texts, backend.normalizer)]

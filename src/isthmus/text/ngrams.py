@@ -2,7 +2,7 @@
 
 Pieces of the corpus are counted by themselves, their keys sorted and spilled to disk as spills; the
 spills are merged range of keys by range of keys. Each file is written beside its name and renamed,
-so whoever finds a count half-done in `.ngrams.building/` goes on from the files that are there.
+so a count that was interrupted goes on from the files in `.ngrams.building/`.
 The folder `ngrams/` appears whole, by one rename.
 """
 

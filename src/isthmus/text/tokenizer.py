@@ -159,6 +159,6 @@ class Tokenizer:
         return [[*self.prefix, *encoding.ids[:room], *self.suffix] for encoding in encodings]
 
     def frame(self, tokens: npt.NDArray[np.integer], max_length: int) -> Ids:
-        """The same for one text that is tokenised already."""
+        """The ids of one tokenised text with special tokens, cut to `max_length` in all."""
         room = max_length - len(self.prefix) - len(self.suffix)
         return np.concatenate([self.prefix, tokens[:room], self.suffix], dtype=np.int64)

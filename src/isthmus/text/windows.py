@@ -19,7 +19,7 @@ Piece = list[tuple[Path, int, int]]
 
 
 def regular_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """Of every id whether it may be part of an n-gram: all but the special ones."""
+    """Whether each id may be part of an n-gram: all but the special ones."""
     highest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values())
     regular = np.ones(highest + 1, dtype=np.bool_)
     regular[tokenizer.special_ids] = False

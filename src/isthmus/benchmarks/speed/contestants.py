@@ -1,4 +1,4 @@
-"""Who is timed: the product's own training, the plain loop, and a matrix product."""
+"""What is timed: the product's own training, the plain loop, and a matrix product."""
 
 from __future__ import annotations
 
@@ -16,18 +16,13 @@ import torch
 import transformers
 from torch import Tensor
 
-from isthmus.benchmarks.speed.arithmetic import Shape
-from isthmus.benchmarks.speed.recipe_cost import (
-    Texts,
-    masked_lm_operations,
-    operations,
-    shape_of,
-)
+from isthmus.benchmarks.speed.recipe_cost import masked_lm_operations, operations, shape_of
 from isthmus.benchmarks.speed.texts import columns_of
 from isthmus.config import resolve
 from isthmus.errors import TrainingError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.pretrained import explained, load_weights, quiet, read_config
+from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -38,7 +33,7 @@ from isthmus.training.example_order import EpochOrder
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer
 
-# Steps at the beginning of every turn that are not timed: memory is asked for again, caches fill.
+# Steps at the beginning of every turn that are not timed: memory is allocated again, caches fill.
 _SETTLING = 2
 _NEVER = 10**9
 _MATRIX = {"cuda": 8192, "cpu": 1024}  # large enough to reach the chip's limit
@@ -62,7 +57,7 @@ class Turn:
 
 
 class Contestant(Protocol):
-    """Who takes turns with others."""
+    """Takes turns with others."""
 
     def warm_up(self, steps: int) -> None:
         """So many steps that are not timed."""
@@ -152,7 +147,7 @@ class Ours:
         return Texts.of(prepared, self.task.vocabulary)
 
     def masked(self) -> list[Batch]:
-        """The same texts for a loop that knows nothing of length: in random order, masked."""
+        """The texts for a loop that does not sort by length: in random order, masked."""
         size = len(self.examples) // self.steps
         found = []
         for start in range(0, len(self.examples), size):
@@ -166,7 +161,7 @@ class Ours:
 
 
 class Plain:
-    """The loop that everybody writes first, on a model of transformers as it comes.
+    """The usual first loop, on a model of transformers as it comes.
 
     Padded batches, logits of every position, dropout, autocast, AdamW, clipped gradients. Its
     batches lie masked on the device already, which is more than it would have.
@@ -294,7 +289,7 @@ class _Settled(EpochOrder):
 
 
 class _Watch(transformers.TrainerCallback):  # type: ignore[misc]
-    """Times the steps of a training behind the first few; nothing is saved."""
+    """Times the steps of a training after the first few; nothing is saved."""
 
     began = 0.0
 
@@ -342,7 +337,7 @@ def settings_for(
 
     view = assemble(read({})).view
     # The same number of texts a step, and of the same length, where a view shows two.
-    spans = {"view.span": length} if "span" in type(view).Settings.model_fields else {}
+    spans = {f"view.{name}": value for name, value in view.filling(length).items()}
     return read({"training.per_device_train_batch_size": max(1, texts // view.rows), **spans})
 
 

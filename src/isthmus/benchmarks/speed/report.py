@@ -29,7 +29,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Round:
-    """One turn of everybody, and what the chip could do at that moment."""
+    """One turn of every contestant, and what the chip could do at that moment."""
 
     turns: dict[str, Turn]
     chip: float  # operations per second of a matrix product
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def shape(self) -> str:
-        """Of a step."""
+        """Texts and tokens of a step."""
         return f"{self.texts} × {self.length}"
 
     @property
@@ -130,14 +130,14 @@ class SpeedReport:
         return cls(tuple(rows), **values)
 
     def with_rows(self, rows: Sequence[Row]) -> SpeedReport:
-        """The same with more rows."""
+        """A report with more rows."""
         return replace(self, rows=(*self.rows, *rows))
 
     def table(self) -> Table:
         """A row for every recipe and shape."""
         caption = (
             f"{self.conditions} Medians. TFLOP/s: useful operations, without padding and logits "
-            "that nobody asked for; of chip: of what a matrix product reached in the same round; "
+            "that nothing reads; of chip: of what a matrix product reached in the same round; "
             "of mlm's: useful operations per second beside those of mlm; loss: of mlm's sequences "
             f"per second; × plain: sequences per second beside those of {PLAIN}."
         )

@@ -1,4 +1,4 @@
-"""What `isthmus benchmark speed` can be told."""
+"""Settings of `isthmus benchmark speed`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SpeedSettings(Settings):
 
     verb = "benchmark speed"
 
-    recipes: list[str] = Field([], description="none: all shipped ones that need no generator")
+    recipes: list[str] = Field([], description="none: all shipped ones that lack no setting")
     model: str | None = Field(None, description="a folder or hub name")
     init: str | None = Field(
         None, description="or a size with random weights; null: base, on CPU mini"
@@ -51,7 +51,7 @@ class SpeedSettings(Settings):
         return self
 
     def size(self, gpu: bool) -> str:
-        """That of random weights."""
+        """The size of a model with random weights."""
         return self.init or ("base" if gpu else "mini")
 
     def texts(self, length: int, gpu: bool) -> int:

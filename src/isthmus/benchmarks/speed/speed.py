@@ -24,7 +24,6 @@ from isthmus.benchmarks.speed.contestants import (
     device,
     settings_for,
 )
-from isthmus.benchmarks.speed.recipe_cost import Texts
 from isthmus.benchmarks.speed.report import (
     PLAIN,
     REFERENCE,
@@ -42,6 +41,9 @@ from isthmus.config.output import claimed, finish, is_complete, writing
 from isthmus.config.recipes import find_recipe
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.arithmetic import Texts
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import Bar, notice
 from isthmus.text.tokenizer import Tokenizer
 
@@ -128,12 +130,16 @@ def _chosen(settings: SpeedSettings) -> list[str]:
         names = [
             recipe.name
             for recipe in shipped_recipes("pretrain")
-            if not any(
-                (recipe.settings.get(side) or {}).get("name") == "generator"
-                for side in ("corruption", "decoder_corruption")
-            )
+            if not _lacks_settings(recipe.name)
         ]
     return list(dict.fromkeys([REFERENCE, *names]))
+
+
+def _lacks_settings(recipe: str) -> bool:
+    """Whether a part needs a setting that its recipe leaves to the user."""
+    flags = dict.fromkeys(("corpus", "output", "model"), "-")
+    settings = PretrainSettings.parse(resolve("pretrain", recipe, flags), where=f"recipe {recipe}")
+    return any(part.lack() for part in assemble(settings, to_train=False))
 
 
 def _identity(settings: SpeedSettings) -> dict[str, Any]:
@@ -147,7 +153,7 @@ def _identity(settings: SpeedSettings) -> dict[str, Any]:
 
 
 def _check(settings: SpeedSettings, recipes: list[str], model: str) -> None:
-    """Refuses what cannot work before anything is timed."""
+    """Raises on what cannot work, before anything is timed."""
     positions = Backbone.load(model, "add").positions
     for length in settings.lengths:
         if length > positions:
@@ -171,7 +177,7 @@ def _at_length(
     """
     if not recipes:
         return
-    _free()  # what the length before left behind
+    _free()  # what the previous length left
     torch._dynamo.reset()  # a second length would be given kernels for any
     corpus = corpus_of(settings, Tokenizer.load(model), length, scratch)
     texts = settings.texts(length, torch.cuda.is_available())
@@ -203,7 +209,7 @@ def _at_length(
 
 
 class _Field:
-    """Those who take turns; who fails is out, and says why."""
+    """The contestants that take turns; one that fails is out, with its error."""
 
     def __init__(self, matrix: MatrixProduct, settings: SpeedSettings) -> None:
         self.matrix = matrix
@@ -221,7 +227,7 @@ class _Field:
         _free()
 
     def race(self) -> list[Round]:
-        """The turns of all who are left, one round after the other."""
+        """The turns of all that are left, one round after the other."""
         rounds = []
         for _ in range(self.settings.rounds):
             turns: dict[str, Turn] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ def starting_model(settings: SpeedSettings, scratch: Path) -> str:
     else:
         texts = [document.contents() for document in _some_documents(settings)]
         tokenizer = new_tokenizer(texts, settings.vocabulary)
-    # As many terms as asked for, also where the texts have fewer words.
+    # As many terms as the settings say, also where the texts have fewer words.
     backbone = new_backbone(size, settings.vocabulary, tokenizer.pad_id, seed=settings.seed)
     folder = scratch / START
     tokenizer.save(folder)
@@ -89,13 +90,12 @@ class RandomCorpus(TokenisedCorpus):
 
 
 class RandomColumn:
-    """PMI of what has none: random numbers, for random tokens."""
+    """One text's values for every text."""
 
-    def __init__(self, corpus: RandomCorpus) -> None:
-        shape = (int(corpus.lengths[0]), 3)
-        self.values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    def __init__(self, values: npt.NDArray[Any]) -> None:
+        self.values = values
 
-    def __getitem__(self, row: int) -> npt.NDArray[np.float32]:
+    def __getitem__(self, row: int) -> npt.NDArray[Any]:
         return self.values
 
 
@@ -105,7 +105,8 @@ def columns_of(parts: Parts, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> M
     for part in parts:
         if isinstance(corpus, RandomCorpus):
             # Statistics of random tokens would only cost time.
-            columns |= {name: RandomColumn(corpus) for name in part.makes}
+            made = part.random_columns(int(corpus.lengths[0]))
+            columns |= {name: RandomColumn(values) for name, values in made.items()}
         else:
             columns |= part.columns(corpus, tokenizer)
     return columns

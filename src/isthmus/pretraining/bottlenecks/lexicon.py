@@ -11,6 +11,7 @@ from torch import Tensor
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.lexicon import largest_logits
+from isthmus.pretraining.arithmetic import FIXED, FORWARD, TRAINED, Shape, Texts
 from isthmus.pretraining.parts import Bottleneck
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -42,6 +43,16 @@ class Lexicon(Bottleneck):
     requires = frozenset({"hidden_states", "input_ids"})
     uses_head = True
     trains = "lexicon"
+    finetune_with = "lexmae-sparse"
+
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """The logits of every token, and the weights times the embeddings.
+
+        Only the largest logits have a gradient, so the backward pass has no product for them; the
+        embeddings are not trained here.
+        """
+        head, logits = texts.inside * shape.head, texts.inside * shape.vocabulary
+        return TRAINED * head + FORWARD * logits + FIXED * len(texts.lengths) * shape.vocabulary
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""

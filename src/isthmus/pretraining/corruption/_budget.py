@@ -18,7 +18,7 @@ _TOKEN_BITS = 39
 
 
 class MaskingSettings(Settings):
-    """How much is hidden, and behind what."""
+    """How much is hidden, and what replaces it."""
 
     rate: float = Field(0.30, gt=0, lt=1, description="share of non-special tokens chosen")
     mask_share: float = Field(0.8, ge=0, le=1, description="of the chosen, replaced by the mask")
@@ -55,7 +55,7 @@ def choose_smallest(values: Tensor, amount: Tensor) -> Tensor:
 
 
 def most_hidden(batch: Batch, rate: float) -> int | None:
-    """How many tokens of a batch `budget` hides at most; None where `regular` does not tell.
+    """How many tokens of a batch `budget` hides at most; None without `regular`.
 
     Of n tokens, round(rate · n) is at most rate · n + ½, and of one token 1 is rate + (1 - rate).
     """

@@ -13,6 +13,7 @@ from torch import Tensor
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.corruption._budget import (
     MaskingSettings,
     budget,
@@ -31,7 +32,7 @@ _SAMPLE_STREAM = 7
 
 
 class GeneratorSettings(MaskingSettings):
-    """Who fills in, and what must then be told."""
+    """Which model fills in, and which tokens must then be predicted."""
 
     mask_share: float = Field(1.0, ge=0, le=1, description="of the chosen, masked first")
     random_share: float = Field(0.0, ge=0, le=1, description="of the chosen, made random first")
@@ -56,18 +57,26 @@ class Generator(Corruption):
     settings: GeneratorSettings
 
     def beside(self, encoder: Corruption | None) -> None:
-        """Takes over the encoder side's generator; refuses to be without one."""
+        """Takes over the encoder side's generator where it has none of its own."""
         self.name = self.settings.generator
         if self.name is None and isinstance(encoder, Generator):
             self.name = encoder.name
-        if self.name is None:
-            raise SettingsError(
-                f"{self.where} is not set: nothing would fill the masked tokens",
-                where=self.where,
-                allowed="a folder or hub name of a masked language model with the same tokenizer, "
-                "such as google/electra-base-generator",
-                remedy=f"--set {self.where}=NAME",
-            )
+
+    def lack(self) -> SettingsError | None:
+        """A refusal where no generator is named."""
+        if self.name is not None:
+            return None
+        return SettingsError(
+            f"{self.where} is not set: nothing would fill the masked tokens",
+            where=self.where,
+            allowed="a folder or hub name of a masked language model with the same tokenizer, "
+            "such as google/electra-base-generator",
+            remedy=f"--set {self.where}=NAME",
+        )
+
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """None: it runs another model."""
+        return None
 
     @property
     def where(self) -> str:
@@ -146,7 +155,7 @@ class Generator(Corruption):
 def sample(logits: Tensor, chances: Tensor) -> Tensor:
     """The token of each row where the summed probability first exceeds the row's chance."""
     sums = logits.softmax(1).cumsum(1)
-    # The last sum is 1 only up to rounding; scaled by it, no chance falls behind the end.
+    # The last sum is 1 only up to rounding; scaled by it, no chance exceeds it.
     reached = torch.searchsorted(sums, (chances * sums[:, -1])[:, None], right=True)[:, 0]
     return reached.clamp(max=logits.shape[1] - 1)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as functional
 from pydantic import Field
@@ -80,7 +83,7 @@ class Importance(Corruption):
         self.statistics(tokenizer)
 
     def statistics(self, tokenizer: Tokenizer) -> NgramCounts | None:
-        """Those that the settings name, if any; refused where another tokenizer was counted."""
+        """The n-gram statistics that the settings name, if any; raises on another tokenizer's."""
         if self.settings.statistics is None:
             return None
         counts = NgramCounts.load(Path(self.settings.statistics))
@@ -99,6 +102,10 @@ class Importance(Corruption):
         """The PMI of the n-grams that begin at each token."""
         counts = self.counts(corpus, tokenizer)
         return {"pmi": pmi_column(corpus, counts, tokenizer, self.settings.minimum_count)}
+
+    def random_columns(self, tokens: int) -> Mapping[str, npt.NDArray[Any]]:
+        """Random PMI."""
+        return {"pmi": np.random.default_rng(0).normal(size=(tokens, 3)).astype(np.float32)}
 
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
         """True at the tokens to hide."""
@@ -121,12 +128,12 @@ class Importance(Corruption):
 def importance(pmi: Tensor, inside: Tensor) -> Tensor:
     """AMI of every token [rows, length]; `pmi[r, i, j]` is that of the (j+2)-gram beginning at i.
 
-    NaN, or an end behind the text, means that there is no such n-gram.
+    NaN, or an end beyond the text, means that there is no such n-gram.
     """
     (rows, length), orders = inside.shape, pmi.shape[2]
     ends = functional.pad(inside, (0, orders)).unfold(1, orders, 1)[:, 1:]
     exists = ends & (pmi == pmi)  # NaN alone is not itself
-    # Values and how many they are, behind as many places of nothing as the longest n-gram reaches.
+    # Values and their counts, after as many empty places as the longest n-gram reaches.
     both = pmi.new_zeros(2, rows, orders + length, orders)
     values, counts = both[:, :, orders:]
     torch.where(exists, pmi, values, out=values)

@@ -41,7 +41,7 @@ class Nested(Corruption):
         self._encoder = encoder
         if getattr(getattr(encoder, "settings", None), "labels", "chosen") == "all":
             raise SettingsError(
-                "the encoder's side labels every token: nothing tells which of them it hides",
+                "the encoder's side labels every token: which of them it hides is unknown",
                 where="decoder_corruption",
                 allowed="a corruption of its own, or corruption.labels=chosen",
                 remedy="--set corruption.labels=chosen",

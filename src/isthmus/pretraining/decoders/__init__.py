@@ -1,1 +1,1 @@
-"""Who rebuilds the text."""
+"""What rebuilds the text."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
+from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
 from isthmus.pretraining.decoders._shared import (
     Head,
     Stack,
@@ -52,6 +53,11 @@ class Bidirectional(Decoder):
         self.positions = own_positions(backbone)
         self.own_head: nn.Module | None = Head(backbone) if self.settings.head == "own" else None
         self.uses_head = self.own_head is None
+
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """The layers, and the logits of the labels."""
+        seen = pairs(texts.lengths)
+        return decoder(shape, texts, self.settings.layers, seen, texts.decoder_labelled)
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""

@@ -12,6 +12,7 @@ from isthmus.nn.kernels import has_triton
 from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer
 from isthmus.nn.packing import Masked
+from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
 from isthmus.pretraining.decoders._shared import (
     embed_behind,
     own_positions,
@@ -62,6 +63,18 @@ class Enhanced(Decoder):
     def most_labels(self, batch: Batch) -> int | None:
         """Every token that is not special."""
         return len(batch["regular"]) if "regular" in batch else None
+
+    def hides(self, batch: Batch, vocabulary: Vocabulary) -> tuple[float, Tensor] | None:
+        """Its rate, and from how many rows each token is hidden."""
+        rate, attended = self.settings.rate, batch["attention_mask"].bool()
+        visible = visibility(batch["keys"], batch["words"], attended, rate)
+        regular = ~vocabulary.is_special(batch["input_ids"])
+        return rate, (~visible & regular[:, :, None] & regular[:, None]).sum(1)
+
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """The layer, and the logits of the labels."""
+        # Of all pairs: those that a row does not see lie scattered among those it sees.
+        return decoder(shape, texts, 1, pairs(texts.lengths))
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""

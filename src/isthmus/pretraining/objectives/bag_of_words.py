@@ -6,7 +6,8 @@ full masked-LM head, and so does the default here.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -15,7 +16,8 @@ from torch import Tensor
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
-from isthmus.pretraining.parts import Objective, ObjectiveSettings, first_states
+from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, prediction
+from isthmus.pretraining.parts import Objective, ObjectiveSettings, Vector, first_states
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -42,10 +44,12 @@ class BagOfWords(Objective):
     Settings = BagOfWordsSettings
     settings: BagOfWordsSettings
     requires = frozenset({"hidden_states", "input_ids", "attention_mask", "partner"})
+    setting_to_train: ClassVar[Mapping[Vector, str]] = {"cls": "vector=cls", "mean": "vector=mean"}
 
     def __init__(self, settings: BagOfWordsSettings) -> None:
         super().__init__(settings)
         self.reads = "first" if settings.vector == "cls" else "all"
+        self.trains = settings.vector
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Refuses the literal equation where hidden states and embeddings differ in width."""
@@ -63,6 +67,12 @@ class BagOfWords(Objective):
         """The texts with at least one token that is not special."""
         # A partner's bag counts once for its partner: the number is the same for both targets.
         return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
+
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """The logits of each text."""
+        if self.settings.projection == "embeddings":
+            return TRAINED * len(texts.lengths) * shape.vocabulary
+        return TRAINED * prediction(shape, len(texts.lengths))
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

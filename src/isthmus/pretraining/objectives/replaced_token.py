@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, prediction
 from isthmus.pretraining.labels import at_places, places_of
 from isthmus.pretraining.parts import Objective
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -15,8 +16,8 @@ from isthmus.training.task import Batch
 class ReplacedToken(Objective):
     """Cross-entropy of head(H_i) against the original token, at every token that is not special.
 
-    Nothing marks a replaced token, so each has to be doubted. The log also tells how many of the
-    replaced ones are found out.
+    Nothing marks a replaced token, so each may be one. The log also has the share of replaced
+    tokens that are restored.
     """
 
     requires = frozenset({"hidden_states", "input_ids", "encoder_ids"})
@@ -25,6 +26,10 @@ class ReplacedToken(Objective):
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The tokens that are not special."""
         return (~vocabulary.is_special(step["input_ids"])).sum()
+
+    def operations(self, shape: Shape, texts: Texts) -> int | None:
+        """The logits of every token that is not special."""
+        return TRAINED * prediction(shape, texts.inside)
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

@@ -1,10 +1,9 @@
-"""What a probe is: a number measured on held-out documents, without labels, while training runs."""
+"""Base of the probes: numbers measured on held-out documents, without labels, during training."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -12,34 +11,15 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError, choices
 from isthmus.nn.lexicon import largest_logits
-from isthmus.pretraining.parts import PROBES, Part
+from isthmus.pretraining.parts import PROBES, Part, Vector
+from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.recipe import Parts
 from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.training.task import Batch
 
-Vector = Literal["cls", "mean", "lexicon"]
-# Of a lexicon that nothing has made sparse yet: nearly all terms have a weight, few of them matter.
+# The largest weights of a lexicon: before fine-tuning nearly all terms have one, few matter.
 LEXICON_TERMS = 256
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Documents that training never sees, ready to be measured."""
-
-    vector: Vector  # what stands for a text
-    texts: list[Batch]  # each document, cropped, unmasked
-    steps: list[Batch]  # what the recipe's own view shows of them
-    queries: list[Batch]
-    passages: list[Batch]
-    group_of_query: Tensor  # a query finds any passage of its group
-    group_of_passage: Tensor
-    frequent: Tensor  # tokens, by the number of training documents that hold them
-    logits: list[Tensor] = field(default_factory=list)  # of `texts`, kept for one look
-
-    def forget(self) -> None:
-        """Drops what was computed with weights that have changed since."""
-        self.logits.clear()
 
 
 class Probe(Part, ABC):
@@ -52,22 +32,19 @@ class Probe(Part, ABC):
         """Whether a recipe has what is measured."""
         return True
 
+    def prepare(self, task: PretrainTask, held_out: HeldOut, decides: bool) -> None:
+        """Makes what it needs of the documents, once, before its first measurement.
+
+        Raises where it can measure nothing and `decides`, which is `probes.best_by`.
+        """
+
     def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
-        """What a user should know who saw its numbers, look by look; None: nothing beyond."""
+        """A sentence about its numbers of all evaluations; None: there is nothing to add."""
         return None
 
     @abstractmethod
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
         """The numbers, from a task in evaluation mode, without gradient."""
-
-
-def trained_vector(parts: Parts) -> Vector:
-    """What a recipe teaches to stand for a text."""
-    bag_of_words = parts.objectives.get("bag_of_words")
-    if bag_of_words is not None:
-        vector: Vector = bag_of_words.settings.vector
-        return vector
-    return "cls" if parts.bottleneck is None else parts.bottleneck.trains
 
 
 def represent(task: PretrainTask, batch: Batch, vector: Vector, terms: int) -> Tensor:
@@ -117,7 +94,7 @@ def on_device(task: PretrainTask, batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def assemble_probes(settings: ProbeSettings, parts: Parts) -> dict[str, Probe]:
-    """The probes that apply to a recipe; a name that is none, or chosen in vain, is refused."""
+    """The probes that apply to a recipe; raises on unknown ones, or an unmeasured `best_by`."""
     probes: dict[str, Probe] = {}
     for name, inner in settings.measure.items():
         where = f"probes.measure.{name}"
@@ -130,7 +107,7 @@ def assemble_probes(settings: ProbeSettings, parts: Parts) -> dict[str, Probe]:
             "probes.patience is set, but not the probe that it watches",
             where="probes.best_by",
             allowed=", ".join(probes),
-            remedy="--set probes.best_by=retrieval, or leave patience out",
+            remedy="--set probes.best_by=NAME, one of these, or leave patience out",
         )
     if settings.best_by is not None and settings.best_by not in probes:
         raise SettingsError(

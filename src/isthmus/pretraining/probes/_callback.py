@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from isthmus.pretraining.probes._base import HeldOut, Probe
+from isthmus.pretraining.probes._base import Probe
+from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.training import evaluation_callback as looking
@@ -19,7 +20,7 @@ PREFIX = f"{_TOPIC}/"
 
 
 class Probing(Looking):
-    """Asks every probe at each look."""
+    """Calls every probe at each evaluation."""
 
     def __init__(
         self,
@@ -34,13 +35,16 @@ class Probing(Looking):
         super().__init__(trainer, _TOPIC, self._ask, settings.every, best)
         self.probes = probes
         self._prepare = held_out
+        self._best_by = settings.best_by
         self._held_out: HeldOut | None = None
 
     def _ask(self) -> dict[str, float]:
-        if self._held_out is None:
-            self._held_out = self._prepare()
         task = self.trainer.task
         assert isinstance(task, PretrainTask)
+        if self._held_out is None:
+            self._held_out = self._prepare()
+            for name, probe in self.probes.items():
+                probe.prepare(task, self._held_out, decides=name == self._best_by)
         values = {}
         for name, probe in self.probes.items():
             for metric, value in probe(task, self._held_out).items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from isthmus.pretraining.objectives.bag_of_words import bag, bag_of_words
-from isthmus.pretraining.probes._base import HeldOut, Probe, vocabulary_logits
+from isthmus.pretraining.probes._base import Probe, vocabulary_logits
+from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.task import PretrainTask
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import decoder_prediction
-from isthmus.pretraining.probes._base import HeldOut, Probe, on_device
+from isthmus.pretraining.probes._base import Probe, on_device
+from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.recipe import Parts
 from isthmus.pretraining.task import PretrainTask
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from pydantic import Field
 
 from isthmus.config import Settings
 from isthmus.pretraining.objectives.bag_of_words import bag
-from isthmus.pretraining.probes._base import HeldOut, Probe, vocabulary_logits
+from isthmus.pretraining.probes._base import Probe, vocabulary_logits
+from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.task import PretrainTask
+
+_FREQUENCY_DOCUMENTS = 20_000
 
 
 class CoverageSettings(Settings):
-    """How many tokens are looked at."""
+    """How many tokens count."""
 
     k: int = Field(64, ge=1, description="tokens that the vector may name")
 
@@ -31,6 +35,14 @@ class Coverage(Probe):
     settings: CoverageSettings
     better = "higher"
     drawn = ("constant", "ceiling")
+
+    def prepare(self, task: PretrainTask, held_out: HeldOut, decides: bool) -> None:
+        """Ranks the tokens by the number of training documents that hold them."""
+        corpus, rows = held_out.examples.corpus, held_out.examples.rows
+        sample = rows[:: max(1, len(rows) // _FREQUENCY_DOCUMENTS)]
+        sets = [np.unique(corpus[row].tokens) for row in sample]
+        ids = torch.from_numpy(np.concatenate(sets).astype(np.int64))
+        self.frequent = frequent_tokens(ids, task.vocabulary.special.cpu())
 
     def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
         """Whether the vector says more than would be true of any text."""
@@ -52,7 +64,7 @@ class Coverage(Probe):
             bags = bag(batch["input_ids"], task.vocabulary)
             sizes = bags.sum(1)
             named = logits.topk(min(self.settings.k, logits.shape[1])).indices
-            frequent = held_out.frequent[: self.settings.k].to(named.device)
+            frequent = self.frequent[: self.settings.k].to(named.device)
             shares = {
                 "": bags.gather(1, named).sum(1),
                 "constant": bags[:, frequent].sum(1),

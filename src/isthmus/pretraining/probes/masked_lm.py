@@ -5,7 +5,8 @@ from __future__ import annotations
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.labels import IGNORED
-from isthmus.pretraining.probes._base import HeldOut, Probe, on_device
+from isthmus.pretraining.probes._base import Probe, on_device
+from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.task import PretrainTask
 
 

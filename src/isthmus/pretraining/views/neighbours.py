@@ -6,7 +6,8 @@ of at most 128 tokens that group whole sentences, are of section 4.1.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ class Neighbours(View):
     """Two spans of a document, drawn afresh every epoch, in random order.
 
     near: adjacent spans that share nothing. overlap: the second begins inside the first and ends
-    behind it. random: any two different spans, which share nothing. mixture: one of the three,
+    after it. random: any two different spans, which share nothing. mixture: one of the three,
     drawn uniformly for each document and epoch. A document of one span is shown twice.
     """
 
@@ -44,6 +45,10 @@ class Neighbours(View):
     settings: NeighboursSettings
     rows = 2
     provides = View.provides | {"pairs"}
+
+    def filling(self, length: int) -> Mapping[str, Any]:
+        """Spans of that length."""
+        return {"span": length}
 
     def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
         """The document's length, or that of a full span."""
@@ -89,10 +94,10 @@ class Neighbours(View):
 
 
 def _overlapping(span: Span, document: TokenisedDocument, limit: int, drawn: int) -> Span:
-    """A span that shares at most half of the given one and goes on behind it.
+    """A span that shares at most half of the given one and goes on after it.
 
     The shared part is whole sentences where the second half of the span begins one, and among these
-    beginnings, one that leaves room for the sentence behind the span where there is such a one.
+    beginnings, one that leaves room for the sentence after the span where there is such a one.
     A span of a single token cannot be shared in part: then the result is the adjacent span.
     """
     start, end = span

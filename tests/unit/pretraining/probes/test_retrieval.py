@@ -1,9 +1,8 @@
-"""Held-out documents: who they are, and the queries made of them."""
+"""The retrieval probe's queries: titles, or sentences taken out of their passages."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ import pytest
 from isthmus.errors import InputError
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.probes._base import HeldOut
-from isthmus.pretraining.probes._held_out import prepare_held_out, split
+from isthmus.pretraining.probes._base import assemble_probes
+from isthmus.pretraining.probes._held_out import prepare_held_out
+from isthmus.pretraining.probes.retrieval import Retrieval
 from isthmus.pretraining.recipe import assemble
-from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
+from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
@@ -27,7 +27,6 @@ WORDS = "the quick brown fox jumps over the lazy dog ! ? ."
 TOKENIZER = new_tokenizer([WORDS] * 2, 200)
 BACKBONE = new_backbone("tiny", len(TOKENIZER), 0)
 NUMBERS = ["quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "again", "and"]
-Corpora = Callable[[Sequence[str]], TokenisedCorpus]
 
 
 def numbered(number: int) -> str:
@@ -36,75 +35,9 @@ def numbered(number: int) -> str:
     return f"The {' '.join(digits)}! Fox {' '.join(digits[::-1])}! Dog {' '.join(digits[1:])}"
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpora:
-    def make(texts: Sequence[str]) -> TokenisedCorpus:
-        documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
-        return tokenise(documents, f"{hash(tuple(texts))}", TOKENIZER.serialised, cache=tmp_path)
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("documents", "wanted", "expected"),
-    [
-        (399, 300, 0),  # a twentieth would be 19
-        (400, 300, 20),
-        (459, 300, 22),
-        (1000, 30, 30),
-        (1000, 19, 0),
-        (1000, 0, 0),
-    ],
-)
-def test_at_most_a_twentieth_and_none_below_twenty(
-    corpus: Corpora, documents: int, wanted: int, expected: int
-) -> None:
-    texts = corpus([numbered(number) for number in range(documents)])
-    rows, held_out = split(texts, ProbeSettings(documents=wanted), seed=3)
-    assert len(held_out) == expected
-    assert sorted([*rows, *held_out]) == list(range(documents)), "every row on one side"
-    assert (np.diff(rows) > 0).all()
-    assert (np.diff(held_out) > 0).all()
-
-
-def test_the_seed_draws_and_draws_again(corpus: Corpora) -> None:
-    texts = corpus([numbered(number) for number in range(600)])
-    drawn = [split(texts, ProbeSettings(), seed)[1].tolist() for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert not set(drawn[0]) <= set(range(60)), "not only the first"
-
-
-def test_copies_of_held_out_documents_are_in_neither_side(corpus: Corpora) -> None:
-    # 500 documents, each twice, and one far too often.
-    texts = corpus([numbered(number % 500) for number in range(1000)] + [numbered(7)] * 400)
-    for seed in range(5):
-        rows, held_out = split(texts, ProbeSettings(), seed)
-        shown = {texts[row].tokens.tobytes() for row in rows}
-        hidden = [texts[row].tokens.tobytes() for row in held_out]
-        assert len(held_out) == 25, "a twentieth of the different documents"
-        assert len(set(hidden)) == len(hidden)
-        assert shown.isdisjoint(hidden)
-        assert len(shown) == 475
-
-
-def test_where_most_are_copies_nothing_is_held_out(corpus: Corpora) -> None:
-    # Twenty texts, a hundred times each: held out, nothing would be left to learn.
-    texts = corpus([numbered(number % 20) for number in range(2000)])
-    rows, held_out = split(texts, ProbeSettings(), seed=0)
-    assert len(held_out) == 0
-    assert len(rows) == 2000
-
-
-def test_documents_without_two_tokens_are_not_held_out(corpus: Corpora) -> None:
-    texts = corpus(["", "fox"] * 300 + [numbered(number) for number in range(400)])
-    _, held_out = split(texts, ProbeSettings(), seed=0)
-    assert len(held_out) == 20
-    assert held_out.min() >= 600
-
-
 def prepare(
     documents: list[Document], tmp_path: Path, query: str = "auto", **change: Any
-) -> tuple[HeldOut, TokenisedCorpus]:
+) -> tuple[Retrieval, TokenisedCorpus]:
     """What is made of all documents but the first two."""
     values = {
         "corpus": "c", "output": "o", "init": "tiny", "max_length": 24, "corruption": "uniform",
@@ -117,7 +50,11 @@ def prepare(
     rows = np.arange(len(texts))
     examples = PretrainExamples(texts, parts.view, TOKENIZER, 24, seed=5, rows=rows[:2])
     task = PretrainTask(BACKBONE, TOKENIZER, parts)
-    return prepare_held_out(examples, rows[2:], documents, task, settings.probes), texts
+    held_out = prepare_held_out(examples, rows[2:], documents, task, settings.probes)
+    probe = assemble_probes(settings.probes, parts)["retrieval"]
+    assert isinstance(probe, Retrieval)
+    probe.prepare(task, held_out, decides=settings.probes.best_by == "retrieval")
+    return probe, texts
 
 
 def rows_of(batches: list[Batch]) -> list[list[int]]:
@@ -148,10 +85,10 @@ def test_a_sentence_is_taken_out_of_its_passage(tmp_path: Path) -> None:
         "",
     ]
     documents = [Document(str(n), text) for n, text in enumerate(["fox dog", "dog", *texts])]
-    held_out, corpus = prepare(documents, tmp_path)
-    queries, passages = rows_of(held_out.queries), rows_of(held_out.passages)
+    probe, corpus = prepare(documents, tmp_path)
+    queries, passages = rows_of(probe.queries), rows_of(probe.passages)
     assert len(queries) == len(passages) == 3
-    assert held_out.group_of_query.tolist() == held_out.group_of_passage.tolist() == [0, 1, 2]
+    assert probe.groups.tolist() == [0, 1, 2]
     for query, passage in zip(queries, passages, strict=True):
         assert len(query) >= 4
         assert len(passage) >= 4
@@ -174,21 +111,21 @@ def test_a_sentence_is_taken_out_of_its_passage(tmp_path: Path) -> None:
 def test_no_sentence_comes_from_behind_the_crop(tmp_path: Path) -> None:
     long = "Fox fox fox fox fox fox fox fox fox fox! Dog dog dog dog dog dog dog dog dog! "
     documents = [Document(str(n), long + "The the the the the! Brown brown") for n in range(40)]
-    held_out, _ = prepare(documents, tmp_path)
-    for query, passage in zip(rows_of(held_out.queries), rows_of(held_out.passages), strict=True):
+    probe, _ = prepare(documents, tmp_path)
+    for query, passage in zip(rows_of(probe.queries), rows_of(probe.passages), strict=True):
         assert sorted(query + passage) == sorted(ids(documents[0].text)[:22])
-    starts = {query[0] for query in rows_of(held_out.queries)}
+    starts = {query[0] for query in rows_of(probe.queries)}
     assert starts == set(ids("fox dog")), "any of the sentences, drawn for each document"
 
 
 def test_titles_ask_for_texts_without_them(tmp_path: Path) -> None:
     titles = ["fox", "fox", "lazy dog", "", "brown", "lazy dog", " ", "over"]
     documents = [Document(str(n), numbered(n), title) for n, title in enumerate(titles)]
-    held_out, _ = prepare(documents, tmp_path)
+    probe, _ = prepare(documents, tmp_path)
     asked = [document for document in documents[2:] if document.title.strip()]
-    assert rows_of(held_out.queries) == [ids(document.title) for document in asked]
-    assert rows_of(held_out.passages) == [ids(document.text)[:22] for document in asked]
-    same = held_out.group_of_query[:, None] == held_out.group_of_passage
+    assert rows_of(probe.queries) == [ids(document.title) for document in asked]
+    assert rows_of(probe.passages) == [ids(document.text)[:22] for document in asked]
+    same = probe.groups[:, None] == probe.groups
     expected = [[one.title == other.title for other in asked] for one in asked]
     assert same.tolist() == expected
 
@@ -200,8 +137,8 @@ def test_titles_ask_when_half_of_the_documents_have_one(
     documents = [
         Document(str(n), numbered(n), "fox" if 2 <= n < 2 + titled else "") for n in range(12)
     ]
-    held_out, _ = prepare(documents, tmp_path)
-    queries = rows_of(held_out.queries)
+    probe, _ = prepare(documents, tmp_path)
+    queries = rows_of(probe.queries)
     assert len(queries) == (titled if by_title else 10)
     assert (queries[0] == ids("fox")) is by_title
     chosen, _ = prepare(documents, tmp_path, "title")
@@ -212,32 +149,11 @@ def test_titles_ask_when_half_of_the_documents_have_one(
 
 def test_documents_that_give_no_query(tmp_path: Path) -> None:
     documents = [Document(str(n), "Lazy lazy lazy lazy") for n in range(9)]
-    held_out, _ = prepare(documents, tmp_path)
-    assert held_out.queries == held_out.passages == []
+    probe, _ = prepare(documents, tmp_path)
+    assert probe.queries == probe.passages == []
     with pytest.raises(InputError, match="held-out documents have no titles") as caught:
         prepare(documents, tmp_path, "title")
     assert caught.value.where == "probes.measure.retrieval.query"
     with pytest.raises(InputError, match="neither titles nor passages") as caught:
         prepare(documents, tmp_path, probes={"best_by": "retrieval"})
     assert caught.value.where == "probes.best_by"
-
-
-def test_batches_of_many_and_never_of_one(tmp_path: Path) -> None:
-    # 65 documents: alone in a batch, one would be given its own vector for another's.
-    documents = [Document(str(n), numbered(n)) for n in range(67)]
-    held_out, _ = prepare(documents, tmp_path)
-    assert [len(batch["keys"]) for batch in held_out.texts] == [65]
-    assert [len(batch["keys"]) for batch in held_out.steps] == [65]
-    drawn = [key for batch in held_out.texts for key in batch["keys"].tolist()]
-    assert len(set(drawn)) == 65
-
-
-def test_a_view_of_two_texts_is_kept(tmp_path: Path) -> None:
-    documents = [Document(str(n), numbered(n)) for n in range(8)]
-    held_out, _ = prepare(documents, tmp_path, view={"name": "neighbours", "span": 10})
-    (batch,) = held_out.steps
-    assert len(batch["keys"]) == 12
-    assert batch["attention_mask"].sum(1).max() <= 10
-    assert len(held_out.texts[0]["keys"]) == 6, (
-        "what is measured on texts is measured on whole ones"
-    )

@@ -1,15 +1,21 @@
-"""The arithmetic that training a recipe cannot do without, in multiply-adds of one forward pass.
+"""The matrix products that training a recipe cannot do without, for parts to count their own.
 
 Counted: every layer for the real tokens, attention for the pairs that may see each other, a head
-for the rows that somebody reads; of the last layer, keys and values of all tokens and the rest of
-those. Not counted: padding, states and logits nobody asked for, and all that is no matrix product
-(LayerNorm, dropout, softmax, embeddings, the optimiser: a few per cent).
+for the rows whose logits are read; of the last layer, keys and values of all tokens and the rest of
+those rows. Not counted: padding, states and logits that nothing reads, and all that is no matrix
+product (LayerNorm, dropout, softmax, embeddings, the optimiser: a few per cent).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
+
+from isthmus.nn.prediction import IGNORED
+from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.training.task import Batch
 
 # A multiply-add is two operations. The backward pass has two products for each of the forward
 # pass: for the gradient of what went in, and for that of the matrix.
@@ -31,6 +37,30 @@ class Shape:
     last: int  # of those of the encoder's last layer
 
 
+@dataclass(frozen=True)
+class Texts:
+    """The contents of one batch, as far as arithmetic depends on them."""
+
+    lengths: tuple[int, ...]  # of every row, without padding
+    inside: int  # tokens that are not special
+    labelled: tuple[int, ...] = ()  # of every row
+    decoder_labelled: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, batch: Batch, vocabulary: Vocabulary) -> Texts:
+        """Counts a prepared batch; synchronises with the device."""
+        return cls(
+            lengths=tuple(batch["attention_mask"].sum(1).tolist()),
+            inside=int((~vocabulary.is_special(batch["input_ids"])).sum()),
+            labelled=_labelled(batch.get("labels")),
+            decoder_labelled=_labelled(batch.get("decoder_labels")),
+        )
+
+
+def _labelled(labels: Tensor | None) -> tuple[int, ...]:
+    return () if labels is None else tuple((labels != IGNORED).sum(1).tolist())
+
+
 def pairs(lengths: Sequence[int], reach: int | None = None) -> int:
     """How many (row, column) pairs of texts see each other, `reach` tokens to either side."""
     if reach is None:
@@ -39,7 +69,7 @@ def pairs(lengths: Sequence[int], reach: int | None = None) -> int:
 
 
 def causal_pairs(lengths: Sequence[int], window: int | None = None) -> int:
-    """The same where a row sees itself and what lies behind it: all, or a window and slot 0."""
+    """How many pairs where a row sees itself and what precedes it: all, or a window and slot 0."""
     if window is None:
         return sum(length * (length + 1) // 2 for length in lengths)
     # Slot 0 is in the window of the first `window` rows already.
@@ -47,7 +77,7 @@ def causal_pairs(lengths: Sequence[int], window: int | None = None) -> int:
 
 
 def _behind(length: int, reach: int) -> int:
-    """Pairs of a row and a column at most `reach` behind it, in a text of `length` tokens."""
+    """Pairs of a row and a column at most `reach` before it, in a text of `length` tokens."""
     near = min(reach, length - 1)
     return near * length - near * (near + 1) // 2
 
@@ -82,8 +112,12 @@ def prediction(shape: Shape, rows: int) -> int:
 
 
 def decoder(
-    shape: Shape, lengths: Sequence[int], layers: int, seen: int, read: Sequence[int] | None = None
+    shape: Shape, texts: Texts, layers: int, seen: int, read: Sequence[int] | None = None
 ) -> int:
-    """So many layers of a decoder, with so many pairs in each; of the last, the states read."""
-    total = layers * (sum(lengths) * shape.layer + attention(shape.width, seen))
-    return total - spared(shape.width, shape.layer, lengths, read)
+    """Operations of training a decoder: layers with `seen` pairs in each, and its labels' logits.
+
+    Of the last layer, `read` states of each text, or all.
+    """
+    states = layers * (sum(texts.lengths) * shape.layer + attention(shape.width, seen))
+    states -= spared(shape.width, shape.layer, texts.lengths, read)
+    return TRAINED * (states + prediction(shape, sum(texts.decoder_labelled)))

@@ -25,7 +25,7 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.pretrain import run
-from isthmus.pretraining.probes._base import HeldOut, Probe, assemble_probes
+from isthmus.pretraining.probes._base import Probe, assemble_probes
 from isthmus.pretraining.probes._callback import (
     BEST,
     PREFIX,
@@ -34,7 +34,7 @@ from isthmus.pretraining.probes._callback import (
     looks,
     report_probes,
 )
-from isthmus.pretraining.probes._held_out import prepare_held_out
+from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
 from isthmus.pretraining.probes.bottleneck import Bottleneck
 from isthmus.pretraining.probes.coverage import Coverage
 from isthmus.pretraining.probes.masked_lm import MaskedLm

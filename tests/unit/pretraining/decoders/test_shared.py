@@ -226,7 +226,7 @@ BOTTLENECK, STACK, HEAD = "bottleneck.", "decoder.stack.", "decoder.own_head."
             {},
             {"bottleneck": "cls"},
             (STACK,),
-            ["decoder goes on", "bottleneck in FILE is left behind: this recipe has none"],
+            ["decoder goes on", "bottleneck in FILE is not used: this recipe has none"],
         ),
         (
             {"bottleneck": "cls"},

@@ -1,0 +1,246 @@
+"""Parts of another distribution, announced by entry points alone, in every verb that meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-part.md"
+# The objective is the guide's own example.
+PARTS = '''
+"""Parts that isthmus does not know."""
+
+import torch
+
+from isthmus.pretraining.parts import Bottleneck, Corruption, Decoder, Text, View
+from isthmus.pretraining.probes._base import Probe, on_device
+from isthmus.retrieval.fusion import Votes
+
+
+class LastTokens(View):
+    """The end of a text."""
+
+    def __call__(self, document, room, key):
+        start = max(0, len(document.tokens) - room)
+        return (Text(document.tokens[start:], document.words[start:], start),)
+
+
+class EverySecond(Corruption):
+    """Hides every second token."""
+
+    def choose(self, batch, vocabulary):
+        ids = batch["input_ids"]
+        return (torch.arange(ids.shape[1]) % 2 == 0) & ~vocabulary.is_special(ids)
+
+
+class MeanState(Bottleneck):
+    """The mean of the states."""
+
+    requires = frozenset({"hidden_states", "attention_mask"})
+    trains = "mean"
+    finetune_with = "dense-mean"
+
+    def forward(self, step, backbone, vocabulary):
+        weights = step["attention_mask"][:, :, None].to(step["hidden_states"].dtype)
+        return (step["hidden_states"] * weights).sum(1) / weights.sum(1)
+
+
+class Product(Decoder):
+    """Each token's embedding times the bottleneck; it hides the first half of the tokens."""
+
+    requires = frozenset({"bottleneck", "input_ids", "decoder_ids", "decoder_labels"})
+    uses_head = True
+
+    def hides(self, batch, vocabulary):
+        return 0.5, torch.ones_like(batch["input_ids"]) * ~vocabulary.is_special(batch["input_ids"])
+
+    def decode(self, step, backbone, vocabulary):
+        return backbone.embed(step["decoder_ids"]) * step["bottleneck"][:, None]
+
+
+class Norm(Probe):
+    """The mean length of the first states."""
+
+    better = "higher"
+
+    def prepare(self, task, held_out, decides):
+        self.decides = decides
+
+    def __call__(self, task, held_out):
+        assert self.decides
+        batches = on_device(task, held_out.texts)
+        states = [task.backbone(b["input_ids"], b["attention_mask"])[:, 0] for b in batches]
+        return {"": float(torch.cat(states).norm(dim=1).mean())}
+
+
+def hinge(scores, targets):
+    """max(0, 1 - own + best other) of each query."""
+    own = scores.gather(1, targets[:, None])
+    return (1 - own + scores.scatter(1, targets[:, None], -torch.inf)).relu().amax(1)
+
+
+def squared(ranking):
+    """The squares of the scores."""
+    return Votes({document: score * score for document, score in ranking}, 0.0)
+'''
+METADATA = "Metadata-Version: 2.1\nName: outside-parts\nVersion: 1\n"
+ENTRY_POINTS = """
+[isthmus.pretraining.views]
+last_tokens = outside_parts:LastTokens
+[isthmus.pretraining.corruption]
+every_second = outside_parts:EverySecond
+[isthmus.pretraining.bottlenecks]
+mean_state = outside_parts:MeanState
+[isthmus.pretraining.decoders]
+product = outside_parts:Product
+[isthmus.pretraining.objectives]
+text_length = outside_length:TextLength
+[isthmus.pretraining.probes]
+norm = outside_parts:Norm
+[isthmus.finetuning.losses]
+hinge = outside_parts:hinge
+[isthmus.retrieval.fusion]
+squared = outside_parts:squared
+"""
+RECIPE = """
+verb: pretrain
+summary: every part from another distribution
+paper: "none, 2026: a test"
+settings:
+  view: last_tokens
+  corruption: every_second
+  bottleneck: mean_state
+  decoder: product
+  decoder_corruption: every_second
+  objectives: {masked_lm: 1.0, reconstruction: 1.0, text_length: 0.1}
+  probes: {measure: [norm, bottleneck], best_by: norm}
+"""
+NAMES = re.findall(r"^(\w+) = ", ENTRY_POINTS, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def installed(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Runs commands where a distribution with these parts is installed."""
+    folder = tmp_path_factory.mktemp("outside")
+    information = folder / "outside_parts-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: outside-parts\nVersion: 1\n"
+    )
+    (information / "entry_points.txt").write_text(ENTRY_POINTS)
+    (folder / "outside_parts.py").write_text(PARTS)
+    example = re.search(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    (folder / "outside_length.py").write_text(example[1])
+    (folder / "outside.yaml").write_text(RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        patch.setenv("PYTHONPATH", path)
+        runner = type(commands)(folder)
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def pretrained(
+    installed: Any, collection: Path, settings: Callable[..., list[str]]
+) -> tuple[Path, str]:
+    """A run with the recipe of all parts, and what it printed."""
+    output = installed.folder / "run"
+    small = settings("vocabulary=600", "max_length=32", "training.max_steps=3")
+    ended = installed.succeed(
+        "pretrain", "--recipe", installed.folder / "outside.yaml", "--corpus", collection,
+        "--init", "tiny", "--output", output, *small,
+    )  # fmt: skip
+    return output, ended.stdout + ended.stderr
+
+
+def test_list(installed: Any) -> None:
+    listed = installed.succeed("list", "parts").stdout
+    for name in NAMES:
+        assert re.search(rf"\b{name}\b", listed)
+    assert "weight" in installed.succeed("list", "parts", "text_length").stdout
+
+
+def test_pretrain_trains_and_hands_over_what_the_parts_declare(
+    installed: Any, pretrained: tuple[Path, str]
+) -> None:
+    output, printed = pretrained
+    assert "finetune --recipe dense-mean" in printed
+    log = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
+    names = {name for line in log for name in line}
+    assert {"text_length", "reconstruction", "probe/norm", "probe/bottleneck"} <= names
+    pooling = json.loads((output / "final" / "1_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode_mean_tokens"]
+    again = installed.folder / "again"
+    installed.succeed("rerun", output, "--output", again)
+    first, second = ((run / "final" / "model.safetensors").read_bytes() for run in (output, again))
+    assert first == second
+
+
+def test_masking_names_them(installed: Any, pretrained: tuple[Path, str], collection: Path) -> None:
+    ended = installed.succeed(
+        "masking", "--recipe", installed.folder / "outside.yaml", "--corpus", collection,
+        "--model", pretrained[0],
+    )  # fmt: skip
+    for strategy in ("encoder's every second", "decoder's every second", "product decoding at 0.5"):
+        assert strategy in ended.stdout
+
+
+def test_benchmark_speed_times_them(installed: Any) -> None:
+    output = installed.folder / "speed"
+    small = [f"--set={value}" for value in ("rounds=1", "steps=1", "warm_up=1", "vocabulary=500")]
+    installed.succeed(
+        "benchmark", "speed", "--recipe", installed.folder / "outside.yaml", "--init", "tiny",
+        "--length", "16", "--batch", "4", "--output", output, *small,
+    )  # fmt: skip
+    *_, row = json.loads((output / "results.json").read_text(encoding="utf-8"))["rows"]
+    assert row["error"] is None
+    assert min(row["rates"]) > 0
+    assert row["operations"] is None, "the decoder does not say what it costs"
+
+
+def test_finetune_index_search_and_tune(
+    installed: Any,
+    pretrained: tuple[Path, str],
+    collection: Path,
+    settings: Callable[..., list[str]],
+) -> None:
+    folder = installed.folder
+    chosen = settings(
+        "losses={hinge: {weight: 1.0}}", "training.max_steps=2", "query_max_length=32",
+        "document_max_length=32",
+    )  # fmt: skip
+    installed.succeed(
+        "finetune", "--recipe", "dense-mean", "--model", pretrained[0], "--collection", collection,
+        "--output", folder / "retriever", *chosen,
+    )  # fmt: skip
+    installed.succeed(
+        "index",
+        "--model",
+        folder / "retriever",
+        "--corpus",
+        collection,
+        "--output",
+        folder / "dense",
+    )
+    installed.succeed("index", "--corpus", collection, "--output", folder / "bm25")
+    asked = ("--queries", collection / "queries.jsonl")
+    fused = ("--set", "fusion=squared")
+    run = folder / "fused.trec"
+    installed.succeed(
+        "search", folder / "bm25", "--with", folder / "dense", *asked, "--run", run, *fused
+    )
+    assert run.read_text(encoding="utf-8")
+    installed.succeed(
+        "tune", folder / "bm25", folder / "dense", *asked, "--qrels",
+        collection / "qrels" / "train.tsv", "--output", folder / "hybrid", *fused,
+    )  # fmt: skip
+    installed.succeed("search", folder / "hybrid", *asked, "--run", folder / "hybrid.trec")
+    assert '"squared"' in (folder / "hybrid" / "hybrid.json").read_text(encoding="utf-8")
