@@ -103,8 +103,8 @@ def ours() -> list[tuple[str, list[str]]]:
 
 @pytest.fixture
 def only_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test where the paths into docs/ that commands name lead somewhere, and no others."""
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    """Runs a test where paths into experiments/ lead somewhere, and no others."""
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,7 +1,6 @@
 """Measures, paired tests, intervals and tables: how good a run is, and how sure one can be."""
 
 from isthmus.evaluation.answers import answer_accuracy, contains_answer
-from isthmus.evaluation.bootstrap import confidence_interval, difference_interval
 from isthmus.evaluation.evaluate import evaluate
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.evaluation.report import Report, RunCounts, summarise
@@ -15,7 +14,6 @@ from isthmus.evaluation.significance import (
     paired_t_test,
     randomisation_tests,
 )
-from isthmus.evaluation.suites import suite_table
 from isthmus.evaluation.tables import Cell, Table, per_query_tsv, report_table
 
 __all__ = [
@@ -29,9 +27,7 @@ __all__ = [
     "answer_accuracy",
     "bonferroni",
     "compare",
-    "confidence_interval",
     "contains_answer",
-    "difference_interval",
     "evaluate",
     "holm",
     "paired_t_test",
@@ -40,6 +36,5 @@ __all__ = [
     "per_query_tsv",
     "randomisation_tests",
     "report_table",
-    "suite_table",
     "summarise",
 ]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from isthmus.evaluation.significance import common_queries
 
 _BLOCK = 2**22  # draws held at a time: 32 MiB as counts, 32 MiB as float64
 
@@ -35,27 +31,3 @@ def mean_intervals(
         means[start : start + size] = counts.astype(float) @ values.T / queries
     tail = (1.0 - confidence) / 2.0
     return np.quantile(means, [tail, 1.0 - tail], axis=0).T
-
-
-def confidence_interval(
-    scores: Mapping[str, float],
-    samples: int = 10_000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """The interval (low, high) of one system's mean over its queries."""
-    low, high = mean_intervals([list(scores.values())], samples, confidence, seed)[0]
-    return float(low), float(high)
-
-
-def difference_interval(
-    first: Mapping[str, float],
-    second: Mapping[str, float],
-    samples: int = 10_000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """The interval (low, high) of the mean difference, first minus second, paired by query."""
-    queries = common_queries({"first": first, "second": second})
-    differences = {query: first[query] - second[query] for query in queries}
-    return confidence_interval(differences, samples, confidence, seed)

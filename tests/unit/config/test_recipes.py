@@ -19,7 +19,7 @@ from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 
-EXPERIMENTS = Path(__file__).parents[3] / "docs" / "experiments"
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb != "quickstart"]
 
 
@@ -47,10 +47,14 @@ def test_the_recipes_of_the_experiments_still_work(file: Path) -> None:
     if Recipe(file).verb == "pretrain":
         values = resolve("pretrain", str(file), {**flags, "corpus": "c"})
         assemble(PretrainSettings.parse(values, str(file)))
-    else:
-        teacher = ["stages.distilled.teacher.model=t"]
-        values = resolve("finetune", str(file), {**flags, "collection": "c"}, teacher)
+        return
+    staged = "stages" in Recipe(file).settings
+    teacher = ["stages.distilled.teacher.model=t"] if staged else []
+    values = resolve("finetune", str(file), {**flags, "collection": "c"}, teacher)
+    if staged:
         pipeline.assemble(values, str(file))
+    else:
+        stage.check(FinetuneSettings.parse(values, str(file)))
 
 
 def numbers(node: yaml.Node) -> Iterator[yaml.Node]:
@@ -204,7 +208,8 @@ def test_the_four_protocols(kind: str, negatives: int, length: int, loss: str) -
     for distilled in (False, True):
         name = f"benchmark-{kind}-{negatives}" + ("-distilled" if distilled else "")
         flags = {"collection": "c", "output": "o", "model": "m"}
-        settings = FinetuneSettings.parse(resolve("finetune", name, flags), name)
+        file = str(EXPERIMENTS / f"{name}.yaml")
+        settings = FinetuneSettings.parse(resolve("finetune", file, flags), name)
         assert settings.encoder == kind
         assert settings.query_max_length == settings.document_max_length == length
         assert isinstance(settings.negatives, dict)
@@ -303,6 +308,22 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(
     assert what in caught.value.what
     assert allowed in caught.value.allowed
     assert caught.value.remedy
+
+
+def test_a_part_without_use_names_what_would_use_it() -> None:
+    with pytest.raises(SettingsError, match="nothing in this recipe uses") as caught:
+        assemble(recipe(objectives={"masked_lm": 1}))
+    assert caught.value.where == "decoder"
+    assert caught.value.remedy.endswith("add what uses it: objective reconstruction")
+
+
+def test_settings_that_only_training_needs() -> None:
+    without = recipe(corruption="generator")
+    parts = assemble(without, to_train=False)
+    assert parts.corruption is not None
+    assert str(parts.corruption.lack()).startswith("corruption.generator is not set")
+    named = assemble(recipe(corruption={"name": "generator", "generator": "g"}))
+    assert [part.lack() for part in named] == [None] * len(list(named))
 
 
 def test_what_can_work_is_not_refused() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
-import pytest
 from rich.console import Console
 
-from isthmus.errors import MismatchError, SettingsError
 from isthmus.evaluation import (
     Cell,
     EvaluationSettings,
@@ -16,7 +14,6 @@ from isthmus.evaluation import (
     Table,
     per_query_tsv,
     report_table,
-    suite_table,
     summarise,
 )
 
@@ -114,33 +111,3 @@ def test_per_query_scores_are_kept_to_the_last_digit() -> None:
         assert float(first) == report.per_query[measure]["with\ttab"][query]
         assert float(second) == report.per_query[measure]["plain"][query]
     assert len(rows) == 51
-
-
-def test_a_suite_shows_the_average_and_who_is_best_on_how_many() -> None:
-    reports = {
-        "cranfield": report_of({"x": 0.2, "y": 0.4, "z": 0.1}),
-        "cisi": report_of({"x": 0.3, "y": 0.2, "z": 0.1}),
-        "npl": report_of({"x": 0.9, "y": 0.2, "z": 0.1}),
-    }
-    table = suite_table(reports, "nDCG@10")
-    assert table.columns == ("system", "cranfield", "cisi", "npl", "average", "best on")
-    by_name = {row[0].text: row for row in table.rows}
-    average = sum(report.means["nDCG@10"]["x"] for report in reports.values()) / 3
-    assert by_name["x"][4] == Cell(f"{average:.3f}", best=True)
-    assert [by_name[name][5].text for name in "xyz"] == ["2", "1", "0"]
-    assert [cell.best for cell in by_name["y"]] == [False, True, False, False, False, False]
-
-
-def test_a_tie_is_best_for_both() -> None:
-    same = {f"q{n}": 0.5 for n in range(3)}
-    report = summarise({"x": {"AP": same}, "y": {"AP": same}})
-    assert [row[-1].text for row in suite_table({"c": report}, "MAP").rows] == ["1", "1"]
-
-
-def test_a_suite_of_different_systems_or_another_measure_is_refused() -> None:
-    one, two = report_of({"x": 0.2, "y": 0.1}), report_of({"x": 0.2, "z": 0.1})
-    with pytest.raises(MismatchError, match="'y', 'z' stand in one alone"):
-        suite_table({"one": one, "two": two}, "nDCG@10")
-    with pytest.raises(SettingsError, match="not measured on 'one'") as refusal:
-        suite_table({"one": one}, "nDCG@100")
-    assert refusal.value.allowed == "nDCG@10"

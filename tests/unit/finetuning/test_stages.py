@@ -1,4 +1,4 @@
-"""The runner of docs/experiments: its jobs can work, and are run in order, once, or twice."""
+"""The runner of experiments/: its jobs can work, and are run in order, once, or twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isthmus.finetuning import pipeline
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 
-EXPERIMENTS = Path(__file__).parents[3] / "docs" / "experiments"
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 NAMES = ("stages", "stages_running", "stages_table", "stages_answers")
 
 

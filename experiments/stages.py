@@ -1,7 +1,7 @@
 """Runs "stage by stage, three seeds" of docs/experiments.md, from raw collections to its table.
 
-    python docs/experiments/stages.py --data DATA --output runs/stages --processes 6
-    python docs/experiments/stages.py --data DATA --output runs/stages --table
+    python experiments/stages.py --data DATA --output runs/stages --processes 6
+    python experiments/stages.py --data DATA --output runs/stages --table
 
 DATA holds collections/NAME as BEIR folders and texts/NAME.jsonl (`_id`, `title`, `text`; paragraphs
 separated by a blank line), compressed or not. Every job is a process of its own, that calls the

@@ -1,6 +1,6 @@
 """How often a wrong first answer is a paragraph of an article that was trained on.
 
-    python docs/experiments/stages_answers.py --data DATA --output runs/stages
+    python experiments/stages_answers.py --data DATA --output runs/stages
 
 DATA and OUTPUT as stages.py had them; openwiki's run files, of all of its models.
 """
