@@ -26,7 +26,7 @@ import numpy as np
 
 from isthmus.collections import open_collection, open_corpus
 from isthmus.indexes.bm25 import Analyzer, Bm25Index
-from isthmus.indexes.bm25.builder import build
+from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.bm25.library import bm25s
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 
@@ -101,7 +101,7 @@ def _build(folder: Path, memory: float) -> Any:
     origin = CorpusOrigin(spec="corpus", fingerprint="corpus")
     description = Description(kind="bm25", corpus=origin, titles=True, bm25=_SETTINGS)
     documents = open_corpus(str(folder / "corpus.jsonl")).documents()
-    index = build(documents, folder / "index", description, {}, memory)
+    index = build_bm25(documents, folder / "index", description, {}, memory)
 
     def answers(texts: list[str]) -> Iterator[Any]:
         opened = Bm25Index.open(index)

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from isthmus.indexes.bm25 import Bm25Index
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.bm25.builder import build_bm25
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     Bm25Settings,
@@ -116,7 +116,7 @@ def _build(folder: Path, documents: int) -> None:
         inverting.add(texts, sparse)
         inverting.finish({})
     of_bm25 = Description(kind="bm25", corpus=corpus, titles=False, bm25=Bm25Settings())
-    Bm25Index.build(texts, folder / "bm25", of_bm25, {})
+    build_bm25(texts, folder / "bm25", of_bm25, {})
 
 
 def _ask(folder: Path, documents: int) -> dict[str, dict[str, float]]:

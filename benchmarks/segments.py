@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.cores import usable_cores
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.builder import InvertedBuilder
-from isthmus.indexes.inverted.index import InvertedIndex, usable_cores
+from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.manifest import (
     CorpusOrigin,
     Description,

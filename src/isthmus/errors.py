@@ -56,7 +56,23 @@ class InputError(IsthmusError):
 
 
 class OutputError(IsthmusError):
-    """An output cannot be written where the user wants it."""
+    """An output cannot be written where the user wants it.
+
+    With `again`, the remedy ends with running the command again.
+    """
+
+    def __init__(
+        self, what: str, *, where: str, allowed: str, remedy: str, again: bool = False
+    ) -> None:
+        remedy = f"{remedy} and run again" if again else remedy
+        super().__init__(what, where=where, allowed=allowed, remedy=remedy)
+        self.again = again
+
+    def promise_to_resume(self) -> None:
+        """Adds to the remedy, once, that the command run again resumes where it stopped."""
+        if self.again:
+            self.remedy += ": it resumes"
+            self.again = False
 
 
 class MismatchError(IsthmusError):

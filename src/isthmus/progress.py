@@ -1,7 +1,7 @@
 """Progress bars with rate and time left, the same for every long job.
 
 On a terminal a live bar; elsewhere (a log file, CI) one line every half minute, so that a log
-stays readable and nobody wonders whether the job still lives.
+stays readable and shows that the job still runs.
 """
 
 from __future__ import annotations

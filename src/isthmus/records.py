@@ -34,15 +34,6 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """How relevant one document is to one query; 0 is judged and not relevant."""
-
-    query_id: str
-    document_id: str
-    relevance: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
     """The answer to one query: document ids with scores, best first.
 

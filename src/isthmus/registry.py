@@ -19,7 +19,7 @@ from isthmus.errors import SettingsError, choices
 
 
 class Registry:
-    """The named variants of one idea, loaded one at a time and only when asked for."""
+    """The named variants of one idea, loaded one at a time and only when needed."""
 
     def __init__(self, package: str, kind: str) -> None:
         self.package = package

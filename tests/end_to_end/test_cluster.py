@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.index_bytes import verify
 from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.cluster import Cluster, ClusterSettings, connected, current
@@ -23,9 +24,10 @@ from isthmus.cluster.cluster import _run
 from isthmus.collections import Problems, open_collection, read_queries
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
 from isthmus.errors import InputError, MismatchError, MissingPackageError, SettingsError
-from isthmus.indexes.manifest import CorpusOrigin, Description, read_manifest, verify, workplace
+from isthmus.indexes.manifest import CorpusOrigin, Description, workplace
 from isthmus.indexes.segments.served_index import ServedIndex
 from isthmus.indexes.segments.shards import ShardedBuilder
+from isthmus.indexes.verification import read_manifest
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
 from isthmus.retrieval import IndexSettings, SearchSettings, index, merge, open_searcher, search

@@ -15,16 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from tests.index_bytes import verify
 
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.inverted.builder import InvertedBuilder
-from isthmus.indexes.manifest import (
-    CorpusOrigin,
-    Description,
-    EncoderOrigin,
-    InvertedSettings,
-    verify,
-)
+from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Document, Query
 from isthmus.retrieval import Searcher, open_searcher

@@ -17,6 +17,7 @@ from rank_bm25 import BM25Okapi
 
 from isthmus.collections import open_collection
 from isthmus.indexes.bm25 import Analyzer, Bm25Index
+from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.records import Document
 
@@ -47,7 +48,7 @@ def scores(
         titles=True,
         bm25=settings,
     )
-    index = Bm25Index.open(Bm25Index.build(documents, folder / "index", description, {}))
+    index = Bm25Index.open(build_bm25(documents, folder / "index", description, {}))
     return [dict(ranking) for ranking in index.search(queries, len(documents), queries)]
 
 
@@ -144,7 +145,7 @@ def test_scifact_measures_as_published(tmp_path: Path, shared_data: Path) -> Non
         titles=True,
         bm25=Bm25Settings(k1=1.5, b=0.75),
     )
-    folder = Bm25Index.build(collection.documents(), tmp_path / "index", description, {})
+    folder = build_bm25(collection.documents(), tmp_path / "index", description, {})
     found = Bm25Index.open(folder).search(
         [query.text for query in queries], 100, [query.id for query in queries]
     )

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from isthmus.cli import app
 from isthmus.errors import InputError, MismatchError, OutputError
 from isthmus.indexes.inverted.index import InvertedIndex
-from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Ranking
 from isthmus.retrieval import ExportSettings, ParitySettings, export, parity
 

@@ -17,7 +17,9 @@ from isthmus.retrieval import ExportSettings, ParitySettings, export, parity
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
 
-from isthmus.indexes.engines.milvus import Milvus
+from pymilvus import AnnSearchRequest, MilvusClient, RRFRanker
+
+from isthmus.indexes.engines.milvus import Milvus, _queries
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,17 @@ def test_hybrid_is_reciprocal_rank_of_our_own(medline, tmp_path: Path) -> None:
     place, ids, depth, candidates = str(tmp_path / "both.db"), medline.ids, 10, 100
     export(medline.folders["dense"], "milvus", place, medline.folders["float"])
     vectors = {"sparse": medline.vectors("float"), "dense": medline.vectors("dense")}
-    found = Milvus(place, "isthmus").search_both(vectors, depth, ids, candidates)
+    requests = [
+        AnnSearchRequest(list(_queries(field, rows)), field, {"metric_type": "IP"}, candidates)
+        for field, rows in vectors.items()
+    ]
+    answers = MilvusClient(place).hybrid_search(
+        "isthmus", requests, RRFRanker(60), limit=depth, output_fields=["id"]
+    )
+    found = [
+        Ranking.sorted(one, {hit["id"]: hit["distance"] for hit in hits})
+        for one, hits in zip(ids, answers, strict=True)
+    ]
     ours = [
         InvertedIndex.open(medline.folders["float"]).search(vectors["sparse"], candidates, ids),
         DenseIndex.open(medline.folders["dense"]).search(vectors["dense"], candidates, ids),

@@ -13,19 +13,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from tests.index_bytes import verify
 
 from isthmus.indexes.bm25 import Analyzer
-from isthmus.indexes.bm25.builder import build
-from isthmus.indexes.manifest import (
-    Bm25Settings,
-    CorpusOrigin,
-    Description,
-    read_manifest,
-    verify,
-)
+from isthmus.indexes.bm25.builder import build_bm25
+from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.indexes.segments import merge_policy as merging
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Ranking
 
 IDS = tuple("abcdefghijklmn")
@@ -90,7 +86,7 @@ class Bm25Segments(RuleBasedStateMachine):
 
     def build(self, folder: Path) -> Path:
         documents = [Document(i, text) for i, text in self.living.items()]
-        return build(documents, folder, describe(self.scoring), {}, 1e-8)
+        return build_bm25(documents, folder, describe(self.scoring), {}, 1e-8)
 
     @rule(batch=batches, ids=some_ids, first=st.booleans(), query=texts)
     def change(self, batch: dict[str, str], ids: set[str], first: bool, query: str) -> None:
@@ -166,8 +162,8 @@ def test_the_bound_changes_nothing(seed: int, memory: float) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr("isthmus.indexes.bm25.builder._DOCUMENTS", 7)
         description = describe(Bm25Settings())
-        whole = build(documents, Path(folder) / "whole", description, {})
-        bounded = build(documents, Path(folder) / "bounded", description, {}, memory)
+        whole = build_bm25(documents, Path(folder) / "whole", description, {})
+        bounded = build_bm25(documents, Path(folder) / "bounded", description, {}, memory)
         for file in (*whole.glob("*.npy"), whole / "vocabulary.arrow"):
             assert file.read_bytes() == (bounded / file.name).read_bytes(), file.name
         assert np.load(whole / "lengths.npy").tolist() == [

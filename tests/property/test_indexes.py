@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore, DocumentWriter
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin

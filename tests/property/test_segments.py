@@ -14,24 +14,19 @@ import scipy.sparse
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.index_bytes import verify
 
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.inverted import forward
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.forward import weighed_rows
 from isthmus.indexes.inverted.quantisation import quantised
-from isthmus.indexes.manifest import (
-    CorpusOrigin,
-    Description,
-    EncoderOrigin,
-    InvertedSettings,
-    read_manifest,
-    verify,
-)
+from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.indexes.segments import merge_policy as merging
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.merge_policy import to_merge
 from isthmus.indexes.segments.writer import IndexWriter
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Ranking
 
 SIZE = 2

@@ -176,9 +176,10 @@ def _settings(scratch: Path) -> dict[str, Target]:
 def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
     from isthmus.config.output import is_complete
     from isthmus.config.resume import to_resume
-    from isthmus.indexes.approximation import read_about, usable_about
-    from isthmus.indexes.manifest import read_manifest
+    from isthmus.indexes.approximation import read_about
+    from isthmus.indexes.backends import usable_about
     from isthmus.indexes.segments.index import open_index
+    from isthmus.indexes.verification import read_manifest
     from isthmus.retrieval.hybrid_folder import open_hybrid
 
     found = {}

@@ -176,6 +176,7 @@ class Scene:
             self._made(f"{JOBS['tune'].words}", folder)
         elif not grown:
             self._made(INDEXES[kind], folder)
+            self._trust(folder)
             if kind == "inverted":
                 self._compile(folder)
         else:
@@ -184,10 +185,18 @@ class Scene:
             self._made("delete OUTPUT d0 d7 d41", folder)
         return folder
 
+    def _trust(self, folder: Path) -> None:
+        """Marks an index as the user's own, also in later caches of the place."""
+        from isthmus.config.trust import trust_index
+
+        marked = Child(lambda: trust_index(folder), self.folder).end()
+        assert marked.code == 0, marked.err
+
     def _compile(self, folder: Path) -> None:
         """Has this process read the kernels' machine code, which every child would else do."""
         from isthmus.indexes.construction import builder_for
-        from isthmus.indexes.manifest import Description, read_manifest
+        from isthmus.indexes.manifest import Description
+        from isthmus.indexes.verification import read_manifest
         from isthmus.records import Document
 
         known = read_manifest(folder).model_dump(include=set(Description.model_fields))

@@ -13,13 +13,8 @@ from benchmarks.sparse_search.vectors import ROWS, Matrix
 from isthmus.indexes.inverted import kernels  # noqa: F401 - memory is counted from here on
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex
-from isthmus.indexes.manifest import (
-    CorpusOrigin,
-    Description,
-    EncoderOrigin,
-    InvertedSettings,
-    read_manifest,
-)
+from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
 
 _IDS = ("documents.arrow", "order.npy")

@@ -65,7 +65,7 @@ class Cluster:
         ray = _ray()
         gpus = self._gpus(ray.cluster_resources()) if on_gpus else 0
         portion = {"num_cpus": self.settings.cpus, "num_gpus": gpus}
-        self._say_if_nobody_has(CPU=self.settings.cpus, GPU=gpus)
+        self._notice_if_too_large(CPU=self.settings.cpus, GPU=gpus)
         run = ray.remote(max_retries=_LIVES, scheduling_strategy="SPREAD", **portion)(_run)
         waiting: deque[Any] = deque()
         with _marked(folder) as marker:
@@ -91,11 +91,11 @@ class Cluster:
         return [Served(spread.remote(make, arguments)) for make, arguments in makers]
 
     def share(self, value: Any) -> Any:
-        """What stands for a value among the arguments of `Served.ask`, and is sent once."""
+        """A reference that stands for a value among arguments of `Served.call`; it is sent once."""
         return _ray().put(value)
 
-    def _say_if_nobody_has(self, **portion: float) -> None:
-        # No error: some clusters grow when they are asked for more than they have.
+    def _notice_if_too_large(self, **portion: float) -> None:
+        # No error: some clusters grow when a task requires more than they have.
         found = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
         if not any(all(has.get(k, 0) >= n for k, n in portion.items()) for has in found):
             wanted = " and ".join(f"{amount:g} {kind}" for kind, amount in portion.items())
@@ -113,8 +113,8 @@ class Served:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Calls a method there; what comes back waits for its result here."""
+    def call(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Calls a method there; the function that comes back waits for its result."""
         reference = self._handle.call.remote(__version__, method, *arguments)
         return lambda: _fetch(reference)
 
@@ -170,7 +170,7 @@ def _marked(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _ray() -> Any:
-    """Ray without its types, which know no function of any number of arguments."""
+    """The module ray, untyped: its types reject functions of any number of arguments."""
     return import_module("ray")
 
 

@@ -14,7 +14,7 @@ from isthmus.errors import InputError, MissingPackageError
 
 @contextmanager
 def connected(settings: ClusterSettings | None) -> Iterator[Cluster | None]:
-    """A cluster, which parallel work inside the block goes to; None where none is asked for.
+    """A cluster that parallel work inside the block runs on; None without settings.
 
     A program that has joined a Ray cluster by itself stays in that one.
     """
@@ -22,7 +22,7 @@ def connected(settings: ClusterSettings | None) -> Iterator[Cluster | None]:
         yield None
         return
     try:
-        # Nobody is told of what is done here.
+        # Ray sends no usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
     except ImportError:

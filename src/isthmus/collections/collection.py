@@ -1,4 +1,4 @@
-"""What a pile of documents is to the rest of the project, judged or not."""
+"""Documents, with or without judged queries, as the rest of the project reads them."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 
 def plain_name(file: Path) -> str:
-    """The file's name without the ending that tells its compression."""
+    """The file's name without the ending of its compression."""
     return file.stem if file.suffix in ENDINGS[1:] else file.name
 
 

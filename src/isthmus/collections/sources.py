@@ -117,7 +117,7 @@ class Package:
         return bound | module.taken | {inner: (name, inner) for inner in module.definitions}
 
     def _find(self, name: str, inner: str, seen: set[tuple[str, str]]) -> Definition | None:
-        """The definition behind a name, followed through imports within the package."""
+        """The definition that a name stands for, followed through imports within the package."""
         if (name, inner) in seen or name not in self.modules:
             return None
         seen.add((name, inner))

@@ -1,4 +1,4 @@
-"""Whether a hub name can be loaded at all, before whoever loads it tries for a minute."""
+"""Whether a hub name can be loaded at all, checked before a library tries for a minute."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _CONFIG = "config.json"
 
 
 class UnreachableError(InputError):
-    """A model that is not here, and that nobody can be asked for."""
+    """A model that is not on this machine, and cannot be fetched."""
 
 
 @lru_cache
 def check_hub(name: str) -> None:
-    """Refuses a name that is no folder, not in the cache, and that nobody can be asked for."""
+    """Refuses a name that is no folder, not in the cache, and cannot be fetched."""
     if Path(name).is_dir():
         return
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
@@ -26,10 +26,10 @@ def check_hub(name: str) -> None:
         if not isinstance(try_to_load_from_cache(name, _CONFIG), str):
             get_hf_file_metadata(hf_hub_url(name, _CONFIG))
     except (HfHubHTTPError, HFValidationError):
-        return  # there is an answer: who loads it says what is wrong
+        return  # the hub answers: loading says what is wrong
     except Exception as error:  # of any HTTP library that the hub's client may use
         raise UnreachableError(
-            f"there is no folder {name!r}, and the hub cannot be asked for it: {error}",
+            f"there is no folder {name!r}, and the hub cannot be reached: {error}",
             where=name,
             allowed="a folder; a hub name, where there is a network or the model is in the cache",
             remedy="check the spelling and the network; without one, --model "

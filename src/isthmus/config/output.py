@@ -35,7 +35,7 @@ _LIBRARIES = (
     "pyarrow", "bm25s", "ir_measures", "pydantic",
 )  # fmt: skip
 
-_AGAIN, _RESUMES = "run again", ": it resumes"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NUMBER_IN_WORDS = re.compile(r"\(os error (\d+)\)")  # safetensors
 # torch.save and numpy's tofile know only that less was written than they meant to.
 _TORN_FILE = re.compile(r"inline_container|requested and \d+ written")
@@ -269,34 +269,39 @@ def writing(target: Path, resumes: Callable[[], bool] = bool) -> Iterator[None]:
     try:
         yield
     except OutputError as error:
-        if error.remedy.endswith(_AGAIN) and resumes():
-            error.remedy += _RESUMES
+        if resumes():
+            error.promise_to_resume()
         raise
     except Exception as error:
         number = _error_number(error)
-        again = _AGAIN + _RESUMES if resumes() else _AGAIN
+        again = True
         allowed = f"a writable folder; {_free(target)} free there"
         if number in (errno.ENOSPC, errno.EDQUOT):
-            what, remedy = "no space left on the disk", f"free some space and {again}"
+            what, remedy = "no space left on the disk", "free some space"
         elif number == errno.EFBIG:
             what = "a file would become larger than is allowed"
             limit = largest_file()
             allowed = "files as large as the file system takes them"
             if limit is not None:
                 allowed = f"files of at most {limit:,} bytes (ulimit -f)"
-            remedy = f"raise the limit, or write to a disk that takes larger files, and {again}"
+            remedy = "raise the limit, or write to a disk that takes larger files,"
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
-            what, remedy = "no permission to write", "choose another --output"
+            what, remedy, again = "no permission to write", "choose another --output", False
         elif number in (errno.ENOTDIR, errno.EEXIST):
-            what, remedy = "a file stands where a folder should be", "choose another --output"
+            what, again = "a file stands where a folder should be", False
+            remedy = "choose another --output"
         else:
             raise
-        raise OutputError(
+        refusal = OutputError(
             f"{what} ({os.strerror(number)})",
             where=str(getattr(error, "filename", None) or target),
             allowed=allowed,
             remedy=remedy,
-        ) from error
+            again=again,
+        )
+        if resumes():
+            refusal.promise_to_resume()
+        raise refusal from error
 
 
 def largest_file() -> int | None:
@@ -315,6 +320,9 @@ def _error_number(error: Exception) -> int | None:
         return error.errno
     if number := _NUMBER_IN_WORDS.search(str(error)):
         return int(number[1])
+    for known in _FULL:  # faiss
+        if os.strerror(known) in str(error):
+            return known
     if _TORN_FILE.search(str(error)):
         return errno.ENOSPC if largest_file() is None else errno.EFBIG
     return None
@@ -333,7 +341,7 @@ def _partial(target: Path) -> Path:
 
 def _free(target: Path) -> str:
     for folder in (target, *target.absolute().parents):
-        with contextlib.suppress(OSError):  # not there, or behind a closed door
+        with contextlib.suppress(OSError):  # not there, or not readable
             return f"{shutil.disk_usage(folder).free / 2**20:,.0f} MiB"
     return "an unknown amount"
 

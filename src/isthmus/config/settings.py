@@ -45,7 +45,7 @@ class _Explaining(ModelMetaclass):
 
 
 class Settings(BaseModel, metaclass=_Explaining):
-    """A frozen model that knows every key it accepts and converts no types behind one's back."""
+    """A frozen model that refuses unknown keys and converts no types."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -72,7 +72,7 @@ class Settings(BaseModel, metaclass=_Explaining):
 
     @classmethod
     def given(cls, settings: Self | Mapping[str, Any] | None) -> Self:
-        """What somebody handed to a function as its settings: these, a mapping of them, or nothing.
+        """The settings that a caller passed: these themselves, a mapping of them, or nothing.
 
         A mapping holds what follows --set: names or dotted paths, and values.
         """

@@ -1,6 +1,6 @@
 """What approximations of all kinds of indexes have in common.
 
-An approximation finds documents without looking at all of them, and may miss some. It lies in a
+An approximation finds documents without scoring all of them, and may miss some. It lies in a
 folder of its own, named after it, inside the folder of the index that it was made of, and can be
 deleted at any time.
 """
@@ -21,9 +21,9 @@ from isthmus.config import Settings
 from isthmus.config.names import PlainName
 from isthmus.config.output import write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described
-from isthmus.indexes.manifest import Kind, Manifest, read_manifest, stated_manifest
+from isthmus.indexes.manifest import Manifest
 
 Approximation = Literal["hnsw", "ivf", "seismic"]
 Backend = Literal["numpy", "faiss", "hnsw", "ivf", "seismic"]
@@ -31,7 +31,6 @@ Asked = Literal["all at once", "one at a time"]
 Rows = npt.NDArray[np.int64]
 ABOUT = "approximate.json"
 _NAMES: tuple[Approximation, ...] = get_args(Approximation)
-_KINDS: dict[str, Kind] = {"faiss": "dense", "hnsw": "dense", "ivf": "dense", "seismic": "inverted"}
 _QUERIES = 200  # that an approximation is measured with
 _OWN: dict[str, tuple[Approximation, ...]] = {
     "neighbours": ("hnsw",),
@@ -47,8 +46,8 @@ _OWN: dict[str, tuple[Approximation, ...]] = {
 }  # settings that mean something to some approximations only
 
 
-class ApproximateSettings(Settings):
-    """How documents are found without looking at all of them: more of anything finds more."""
+class ApproximationSettings(Settings):
+    """How documents are found without scoring all of them: more of anything finds more."""
 
     name: Approximation = Field(
         "hnsw", description="dense: hnsw, a graph of neighbours, or ivf, lists; sparse: seismic"
@@ -77,9 +76,9 @@ class ApproximateSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _check_owners(self) -> ApproximateSettings:
+    def _check_owners(self) -> ApproximationSettings:
         for setting, owners in _OWN.items():
-            usual = ApproximateSettings.model_fields[setting].default
+            usual = ApproximationSettings.model_fields[setting].default
             if self.name not in owners and getattr(self, setting) != usual:
                 raise ValueError(
                     f"{setting} is a setting of {' and '.join(owners)}, not of {self.name}"
@@ -90,7 +89,7 @@ class ApproximateSettings(Settings):
 class About(Settings):
     """What an approximation was made of, and how much of the exact answers it finds."""
 
-    settings: ApproximateSettings
+    settings: ApproximationSettings
     made_of: str
     file: PlainName
     bytes: Count
@@ -102,7 +101,7 @@ class About(Settings):
     asked: Asked
 
     def summary(self) -> str:
-        """What a person wants to know before trusting it."""
+        """Its recall and speed in one line."""
         found = (
             f"{recall:.1%} of the {depth:,} nearest documents, {speedup:,.1f} times as fast as "
             "exact search"
@@ -119,31 +118,12 @@ class Finder(Protocol):
 
     @property
     def manifest(self) -> Manifest:
-        """What the index is of."""
+        """The manifest of the index."""
 
     def find(
         self, vectors: Any, depth: int, query_ids: Sequence[str]
     ) -> list[tuple[Rows, npt.NDArray[np.float64]]]:
         """Rows and scores per query."""
-
-
-def check_backend(folder: Path, backend: Backend) -> None:
-    """Refuses to search an index of one kind by what exists for another kind only."""
-    kind = stated_manifest(folder).kind
-    if not suits(backend, kind):
-        allowed = [name for name in get_args(Backend) if suits(name, kind)]
-        raise SettingsError(
-            f"backend = {backend} is for {_article(_KINDS[backend])} index; {str(folder)!r} is "
-            f"{_article(kind)} one",
-            where="backend",
-            allowed=", ".join(allowed),
-            remedy="leave backend out, or choose one of these",
-        )
-
-
-def suits(name: str, kind: Kind) -> bool:
-    """Whether a backend or an approximation of this name exists for indexes of a kind."""
-    return _KINDS.get(name, kind) == kind
 
 
 def is_approximate(backend: Backend) -> TypeGuard[Approximation]:
@@ -152,7 +132,7 @@ def is_approximate(backend: Backend) -> TypeGuard[Approximation]:
 
 
 def approximations(folder: Path) -> list[Approximation]:
-    """The names of those that lie beside an index."""
+    """The names of the approximations beside an index."""
     return [name for name in _NAMES if (folder / name / ABOUT).is_file()]
 
 
@@ -172,7 +152,7 @@ def write_about(folder: Path, about: About) -> None:
     write_json(folder / ABOUT, sealed(about.model_dump()))
 
 
-def same_about(folder: Path, settings: ApproximateSettings, manifest: Manifest) -> About | None:
+def same_about(folder: Path, settings: ApproximationSettings, manifest: Manifest) -> About | None:
     """What is known of an approximation with these settings; None where it has to be built."""
     about = read_about(folder, settings.name)
     made_of = fingerprint(manifest)
@@ -182,22 +162,6 @@ def same_about(folder: Path, settings: ApproximateSettings, manifest: Manifest) 
         check_approximation(folder, about)
     except InputError:
         return None
-    return about
-
-
-def usable_about(folder: Path, name: Approximation, manifest: Manifest) -> About:
-    """What is known of an approximation; one not there, damaged or of another index is refused."""
-    about = read_about(folder, name)
-    if about is None:
-        raise not_there(folder, name)
-    check_approximation(folder, about)
-    if about.made_of != fingerprint(manifest):
-        raise MismatchError(
-            f"the {name} beside {str(folder)!r} was made of another index",
-            where=str(folder / name),
-            allowed="one made of this index",
-            remedy=f"{building_command(folder, about.settings)} builds it again",
-        )
     return about
 
 
@@ -212,21 +176,7 @@ def check_approximation(folder: Path, about: About) -> None:
         raise damaged(file, why, folder, remedy)
 
 
-def not_there(folder: Path, name: Approximation) -> InputError:
-    """The refusal to search by an approximation that an index does not have."""
-    there = approximations(folder)
-    kind = read_manifest(folder).kind
-    exact = [one for one in get_args(Backend) if one not in _NAMES and suits(one, kind)]
-    settings = ApproximateSettings(name=name)
-    return InputError(
-        f"the index {str(folder)!r} has no {name} beside it",
-        where=f"backend={name}",
-        allowed=", ".join([*there, *exact]),
-        remedy=f"{building_command(folder, settings)} builds it",
-    )
-
-
-def building_command(folder: Path, settings: ApproximateSettings) -> str:
+def building_command(folder: Path, settings: ApproximationSettings) -> str:
     """The command that builds an approximation beside an index, whatever became of the index."""
     chosen = {"name": settings.name, **settings.model_dump(exclude_defaults=True)}
     flags = (f"--set approximate.{key}={value}" for key, value in chosen.items())
@@ -234,7 +184,7 @@ def building_command(folder: Path, settings: ApproximateSettings) -> str:
 
 
 def fingerprint(manifest: Manifest) -> str:
-    """Of the files of an index, all of which an approximation stands for."""
+    """A fingerprint of all files of an index, from which an approximation was made."""
     files = sorted((name, stored.xxh3) for name, stored in manifest.files.items())
     return xxhash.xxh3_128(repr(files).encode()).hexdigest()
 
@@ -245,14 +195,14 @@ def sampled_rows(count: int) -> Rows:
 
 
 def measured(
-    settings: ApproximateSettings,
+    settings: ApproximationSettings,
     file: Path,
     exact: Finder,
     near: Finder,
     queries: Any,
     asked: Asked,
 ) -> About:
-    """What an approximation that lies in a file is worth, on queries that have an answer."""
+    """The recall and speed of an approximation in a file, measured with these queries."""
     count = queries.shape[0]
     size = count if asked == "all at once" else 1
     blocks = [queries[start : start + size] for start in range(0, count, size)]
@@ -263,7 +213,7 @@ def measured(
     for depth in depths:
         found, seconds = [], []
         for index in (exact, near):
-            index.find(queries[:1], depth, names[:1])  # whatever only the first search costs
+            index.find(queries[:1], depth, names[:1])  # warm-up
             began = time.perf_counter()
             found.append([rows for block in blocks for rows, _ in index.find(block, depth, names)])
             seconds.append(time.perf_counter() - began)
@@ -285,7 +235,3 @@ def measured(
         queries=count,
         asked=asked,
     )
-
-
-def _article(kind: Kind) -> str:
-    return f"an {kind}" if kind == "inverted" else f"a {kind}"

@@ -1,20 +1,20 @@
 """Building that survives a crash: what is done stays done, and an index appears whole or not.
 
 An index under construction lives in `.NAME.building/`: its files in `index/`, and beside them
-`progress.json`, replaced after each block has reached the disk. Whoever comes back cuts the
+`progress.json`, replaced after each block has reached the disk. A builder that resumes cuts the
 files to what is recorded there and goes on. The last step is one rename of `index/`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from isthmus.config.output import (
     differences,
@@ -26,26 +26,22 @@ from isthmus.config.output import (
 )
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes.dense.codes import write_codes
-from isthmus.indexes.dense.index import VECTORS, unusable
-from isthmus.indexes.documents import DOCUMENTS, DocumentStore, DocumentWriter, flush, give_up
+from isthmus.indexes.documents import DOCUMENTS, DocumentStore
+from isthmus.indexes.kinds._base import Builder, kind_of
 from isthmus.indexes.manifest import (
     MANIFEST,
     PROGRESS,
     Description,
     Layout,
     keeps_work,
-    read_manifest,
     workplace,
     write_manifest,
 )
+from isthmus.indexes.segments.living import Part
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
 
-if TYPE_CHECKING:
-    from isthmus.indexes.bm25.builder import Bm25Builder
-    from isthmus.indexes.inverted.builder import InvertedBuilder
-
-_NORM_ROWS = 2**16
+ABSORBED = 8192  # documents of a segment that are copied at a time
 
 
 def already_built(folder: Path, description: Description) -> bool:
@@ -96,7 +92,7 @@ def record_progress(folder: Path, description: Description, counts: Mapping[str,
 def read_progress(
     folder: Path, description: Description, counts: Collection[str] = ("rows",)
 ) -> dict[str, int] | None:
-    """What earlier work on this very index recorded; None where its documents are not whole.
+    """The progress that earlier work on this very index recorded; None if its files are not whole.
 
     It holds these counts and `offset`, where the documents end.
     """
@@ -165,93 +161,30 @@ def place_to_build(folder: Path) -> Iterator[None]:
                 shutil.rmtree(workplace(folder), ignore_errors=True)
 
 
-class DenseBuilder:
-    """Takes documents with their vectors, block by block, and makes a dense index of them."""
+class VectorBuilder(ABC):
+    """What builders of vectors have in common."""
 
-    def __init__(self, folder: Path, description: Description) -> None:
-        assert description.dimension is not None
-        assert description.dtype is not None
-        self._folder = folder
-        self._description = description
-        self._dtype = np.dtype(description.dtype).newbyteorder("<")
-        with writing(folder):
-            self.rows, offset = self._resume()
-            self._index = workplace(folder) / "index"
-            self._documents = DocumentWriter(self._index, description.texts, offset)
-            self._vectors: BinaryIO = (self._index / VECTORS).open("r+b" if self.rows else "wb")
-            self._write_header(0)
-            self._vectors.truncate(self._vectors.tell() + self.rows * self._row_bytes)
-            self._vectors.seek(0, 2)
-
-    @property
-    def _row_bytes(self) -> int:
-        assert self._description.dimension is not None
-        return self._description.dimension * self._dtype.itemsize
-
-    def add(self, documents: Sequence[Document], vectors: npt.NDArray[np.floating[Any]]) -> None:
+    @abstractmethod
+    def add(self, documents: Sequence[Document], vectors: Any) -> None:
         """Appends one block and records it; once this returns, no crash can undo it."""
-        assert vectors.shape == (len(documents), self._description.dimension)
-        with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(vectors, dtype=self._dtype)
-        wrong = unusable(stored)
-        if len(wrong):
-            raise InputError(
-                f"the vector of document {documents[wrong[0]].id!r} is not finite in {self._dtype}",
-                where=f"document {self.rows + int(wrong[0]) + 1:,} of the corpus",
-                allowed="finite numbers that float32 or float16 can hold",
-                remedy="check the encoder: its training may have diverged; or store float32",
-            )
-        with writing(self._folder):
-            self._documents.add(documents)
-            self._vectors.write(stored.data)
-            flush(self._vectors)
-            offset = self._documents.flush()
-            self.rows += len(documents)
-            record_progress(self._folder, self._description, {"rows": self.rows, "offset": offset})
 
-    def finish(self, request: Mapping[str, Any]) -> Path:
-        """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
-        refuse_empty(self.rows, self._description)
-        with writing(self._folder):
-            self._documents.finish()
-            self._write_header(self.rows)
-            flush(self._vectors)
-            self._vectors.close()
-            vectors = np.load(self._index / VECTORS, mmap_mode="r")
-            norm = _largest_norm(vectors)
-            if self._description.codes is not None:
-                write_codes(vectors, self._index)
-            return complete(self._folder, self._description, request, self.rows, norm)
+    @abstractmethod
+    def stored_vectors(self, folder: Path) -> Iterator[Any]:
+        """All vectors of a finished segment as `add` takes them, some rows at a time."""
 
-    def _resume(self) -> tuple[int, int]:
-        """Rows and bytes of documents that earlier work left whole; 0 and 0 when it starts anew."""
-        file = workplace(self._folder) / "index" / VECTORS
-        progress = read_progress(self._folder, self._description)
-        if progress is not None and file.is_file():
-            rows = progress["rows"]
-            if file.stat().st_size >= rows * self._row_bytes:
-                return rows, progress["offset"]
-        start_anew(self._folder)
-        return 0, 0
-
-    def _write_header(self, rows: int) -> None:
-        # numpy pads the header of a .npy file so that the number of rows can grow in place.
-        self._vectors.seek(0)
-        np.lib.format.write_array_header_1_0(
-            self._vectors,
-            {
-                "descr": self._dtype.str,
-                "fortran_order": False,
-                "shape": (rows, self._description.dimension),
-            },
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._documents.close()
-        give_up(self._vectors)
+    def absorb(self, folder: Path, part: Part, stopped: Callable[[], bool]) -> bool:
+        """Appends the living documents of a finished segment; False if it was stopped before."""
+        first = 0
+        for vectors in self.stored_vectors(folder):
+            last = first + vectors.shape[0]
+            rows = part.rows[slice(*np.searchsorted(part.rows, [first, last]))]
+            for start in range(0, len(rows), ABSORBED):
+                if stopped():
+                    return False
+                block = rows[start : start + ABSORBED]
+                self.add(part.store.documents(block), vectors[block - first])
+            first = last
+        return True
 
 
 def refuse_empty(rows: int, description: Description) -> None:
@@ -265,24 +198,6 @@ def refuse_empty(rows: int, description: Description) -> None:
         )
 
 
-def _largest_norm(vectors: npt.NDArray[np.floating[Any]]) -> float:
-    blocks = range(0, len(vectors), _NORM_ROWS)
-    return max(
-        float(np.linalg.norm(vectors[start : start + _NORM_ROWS].astype(np.float64), axis=1).max())
-        for start in blocks
-    )
-
-
-def builder_for(
-    folder: Path, description: Description
-) -> DenseBuilder | InvertedBuilder | Bm25Builder:
-    """What builds an index of this kind."""
-    if description.kind == "dense":
-        return DenseBuilder(folder, description)
-    if description.kind == "bm25":
-        from isthmus.indexes.bm25.builder import Bm25Builder
-
-        return Bm25Builder(folder, description)
-    from isthmus.indexes.inverted.builder import InvertedBuilder  # brings numba
-
-    return InvertedBuilder(folder, description)
+def builder_for(folder: Path, description: Description) -> Builder:
+    """A builder of an index of the described kind."""
+    return kind_of(description.kind).builder(folder, description)

@@ -8,21 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.inverted.forward import weighed_rows
-from isthmus.indexes.inverted.quantisation import quantised
-from isthmus.indexes.manifest import SEGMENTS, InvertedSettings, Manifest, read_manifest
-from isthmus.indexes.segments.index import Part, read_deleted
+from isthmus.indexes.kinds._base import kind_of
+from isthmus.indexes.manifest import SEGMENTS, Manifest
+from isthmus.indexes.segments.living import NO_ROWS, Part, read_deleted
+from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar
 from isthmus.records import Document
 
-FIELDS = {"dense": "dense", "inverted": "sparse"}
-"""What the vectors of an index are called, by its kind."""
 _ROWS = 2**12
 
 
@@ -44,7 +41,7 @@ class Contents:
         assert 1 <= len(folders) <= 2
         self._folders = folders
         held = [_Held(folder) for folder in folders]
-        self._held = {FIELDS[one.manifest.kind]: one for one in held}
+        self._held = {one.field: one for one in held}
         sizes = {one.manifest.documents for one in held}
         if len(self._held) < len(held) or len(sizes) > 1:
             raise self._not_a_pair()
@@ -106,16 +103,18 @@ class _Held:
 
     def __init__(self, folder: Path) -> None:
         self.manifest = read_manifest(folder)
-        if self.manifest.kind == "bm25":
+        self.kind = kind_of(self.manifest.kind)
+        if self.kind.field is None:
             raise InputError(
-                f"{str(folder)!r} is a bm25 index, which holds no vectors",
+                f"{str(folder)!r} is {self.kind.title}, which holds no vectors",
                 where=str(folder),
                 allowed="a dense or an inverted index",
                 remedy="give the corpus itself to the engine: it has a BM25 of its own",
             )
+        self.field = self.kind.field
         self._parts: list[tuple[Path, Part]] = []
         if self.manifest.segments is None:
-            self._parts.append((folder, Part(DocumentStore(folder), np.empty(0, np.int64))))
+            self._parts.append((folder, Part(DocumentStore(folder), NO_ROWS)))
         for segment in self.manifest.segments or ():
             place = folder / SEGMENTS / segment.name
             read_manifest(place)
@@ -126,7 +125,7 @@ class _Held:
         """Living documents with their vectors."""
         for folder, part in self._parts:
             first = 0
-            for block in self._blocks(folder):
+            for block in self.kind.searched_vectors(folder, self.manifest):
                 inside = np.flatnonzero(part.lives[first : first + block.shape[0]])
                 for chosen in np.split(inside, range(_ROWS, len(inside), _ROWS)):
                     documents = [part.store.document(first + int(row)) for row in chosen]
@@ -146,20 +145,3 @@ class _Held:
         if len(documents) < len(ids):
             return None
         return [documents[number] for number in range(len(ids))], vectors
-
-    def _blocks(self, folder: Path) -> Iterator[Any]:
-        """The vectors of a segment, in order."""
-        if self.manifest.inverted is not None:
-            for matrix in weighed_rows(folder):
-                yield _searched(matrix, self.manifest.inverted)
-            return
-        vectors = mapped(folder / VECTORS, folder)
-        for first in range(0, len(vectors), _ROWS):
-            yield vectors[first : first + _ROWS].astype(np.float32)
-
-
-def _searched(matrix: Any, settings: InvertedSettings) -> Any:
-    """Weights as they are multiplied: in whole numbers, where the index has those."""
-    names = [f"row {number}" for number in range(matrix.shape[0])]
-    rows = quantised(matrix, settings, matrix.shape[1], names)
-    return scipy.sparse.csr_matrix((rows.weights, rows.terms, rows.starts), shape=matrix.shape)

@@ -71,7 +71,7 @@ class DocumentStore:
         ]
 
     def document(self, row: int) -> Document:
-        """The document in a row; its text is empty where the index was told not to keep texts."""
+        """The document in a row; its text is empty if the index keeps no texts."""
         return Document(self.id(row), self._value("text", row), self._value("title", row))
 
     def row(self, document_id: str) -> int | None:
@@ -97,7 +97,7 @@ class DocumentStore:
         return np.where(here, rows, -1)
 
     def rows(self, ids: Collection[str]) -> npt.NDArray[np.int64]:
-        """The rows of those of these ids that are here, ascending."""
+        """The rows of the documents that have one of these ids, ascending."""
         wanted = pa.array(list(ids), pa.large_string())
         return np.flatnonzero(pc.is_in(self._columns["id"], wanted).to_numpy())
 

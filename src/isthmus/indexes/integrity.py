@@ -40,7 +40,7 @@ class StoredFile(Settings):
 
 
 def described(folder: Path, names: Iterable[str], shape: str = "") -> dict[str, StoredFile]:
-    """What a manifest says about these files, after every byte of them was read.
+    """Sizes and checksums of these files, after every byte of them was read.
 
     `shape` is what else it says of them; see `check`.
     """
@@ -51,7 +51,7 @@ def described(folder: Path, names: Iterable[str], shape: str = "") -> dict[str, 
 
 
 def read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, StoredFile], str | None]:
-    """What the files are; by which key to remember it, where they are old enough for that."""
+    """Sizes and checksums, and a key to remember them by; None if a file changed just now."""
     before = {name: (folder / name).stat() for name in names}
     total = sum(stat.st_size for stat in before.values())
     with _shown(folder, total) as bar:
@@ -104,14 +104,14 @@ def check(
 
 
 def changed(stored: StoredFile, found: StoredFile) -> str:
-    """In which way a file is not the one that was stored."""
+    """How a file differs from the one that was stored."""
     if stored.bytes != found.bytes:
         return f"it has {found.bytes:,} bytes, not {stored.bytes:,}"
     return f"it was changed: checksum {found.xxh3}, not {stored.xxh3}"
 
 
 def forget(folder: Path, files: Mapping[str, StoredFile]) -> None:
-    """Has these files read again by whoever opens them next."""
+    """Forgets that these files were verified: they are read again when opened next."""
     with suppress(OSError):
         key = _identity(files, {name: (folder / name).stat() for name in files})
         _KNOWN.pop(key, None)
@@ -119,7 +119,7 @@ def forget(folder: Path, files: Mapping[str, StoredFile]) -> None:
 
 
 def damaged(file: Path, why: str, index: Path, remedy: str = COPY) -> InputError:
-    """The one refusal of whatever is not as it was written."""
+    """The refusal of a file that is not as it was written."""
     return InputError(
         f"damaged: {file.name!r}: {why}",
         where=str(file),
@@ -130,10 +130,10 @@ def damaged(file: Path, why: str, index: Path, remedy: str = COPY) -> InputError
 
 @contextmanager
 def parsing(file: Path, index: Path) -> Iterator[None]:
-    """Turns whatever a library says about a file that it cannot read into the one refusal."""
+    """Turns a library's error about an unreadable file into the refusal of a damaged one."""
     try:
         yield
-    except IsthmusError:
+    except (IsthmusError, MemoryError):
         raise
     except Exception as error:
         why = f"it cannot be read: {error or type(error).__name__}"

@@ -13,23 +13,26 @@ from isthmus.config import Settings
 from isthmus.config.names import plain
 from isthmus.config.output import where_it_leads, write_json
 from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_bounded, sealed
-from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described, forget
+from isthmus.errors import InputError, SettingsError
+from isthmus.indexes.integrity import Count, StoredFile, damaged, described
+from isthmus.indexes.kinds import kinds
 
 FORMAT = 3  # from which on a manifest vouches for itself
-_OLDEST: dict[str, int] = {"inverted": 2}  # kinds whose older files cannot be read
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
 PLAN = "shards.json"  # in a workplace: which segments there will be
-Kind = Literal["dense", "inverted", "bm25"]
 _MANIFESTS = 64  # as they were read last: an index of few segments is opened in several steps
-_NEEDED: dict[str, tuple[str, ...]] = {
-    "dense": ("dimension", "dtype", "largest_norm"),
-    "inverted": ("dimension", "inverted", "layout"),
-    "bm25": ("bm25",),
-}  # of an index in one piece
-_NAMES = {"dense": "a dense", "inverted": "an inverted", "bm25": "a bm25"}
+
+
+def _known(kind: str) -> str:
+    if kind not in kinds.names():
+        raise ValueError(f"there is no kind of index named {kind!r}")
+    return kind
+
+
+Kind = Annotated[str, AfterValidator(_known)]
+"""The name of a kind of index."""
 
 
 class Bm25Settings(Settings):
@@ -72,7 +75,7 @@ class EncoderOrigin(Settings):
 
 
 class Description(Settings):
-    """What an index is to become: all that is known before the first document is read."""
+    """An index to be built: all that is known before the first document is read."""
 
     kind: Kind
     corpus: CorpusOrigin
@@ -86,7 +89,7 @@ class Description(Settings):
     bm25: Bm25Settings | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What makes two indexes the same; names and paths may change, contents may not."""
+        """All that two equal indexes share: contents, but neither names nor paths."""
         names = {"corpus": {"spec"}, "encoder": {"name"}}
         return self.model_dump(include=set(Description.model_fields), exclude=names)
 
@@ -139,9 +142,9 @@ class Manifest(Description):
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> Manifest:
-        missing = [name for name in _NEEDED[self.kind] if getattr(self, name) is None]
+        missing = [name for name in kinds.load(self.kind).needed if getattr(self, name) is None]
         if missing and self.segments is None:
-            raise ValueError(f"{_NAMES[self.kind]} index has {', '.join(missing)}")
+            raise ValueError(f"{kinds.load(self.kind).title} has {', '.join(missing)}")
         return self
 
     @model_validator(mode="after")
@@ -166,7 +169,7 @@ def write_manifest(
         documents=documents,
         largest_norm=largest_norm,
         layout=layout,
-        files=described(folder, names, _shape(description, documents, layout)),
+        files=described(folder, names, shape_of(description, documents, layout)),
     )
     replace_manifest(folder, manifest)
 
@@ -181,53 +184,8 @@ def is_searched(file: Path) -> bool:
     return file.suffix in (".npy", ".arrow") or file.name.endswith(".index.json")
 
 
-def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
-    """The manifest of an index whose files are what was written, of this kind where one is named.
-
-    Anything less is refused.
-    """
-    manifest = stated_manifest(folder)
-    if manifest.segments is None:
-        shape = _shape(manifest, manifest.documents, manifest.layout)
-        check(folder, manifest.files, examine=lambda: _examine(folder, manifest), shape=shape)
-    else:
-        check(folder, manifest.files)
-    for segment in manifest.segments or ():
-        _check_segment(folder, manifest, segment)
-    if kind not in (None, manifest.kind):
-        raise MismatchError(
-            f"the index {str(folder)!r} is {_NAMES[manifest.kind]} index, not {_NAMES[kind]} one",
-            where=str(folder),
-            allowed=f"{_NAMES[kind]} index",
-            remedy="open it with open_searcher, which knows all kinds",
-        )
-    if kind is not None and manifest.segments is not None:
-        raise MismatchError(
-            f"the index {str(folder)!r} was added to and consists of segments",
-            where=str(folder),
-            allowed="an index as `isthmus index` and `isthmus merge` write it",
-            remedy=f"isthmus merge {folder}; or open it with open_searcher, which knows both",
-        )
-    return manifest
-
-
-def _check_segment(folder: Path, manifest: Manifest, segment: Segment) -> None:
-    """Refuses a segment that is not of this index: the manifest may be another's."""
-    found = stated_manifest(folder / SEGMENTS / segment.name)
-    mine, theirs = ({**one.identity(), "corpus": None} for one in (manifest, found))
-    if mine != theirs or found.documents != segment.documents:
-        why = f"its segment {segment.name!r} is of another index"
-        raise damaged(folder / MANIFEST, why, folder)
-
-
-def _examine(folder: Path, manifest: Manifest) -> None:
-    from isthmus.indexes.structure import examine  # which knows all kinds
-
-    examine(folder, manifest)
-
-
-def _shape(description: Description, documents: int, layout: Layout | None) -> str:
-    """What an examination compares the files with, in one line."""
+def shape_of(description: Description, documents: int, layout: Layout | None) -> str:
+    """All that the structure of the files depends on, in one line."""
     kept = (description.kind, description.dimension, description.dtype, description.codes)
     return repr((*kept, description.inverted, documents, layout))
 
@@ -261,24 +219,15 @@ def _parsed(text: bytes, folder: Path) -> Manifest:
         manifest = Manifest.parse(values, where=str(file))
     except SettingsError as error:
         raise UnreadableError(error.what) from None
-    if manifest.segments is None and version < (oldest := _OLDEST.get(manifest.kind, 1)):
+    kind = kinds.load(manifest.kind)
+    if manifest.segments is None and version < (oldest := kind.oldest_format):
         raise InputError(
             f"the index has format version {version}, which isthmus {__version__} no longer reads "
-            f"for {_NAMES[manifest.kind]} index",
+            f"for {kind.title}",
             where=str(file),
             allowed=", ".join(f"format version {known}" for known in range(oldest, FORMAT + 1)),
             remedy="build it again: isthmus index with another --output, or remove this folder",
         )
-    return manifest
-
-
-def verify(folder: Path) -> Manifest:
-    """The manifest, after reading every byte of the index and comparing checksums."""
-    manifest = stated_manifest(folder)
-    forget(folder, manifest.files)
-    read_manifest(folder)
-    for segment in manifest.segments or ():
-        verify(folder / SEGMENTS / segment.name)
     return manifest
 
 

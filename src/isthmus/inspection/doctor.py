@@ -20,15 +20,15 @@ from isthmus.collections import Problems, open_collection, open_corpus
 from isthmus.config.cache import cache_folder
 from isthmus.errors import IsthmusError, visible
 from isthmus.indexes.approximation import (
-    ApproximateSettings,
     Approximation,
+    ApproximationSettings,
     approximations,
     building_command,
     read_about,
 )
 from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, stated_manifest
-from isthmus.indexes.structure import examine
+from isthmus.indexes.verification import examine
 from isthmus.progress import track
 from isthmus.retrieval.hybrid_folder import HYBRID, is_hybrid, read_hybrid
 
@@ -255,7 +255,7 @@ def _approximation(folder: Path, name: Approximation) -> list[Finding]:
     try:
         about = read_about(folder, name)
     except IsthmusError as error:
-        command = building_command(folder, ApproximateSettings(name=name))
+        command = building_command(folder, ApproximationSettings(name=name))
         return [Finding(error.where, "wrong", error.what, remedy.format(command))]
     assert about is not None
     remedy = remedy.format(building_command(folder, about.settings))

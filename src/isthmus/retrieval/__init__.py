@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isthmus.retrieval.cascade import PipelineSearcher
+    from isthmus.retrieval.cascade import CascadeSearcher
     from isthmus.retrieval.engine_parity import Parity, ParitySettings, parity
     from isthmus.retrieval.hybrid import HybridSearcher
     from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddSettings",
+    "CascadeSearcher",
     "DeleteSettings",
     "ExportSettings",
     "Hit",
@@ -38,7 +39,6 @@ __all__ = [
     "MergeSettings",
     "Parity",
     "ParitySettings",
-    "PipelineSearcher",
     "RerankSettings",
     "RerankingSearcher",
     "SearchSettings",
@@ -73,7 +73,7 @@ _HOMES = {
     "MergeSettings": "verbs.update",
     "Parity": "engine_parity",
     "ParitySettings": "engine_parity",
-    "PipelineSearcher": "cascade",
+    "CascadeSearcher": "cascade",
     "RerankSettings": "reranker",
     "RerankingSearcher": "reranker",
     "SearchSettings": "verbs.search",
@@ -100,7 +100,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first asked for, so that importing the package is free."""
+    """A public name, imported at its first use, so that importing the package is free."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

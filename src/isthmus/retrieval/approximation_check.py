@@ -1,4 +1,4 @@
-"""Approximate search beside an index, measured on questions that its own documents answer."""
+"""Approximations beside an index, measured with queries that its own documents answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from isthmus.config.output import only_writer
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import (
     About,
-    ApproximateSettings,
     Approximation,
+    ApproximationSettings,
     building_command,
     sampled_rows,
-    suits,
 )
+from isthmus.indexes.backends import suits
+from isthmus.indexes.kinds._base import kind_of
 from isthmus.indexes.manifest import Kind
 from isthmus.indexes.segments.commit import refuse_links
 from isthmus.retrieval.searcher import Searcher, open_searcher
@@ -23,7 +24,7 @@ from isthmus.retrieval.searcher import Searcher, open_searcher
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 
-def check_approximate(settings: ApproximateSettings, kind: Kind, sharded: bool = False) -> None:
+def check_approximation(settings: ApproximationSettings, kind: Kind, sharded: bool = False) -> None:
     """Refuses what cannot be built, before anything is encoded."""
     if not suits(settings.name, kind):
         allowed = [name for name in get_args(Approximation) if suits(name, kind)]
@@ -41,21 +42,14 @@ def check_approximate(settings: ApproximateSettings, kind: Kind, sharded: bool =
             remedy="leave approximate out; when the index is there, "
             f"{building_command(Path('INDEX'), settings)}",
         )
-    if kind == "dense":
-        from isthmus.indexes.dense.scan import import_faiss
-
-        import_faiss(f"approximate.name={settings.name}")
-    else:
-        from isthmus.indexes.inverted.seismic_approximation import import_seismic
-
-        import_seismic(f"approximate.name={settings.name}")
+    kind_of(kind).check_library(f"approximate.name={settings.name}")
 
 
-def add_approximation(folder: Path, model: str | None, settings: ApproximateSettings) -> About:
-    """What the approximation beside an index is worth, built where it is not there yet.
+def add_approximation(folder: Path, model: str | None, settings: ApproximationSettings) -> About:
+    """Recall and speed of the approximation beside an index; it is built if it is not there yet.
 
-    Questions are titles, or else first sentences, of documents from the whole corpus, encoded as
-    queries; without texts, some of the documents' own vectors.
+    Queries are titles, or else first sentences, of documents from the whole corpus; without
+    texts, some of the documents' own vectors.
     """
     refuse_links(folder)
     with only_writer(folder):
@@ -68,17 +62,11 @@ def add_approximation(folder: Path, model: str | None, settings: ApproximateSett
                 allowed="an index in one piece",
                 remedy=building_command(folder, settings),
             )
-        queries = _questions(searcher)
-        if manifest.kind == "dense":
-            from isthmus.indexes.dense.faiss_approximation import approximate
-
-            return approximate(folder, settings, queries)
-        from isthmus.indexes.inverted.seismic_approximation import build_seismic
-
-        return build_seismic(folder, settings, queries)
+        queries = _sampled_queries(searcher)
+        return kind_of(manifest.kind).approximate(folder, settings, queries)
 
 
-def _questions(searcher: Searcher) -> Any:
+def _sampled_queries(searcher: Searcher) -> Any:
     """Vectors of queries that some of the documents answer; None where there are no texts."""
     store, encoder = searcher.index.store, searcher.encoder
     assert encoder is not None

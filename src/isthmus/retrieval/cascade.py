@@ -1,4 +1,4 @@
-"""One searcher finds candidates, others score them: search once, look closely at what it found."""
+"""One searcher finds candidates, the others score them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.searcher import Searcher, usable
 
 
-class PipelineSearcher(HybridSearcher):
+class CascadeSearcher(HybridSearcher):
     """A hybrid in which only the first searcher searches.
 
     The others look up its candidates, so that a sparse index and the memory-mapped matrix of a

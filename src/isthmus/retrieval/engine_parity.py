@@ -1,4 +1,4 @@
-"""The verb `isthmus parity`: an engine asked the same as the index that went out to it."""
+"""The verb `isthmus parity`: answers of an engine beside those of the index that filled it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from pydantic import Field
 from rich.table import Table
-from scipy.sparse import csr_matrix
 
 from isthmus.collections import read_queries
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config.output import reserved, whole_file
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.contents import FIELDS
 from isthmus.indexes.engines import Engine, engines
-from isthmus.indexes.inverted.quantisation import quantised
+from isthmus.indexes.inverted.quantisation import searched
+from isthmus.indexes.kinds._base import kind_of
 from isthmus.progress import Bar
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.searcher import Searcher, open_searcher, usable
-
-if TYPE_CHECKING:
-    from isthmus.indexes.dense.index import DenseIndex
-    from isthmus.indexes.inverted.index import InvertedIndex
 
 _QUERIES_AT_ONCE = 256
 _ROUNDING = 1e-5  # of a query's highest score: engines add in float32
 
 
 class ParitySettings(ReadingSettings):
-    """What is compared."""
+    """Which collection of the engine is compared, and how deep."""
 
     verb = "parity"
 
@@ -60,7 +55,7 @@ class Comparison:
     rank_difference: int
     """The largest, of documents that both found."""
     score_difference: float
-    """The same, relative to our highest score."""
+    """The largest, relative to our highest score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +99,7 @@ def parity(
     output: str | Path | None = None,
     settings: ParitySettings | Mapping[str, Any] | None = None,
 ) -> Parity:
-    """The same queries asked of an index and of the engine it was exported to."""
+    """The answers of an index and of the engine it was exported to, compared query by query."""
     file = None if output is None else Path(output)
     with reserved(file):
         result = _parity(index, to, at, queries, ParitySettings.given(settings))
@@ -120,9 +115,10 @@ def _parity(
     problems = settings.account()
     asked = read_queries(queries, problems)
     searcher = open_searcher(index, settings.model)
-    if searcher.index.manifest.kind not in FIELDS:
+    kind = kind_of(searcher.index.manifest.kind)
+    if kind.field is None:
         raise InputError(
-            f"{str(index)!r} is a {searcher.index.manifest.kind} index, which is not exported",
+            f"{str(index)!r} is {kind.title}, which is not exported",
             where=str(index),
             allowed="a dense or an inverted index",
             remedy="give the index that was exported",
@@ -167,30 +163,29 @@ def _compare(
     searcher: Searcher, engine: Engine, batch: Sequence[Query], depth: int
 ) -> list[Comparison]:
     assert searcher.encoder is not None
-    index = cast("DenseIndex | InvertedIndex", searcher.index)
     ids = [query.id for query in batch]
     vectors = searcher.encoder.encode_queries([query.text for query in batch])
-    ours = index.search(vectors, depth, ids)
-    theirs = engine.search(FIELDS[index.manifest.kind], _sent(vectors, index, ids), depth, ids)
+    ours = searcher.index.search(vectors, depth, ids)
+    manifest = searcher.index.manifest
+    if manifest.inverted is not None:  # whole numbers, if the index has those
+        assert manifest.dimension is not None
+        names = [f"query {query_id!r}" for query_id in ids]
+        vectors = searched(vectors, manifest.inverted, manifest.dimension, names)
+    theirs = engine.search(_field(searcher), vectors, depth, ids)
     return [compare(one, two) for one, two in zip(ours, theirs, strict=True)]
 
 
-def _sent(vectors: Any, index: DenseIndex | InvertedIndex, ids: Sequence[str]) -> Any:
-    """The vectors as the index itself reads them: weights in whole numbers, if it has those."""
-    manifest = index.manifest
-    if manifest.inverted is None:
-        return vectors
-    assert manifest.dimension is not None
-    names = [f"query {query_id!r}" for query_id in ids]
-    rows = quantised(vectors, manifest.inverted, manifest.dimension, names)
-    shape = (len(ids), manifest.dimension)
-    return csr_matrix((rows.weights, rows.terms, rows.starts), shape=shape)
+def _field(searcher: Searcher) -> str:
+    """What engines call the vectors of an index."""
+    field = kind_of(searcher.index.manifest.kind).field
+    assert field is not None
+    return field
 
 
 def _check_encoder(searcher: Searcher, engine: Engine, at: str) -> None:
     origin = searcher.index.manifest.encoder
     assert origin is not None
-    field = FIELDS[searcher.index.manifest.kind]
+    field = _field(searcher)
     if (found := engine.encoders().get(field)) != origin.fingerprint:
         held = f"{field} vectors of the encoder {found}" if found else f"no {field} vectors"
         raise MismatchError(

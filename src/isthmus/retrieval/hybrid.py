@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from isthmus.collections import Problems
 from isthmus.errors import SettingsError
 from isthmus.records import Document, Query, Ranking
 from isthmus.retrieval.fusion import Fusion, fuse, fusions
+from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import usable
-
-
-class Component(Protocol):
-    """Anything that answers queries: a Searcher, another HybridSearcher, a RerankingSearcher."""
-
-    @property
-    def keeps_texts(self) -> bool:
-        """Whether documents come with their texts."""
-
-    def has_tokens(self, text: str) -> bool:
-        """Whether anything of a text is left to search for."""
-
-    def search(
-        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
-    ) -> list[Ranking]:
-        """One ranking per query."""
-
-    def documents(self, ids: Iterable[str]) -> list[Document]:
-        """The documents with these ids."""
 
 
 class HybridSearcher:
@@ -36,12 +17,12 @@ class HybridSearcher:
 
     def __init__(
         self,
-        searchers: Sequence[Component],
+        searchers: Sequence[Retriever],
         fusion: str | Fusion = "weighted_sum",
         weights: Sequence[float] | None = None,
         candidates: int = 1000,
     ) -> None:
-        """Searches every component to `candidates` documents (or deeper, when more are asked)."""
+        """Every searcher finds `candidates` documents, or more if a search is deeper."""
         self.searchers = tuple(searchers)
         self.weights = tuple(weights if weights is not None else [1.0] * len(self.searchers))
         self.candidates = candidates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +12,13 @@ from pydantic import AfterValidator, Field
 from isthmus.config import Settings
 from isthmus.config.names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.errors import MismatchError, SettingsError
-from isthmus.indexes.approximation import suits
+from isthmus.config.trust import is_trusted_index, trust_index
+from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.indexes.backends import suits
 from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import stated_manifest
 from isthmus.progress import notice
-from isthmus.retrieval.cascade import PipelineSearcher
+from isthmus.retrieval.cascade import CascadeSearcher
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.searcher import Searcher, open_searcher
 
@@ -43,7 +45,7 @@ class Combination(Fusing):
 
     def searcher(self, searchers: Sequence[Searcher]) -> HybridSearcher:
         """The searchers as one."""
-        kind = PipelineSearcher if self.pipeline else HybridSearcher
+        kind = CascadeSearcher if self.pipeline else HybridSearcher
         return kind(searchers, self.fusion, self.weights, self.candidates)
 
 
@@ -65,7 +67,7 @@ class Member(Settings):
 
 
 class Hybrid(Settings):
-    """What `isthmus tune` found: hybrid.json."""
+    """The contents of hybrid.json: indexes and weights that `isthmus tune` found."""
 
     members: Annotated[list[Member], Field(min_length=1)]
     combination: Combination
@@ -77,7 +79,7 @@ def is_hybrid(folder: str | Path) -> bool:
 
 
 def read_hybrid(folder: Path) -> Hybrid:
-    """What `isthmus tune` wrote into a folder."""
+    """The hybrid that `isthmus tune` wrote into a folder."""
     file = folder / HYBRID
     try:
         return Hybrid.parse(read_mapping(file), where=str(file))
@@ -88,12 +90,15 @@ def read_hybrid(folder: Path) -> Hybrid:
 def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearcher:
     """The tuned hybrid in a folder; an index that has another encoder since is refused.
 
-    A notice names the indexes outside the folder: `hybrid.json` may come from another machine.
+    `hybrid.json` may come from another machine: an index outside the folder is read only if it was
+    built or opened here before, and a notice names it.
     """
     file = Path(folder) / HYBRID
     hybrid = read_hybrid(Path(folder))
     indexes = [Path(folder, member.index) for member in hybrid.members]
     if outside := [each.index for each in hybrid.members if Path(each.index).is_absolute()]:
+        for index in outside:
+            _check_known(index, file)
         notice(f"{folder}: reading its indexes {', '.join(outside)}")
     searchers = open_together(indexes, backend=backend)
     for member, searcher in zip(hybrid.members, searchers, strict=True):
@@ -109,12 +114,26 @@ def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearche
     return hybrid.combination.searcher(searchers)
 
 
+def _check_known(index: str, file: Path) -> None:
+    """Refuses an index that this user has not built or opened before."""
+    if not is_trusted_index(index):
+        raise InputError(
+            f"the hybrid reads the index {index!r}, which has not been used here before",
+            where=str(file),
+            allowed="indexes that were built or searched on this machine, or inside the hybrid's "
+            "folder",
+            remedy="if you trust it, search it once: "
+            + shlex.join(("isthmus", "search", index, "QUERY")),
+        )
+
+
 def open_together(
     folders: Sequence[str | Path], model: str | None = None, backend: Backend = "numpy"
 ) -> list[Searcher]:
     """A searcher per index, the first one with the encoder at `model`; all of one corpus.
 
-    The backend is for the indexes of its kind, one at least; the others are searched exactly.
+    The backend is for the indexes of its kind, one at least; the others are searched exactly. All
+    are remembered as opened by this user.
     """
     suited = [suits(backend, stated_manifest(Path(folder)).kind) for folder in folders]
     backends = [backend if suit or not any(suited) else "numpy" for suit in suited]
@@ -129,10 +148,12 @@ def open_together(
                 allowed="indexes of one corpus",
                 remedy="index the same corpus for each of them",
             )
+    for folder in folders:
+        trust_index(folder)
     return searchers
 
 
 def fingerprint(searcher: Searcher) -> str | None:
-    """Of the encoder that filled its index; None for BM25."""
+    """The fingerprint of the encoder that filled its index; None for BM25."""
     origin = searcher.index.manifest.encoder
     return origin.fingerprint if origin is not None else None

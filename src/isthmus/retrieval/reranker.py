@@ -1,4 +1,4 @@
-"""The best of a ranking read once more, each document together with the query."""
+"""The best of a ranking scored again by a cross-encoder, together with the query."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from isthmus.collections import Problems
 from isthmus.config import Settings
 from isthmus.errors import MismatchError
 from isthmus.records import Document, Query, Ranking
-from isthmus.retrieval.hybrid import Component
+from isthmus.retrieval.retriever import Retriever
 
 
 class RerankSettings(Settings):
-    """Who reads the candidates, and how many."""
+    """Which cross-encoder reads the candidates, and how many."""
 
     model: str = Field(description="a cross-encoder: a run of isthmus, a folder or hub name")
     candidates: int = Field(100, ge=1, description="documents per query that it reads")
 
 
 class Scorer(Protocol):
-    """What re-ranking asks of a cross-encoder."""
+    """A cross-encoder, as far as re-ranking needs it."""
 
     def score(self, pairs: Sequence[tuple[str, Document]]) -> npt.NDArray[np.float32]:
         """One score per pair of a query's text and a document."""
 
 
-def check_texts(searcher: Component) -> None:
+def check_texts(searcher: Retriever) -> None:
     """Refuses a searcher that cannot show a re-ranker what to read."""
     if not searcher.keeps_texts:
         raise MismatchError(
@@ -48,7 +48,7 @@ class RerankingSearcher:
     Documents below the candidates follow in the order they had, with scores that go on below.
     """
 
-    def __init__(self, searcher: Component, scorer: Scorer, candidates: int = 100) -> None:
+    def __init__(self, searcher: Retriever, scorer: Scorer, candidates: int = 100) -> None:
         check_texts(searcher)
         self.searcher = searcher
         self.scorer = scorer

@@ -20,13 +20,12 @@ from isthmus.records import Document, Query, Ranking
 if TYPE_CHECKING:
     from isthmus.indexes.approximation import Backend
     from isthmus.indexes.bm25 import Bm25Index
+    from isthmus.indexes.index import Index
     from isthmus.indexes.manifest import EncoderOrigin, Manifest
-    from isthmus.indexes.segments.index import Index
-    from isthmus.indexes.segments.served_index import ServedIndex
 
 
 class Encoder(Protocol):
-    """What a searcher asks of an encoder; cosine similarity means that vectors come normalised."""
+    """An encoder, as far as a searcher needs it; for cosine, its vectors are normalised."""
 
     @property
     def name(self) -> str:
@@ -34,7 +33,7 @@ class Encoder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Of weights, tokenizer and settings: equal fingerprints give equal vectors."""
+        """A digest of weights, tokenizer and settings: equal ones give equal vectors."""
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """One row per text: an array for a dense index, a sparse matrix for an inverted one."""
@@ -46,7 +45,7 @@ class Encoder(Protocol):
 class Searcher:
     """Answers queries from one index, with the encoder that filled it (none for BM25)."""
 
-    def __init__(self, encoder: Encoder | None, index: Index | ServedIndex) -> None:
+    def __init__(self, encoder: Encoder | None, index: Index) -> None:
         self.encoder = encoder
         self.index = index
         check_encoder(index.manifest, encoder, f"index of {index.manifest.corpus.spec}")
@@ -85,7 +84,7 @@ class Searcher:
         found = [Ranking(query.id) for query in queries]
         if not readable:
             return found
-        vectors = self._questions([queries[number].text for number in readable])
+        vectors = self._queries([queries[number].text for number in readable])
         for place, number in enumerate(readable):
             ids, query_id = candidates[number].document_ids, queries[number].id
             if ids:
@@ -114,10 +113,10 @@ class Searcher:
         return [self.index.store.document(row) for row in rows.values() if row is not None]
 
     def _answer(self, texts: Sequence[str], depth: int, ids: Sequence[str]) -> list[Ranking]:
-        return self.index.search(self._questions(texts), depth, ids) if texts else []
+        return self.index.search(self._queries(texts), depth, ids) if texts else []
 
-    def _questions(self, texts: Sequence[str]) -> Any:
-        """What the index is asked with: texts for BM25, vectors otherwise."""
+    def _queries(self, texts: Sequence[str]) -> Any:
+        """The queries as the index takes them: texts for BM25, vectors otherwise."""
         return texts if self.encoder is None else self.encoder.encode_queries(texts)
 
 
@@ -159,7 +158,7 @@ def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) 
         return name
     if not is_trusted(name):
         raise InputError(
-            f"the index asks for the encoder {name!r}, which has not been used here before",
+            f"the index names the encoder {name!r}, which has not been used here before",
             where=str(folder),
             allowed="encoders that an index was built or searched with on this machine, package:"
             "NAME, or a folder inside the index",

@@ -164,6 +164,6 @@ def _check(systems: int, asked: Sequence[Query], steps: int) -> None:
         raise InputError(
             "none of the queries is judged",
             where="--qrels",
-            allowed="judgements of the queries that are asked",
+            allowed="judgements of these queries",
             remedy="give the judgements of the collection and split that the queries belong to",
         )

@@ -1,4 +1,4 @@
-"""A hub that cannot be asked is said so at once; one that answers is left to whoever loads."""
+"""A hub that cannot be reached is said so at once; one that answers is left to the loader."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def pipeline_of(what: str) -> Any:
 def test_the_setting_is_named_with_a_remedy_for_it(
     where: str, load: Any, remedy: str, asked: list[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="the hub cannot be asked") as caught:
+    with pytest.raises(InputError, match="the hub cannot be reached") as caught:
         load("some/model", tmp_path)
     assert caught.value.where == f"{where}: some/model"
     assert remedy in caught.value.remedy

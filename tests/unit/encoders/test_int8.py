@@ -19,7 +19,7 @@ from isthmus.encoders import DenseEncoder, SparseEncoder, load_encoder, load_int
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import IsthmusError, MissingPackageError
-from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.verification import read_manifest
 from isthmus.nn.backbone import _HEADS, Backbone
 from isthmus.records import Document
 from isthmus.retrieval import IndexSettings, index, open_searcher, open_writer

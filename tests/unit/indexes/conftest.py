@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isthmus.indexes.bm25 import Bm25Index
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.bm25 import Bm25Index, builder
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description, EncoderOrigin
 from isthmus.records import Document
 
@@ -63,6 +63,6 @@ def build_bm25(tmp_path: Path) -> Callable[..., Bm25Index]:
             titles=titles,
             bm25=Bm25Settings.parse(settings, where="test"),
         )
-        return Bm25Index.open(Bm25Index.build(documents, tmp_path / name, description, {}))
+        return Bm25Index.open(builder.build_bm25(documents, tmp_path / name, description, {}))
 
     return build

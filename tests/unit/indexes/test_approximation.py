@@ -15,13 +15,13 @@ import scipy.sparse
 from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.approximation import (
     About,
-    ApproximateSettings,
+    ApproximationSettings,
     approximations,
     building_command,
     read_about,
 )
 from isthmus.indexes.construction import builder_for
-from isthmus.indexes.dense.faiss_approximation import approximate
+from isthmus.indexes.dense.faiss_builder import build_faiss
 from isthmus.indexes.inverted.seismic_approximation import build_seismic
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.indexes.segments.index import open_index
@@ -32,9 +32,9 @@ pytest.importorskip("faiss", reason="the extra [ann] is not installed")
 ROWS, SIZE = 400, 12
 # They miss much, so that one sees who answered.
 LAZY = {
-    "hnsw": ApproximateSettings(name="hnsw", neighbours=2, construction=2, effort=1),
-    "ivf": ApproximateSettings(name="ivf", lists=10, effort=1),
-    "seismic": ApproximateSettings(name="seismic", postings=60, query_terms=1),
+    "hnsw": ApproximationSettings(name="hnsw", neighbours=2, construction=2, effort=1),
+    "ivf": ApproximationSettings(name="ivf", lists=10, effort=1),
+    "seismic": ApproximationSettings(name="seismic", postings=60, query_terms=1),
 }
 SEISMIC = pytest.mark.skipif(
     find_spec("seismic") is None, reason="pyseismic-lsr is not installed (no wheel for ARM)"
@@ -74,7 +74,7 @@ def build(tmp_path: Path) -> Callable[[str], Path]:
         with builder_for(tmp_path / "index", description) as builder:
             builder.add(documents(0, ROWS), vectors(ROWS, 0, name))
             folder = builder.finish({})
-        (build_seismic if sparse else approximate)(folder, LAZY[name])
+        (build_seismic if sparse else build_faiss)(folder, LAZY[name])
         return folder
 
     return make
@@ -188,7 +188,7 @@ def test_one_that_is_damaged_is_refused_and_built_again(build: Callable[[str], P
     with pytest.raises(InputError, match=r"damaged: 'vectors\.faiss'") as caught:
         open_index(folder, "ivf")
     assert building_command(folder, LAZY["ivf"]) in caught.value.remedy
-    approximate(folder, LAZY["ivf"])
+    build_faiss(folder, LAZY["ivf"])
     assert len(open_index(folder, "ivf")) == ROWS
 
 
@@ -219,9 +219,9 @@ def test_settings_belong_to_one_or_another() -> None:
         ({"postings": 4}, "postings is a setting of seismic, not of hnsw"),
     ]:
         with pytest.raises(SettingsError, match=message):
-            ApproximateSettings.parse(values, "--set")
+            ApproximationSettings.parse(values, "--set")
     with pytest.raises(SettingsError) as caught:
-        ApproximateSettings.parse({"name": "seismik"}, "--set")
+        ApproximationSettings.parse({"name": "seismik"}, "--set")
     assert caught.value.allowed.startswith("seismic")
 
 

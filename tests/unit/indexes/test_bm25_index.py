@@ -12,12 +12,13 @@ from pathlib import Path
 import bm25s
 import numpy as np
 import pytest
+from tests.index_bytes import verify
 
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.bm25 import Analyzer, Bm25Index, builder
 from isthmus.indexes.integrity import described
-from isthmus.indexes.manifest import Bm25Settings, verify, write_manifest
+from isthmus.indexes.manifest import Bm25Settings, write_manifest
 from isthmus.indexes.segments.merge_policy import describe
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Ranking
@@ -128,12 +129,12 @@ def test_an_interrupted_build_goes_on_after_the_last_block(
         if merging:
             patch.setattr(builder, "write_merged", lambda *_: next(failing([], 0)))
         with pytest.raises(KeyboardInterrupt):
-            builder.build(source, tmp_path / "again", description, {}, memory=1e-9)
+            builder.build_bm25(source, tmp_path / "again", description, {}, memory=1e-9)
     with monkeypatch.context() as patch:
         contents = Document.contents
         analysed = []
         patch.setattr(Document, "contents", lambda *a: analysed.append(a[0].id) or contents(*a))
-        builder.build(documents, tmp_path / "again", description, {}, memory=1e-9)
+        builder.build_bm25(documents, tmp_path / "again", description, {}, memory=1e-9)
     assert analysed == [one.id for one in documents[50 if merging else 30 :]]
     for file in (*(tmp_path / "whole").glob("*.npy"), tmp_path / "whole" / "vocabulary.arrow"):
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name

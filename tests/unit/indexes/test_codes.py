@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isthmus.collections import open_corpus
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.dense.codes import Codes, products, rounded, write_codes
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.dense.scan import CodeScan

@@ -16,13 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from tests.index_bytes import verify
 
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes import construction as building
 from isthmus.indexes import documents, manifest
-from isthmus.indexes.construction import DenseBuilder, already_built, builder_for
+from isthmus.indexes.construction import already_built, builder_for
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.manifest import Description, verify, workplace
+from isthmus.indexes.manifest import Description, workplace
 from isthmus.records import Document
 
 
@@ -213,7 +215,8 @@ import sys
 from pathlib import Path
 import numpy as np
 import pyarrow
-from isthmus.indexes.construction import DenseBuilder, already_built, builder_for
+from isthmus.indexes.dense.builder import DenseBuilder
+from isthmus.indexes.construction import already_built, builder_for
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin
 from isthmus.records import Document

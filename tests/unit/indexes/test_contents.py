@@ -15,18 +15,13 @@ from hypothesis.extra.numpy import arrays
 
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes import contents
-from isthmus.indexes.construction import DenseBuilder
 from isthmus.indexes.contents import Contents
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.engines._json_lines import numbers, term_weights, write_lines
 from isthmus.indexes.inverted.builder import InvertedBuilder
-from isthmus.indexes.manifest import (
-    CorpusOrigin,
-    Description,
-    EncoderOrigin,
-    InvertedSettings,
-    read_manifest,
-)
+from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.indexes.segments.writer import IndexWriter
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
 
 SIZE, DIMENSION = 40, 4

@@ -20,9 +20,9 @@ from isthmus.config.output import SNAPSHOT, write_json
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, IsthmusError
 from isthmus.indexes import integrity
-from isthmus.indexes.approximation import ApproximateSettings
-from isthmus.indexes.bm25 import Bm25Index
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.approximation import ApproximationSettings
+from isthmus.indexes.bm25.builder import build_bm25
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     MANIFEST,
@@ -31,10 +31,10 @@ from isthmus.indexes.manifest import (
     Description,
     EncoderOrigin,
     InvertedSettings,
-    read_manifest,
 )
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
 
 ROWS, SIZE = 80, 8
@@ -76,7 +76,7 @@ def inverted(folder: Path, **values: Any) -> Path:
 
 
 def bm25(folder: Path) -> Path:
-    return Bm25Index.build(DOCUMENTS, folder, described(kind="bm25", bm25=Bm25Settings()), {})
+    return build_bm25(DOCUMENTS, folder, described(kind="bm25", bm25=Bm25Settings()), {})
 
 
 def segments(folder: Path) -> Path:
@@ -92,11 +92,11 @@ def near(name: str) -> Callable[[Path], Path]:
         if name == "seismic":
             from isthmus.indexes.inverted.seismic_approximation import build_seismic
 
-            build_seismic(inverted(folder), ApproximateSettings(name="seismic"))
+            build_seismic(inverted(folder), ApproximationSettings(name="seismic"))
         else:
-            from isthmus.indexes.dense.faiss_approximation import approximate
+            from isthmus.indexes.dense.faiss_builder import build_faiss
 
-            approximate(dense(folder), ApproximateSettings.parse({"name": name}, where="test"))
+            build_faiss(dense(folder), ApproximationSettings.parse({"name": name}, where="test"))
         return folder
 
     return build
@@ -274,3 +274,8 @@ def test_a_hybrid_vouches_for_its_weights(tmp_path: Path) -> None:
         write_json(tmp_path / HYBRID, sealed(values))
         with pytest.raises(IsthmusError, match=r"damaged: 'hybrid\.json'"):
             read_hybrid(tmp_path)
+
+
+def test_memory_that_ran_out_is_no_damage(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError), integrity.parsing(tmp_path / "vectors.npy", tmp_path):
+        np.empty(2**62, dtype=np.int8)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isthmus.errors import InputError, MismatchError, MissingPackageError
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.dense.index import Backend, DenseIndex
 from isthmus.indexes.manifest import Description
 from isthmus.records import Document

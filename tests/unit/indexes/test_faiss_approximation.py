@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.index_bytes import verify
 
+from isthmus.config.output import writing
 from isthmus.config.sealed_json import sealed
-from isthmus.errors import InputError, MismatchError, MissingPackageError
-from isthmus.indexes.approximation import ApproximateSettings
-from isthmus.indexes.construction import DenseBuilder
-from isthmus.indexes.dense.faiss_approximation import approximate
+from isthmus.errors import InputError, MismatchError, MissingPackageError, OutputError
+from isthmus.indexes.approximation import ApproximationSettings
+from isthmus.indexes.dense.builder import DenseBuilder
+from isthmus.indexes.dense.faiss_builder import build_faiss
 from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.manifest import Description, verify
+from isthmus.indexes.manifest import Description
 from isthmus.records import Document, Ranking
+
+faiss = pytest.importorskip("faiss")
 
 NAMES = [str(number) for number in range(20)]
 
@@ -42,8 +47,8 @@ def folder(tmp_path: Path, vectors: np.ndarray, dense_description: Description) 
 @pytest.mark.parametrize("name", ["hnsw", "ivf"])
 def test_recall_is_what_was_measured(folder: Path, vectors: np.ndarray, name: str) -> None:
     choice = {"effort": 64} if name == "hnsw" else {"lists": 16, "effort": 2}
-    settings = ApproximateSettings.parse({"name": name, **choice}, "test")
-    about = approximate(folder, settings, vectors[:20])
+    settings = ApproximationSettings.parse({"name": name, **choice}, "test")
+    about = build_faiss(folder, settings, vectors[:20])
     exact = DenseIndex.open(folder).search(vectors[:20], 10, NAMES)
     found = DenseIndex.open(folder, name).search(vectors[:20], 10, NAMES)  # type: ignore[arg-type]
     shared = [
@@ -63,8 +68,8 @@ def test_recall_is_what_was_measured(folder: Path, vectors: np.ndarray, name: st
 
 def test_little_effort_misses_and_all_of_it_does_not(folder: Path, vectors: np.ndarray) -> None:
     values = {
-        effort: approximate(
-            folder, ApproximateSettings(name="ivf", lists=16, effort=effort), vectors[:20]
+        effort: build_faiss(
+            folder, ApproximationSettings(name="ivf", lists=16, effort=effort), vectors[:20]
         ).recall[0]
         for effort in (1, 16)
     }
@@ -73,23 +78,23 @@ def test_little_effort_misses_and_all_of_it_does_not(folder: Path, vectors: np.n
 
 
 def test_the_same_is_not_built_again(folder: Path, vectors: np.ndarray) -> None:
-    settings = ApproximateSettings()
-    approximate(folder, settings, vectors[:20])
+    settings = ApproximationSettings()
+    build_faiss(folder, settings, vectors[:20])
     before = (folder / "hnsw" / "vectors.faiss").stat().st_mtime_ns
-    approximate(folder, settings, vectors[:20])
+    build_faiss(folder, settings, vectors[:20])
     assert (folder / "hnsw" / "vectors.faiss").stat().st_mtime_ns == before
-    approximate(folder, ApproximateSettings(neighbours=4), vectors[:20])
+    build_faiss(folder, ApproximationSettings(neighbours=4), vectors[:20])
     assert (folder / "hnsw" / "vectors.faiss").stat().st_mtime_ns > before
 
 
 def test_deeper_than_its_effort(folder: Path, vectors: np.ndarray) -> None:
-    approximate(folder, ApproximateSettings(effort=4), vectors[:20])
+    build_faiss(folder, ApproximationSettings(effort=4), vectors[:20])
     (ranking,) = DenseIndex.open(folder, "hnsw").search(vectors[:1], 300, ["q"])
     assert len(ranking) == 300
 
 
 def test_filters_are_exact(folder: Path, vectors: np.ndarray) -> None:
-    approximate(folder, ApproximateSettings(), vectors[:20])
+    build_faiss(folder, ApproximationSettings(), vectors[:20])
     among = [f"d{row}" for row in range(0, 2000, 97)]
     expected = DenseIndex.open(folder).search(vectors[:20], 5, NAMES, among=among)
     assert DenseIndex.open(folder, "hnsw").search(vectors[:20], 5, NAMES, among) == expected
@@ -101,7 +106,7 @@ def test_absent_or_of_other_vectors(
     with pytest.raises(InputError, match="has no ivf beside it") as caught:
         DenseIndex.open(folder, "ivf")
     assert "--set approximate.name=ivf" in caught.value.remedy
-    approximate(folder, ApproximateSettings(), vectors[:20])
+    build_faiss(folder, ApproximationSettings(), vectors[:20])
     file = folder / "hnsw" / "approximate.json"
     file.write_text(json.dumps(sealed(json.loads(file.read_text()) | {"made_of": "others"})))
     with pytest.raises(MismatchError, match="made of another index"):
@@ -109,5 +114,21 @@ def test_absent_or_of_other_vectors(
     shutil.rmtree(folder / "hnsw")
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(MissingPackageError) as missing:
-        approximate(folder, ApproximateSettings(), vectors[:20])
+        build_faiss(folder, ApproximationSettings(), vectors[:20])
     assert missing.value.remedy == "pip install 'isthmus[ann]'"
+
+
+def test_a_disk_that_fills_while_faiss_writes_is_said(folder: Path, vectors: np.ndarray) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        with pytest.raises(OutputError, match="larger than is allowed") as caught:
+            build_faiss(folder, ApproximationSettings(), vectors[:20])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.remedy.endswith("and run again")
+    assert not (folder / "hnsw").exists()
+    build_faiss(folder, ApproximationSettings(), vectors[:20])
+    index = faiss.read_index(str(folder / "hnsw" / "vectors.faiss"))
+    with pytest.raises(OutputError, match="no space left on the disk"), writing(folder):
+        faiss.write_index(index, "/dev/full")

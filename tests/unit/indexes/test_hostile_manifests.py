@@ -14,11 +14,13 @@ from isthmus.config.names import plain
 from isthmus.config.output import SNAPSHOT, read_snapshot
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError
-from isthmus.indexes.construction import PROGRESS, DenseBuilder, read_progress
+from isthmus.indexes.construction import PROGRESS, read_progress
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.integrity import described
-from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Description, read_manifest, workplace
+from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Description, workplace
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
 
 DEEP = "[" * 200_000

@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from tests.index_bytes import verify
 
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex
-from isthmus.indexes.manifest import Description, InvertedSettings, read_manifest, verify
+from isthmus.indexes.manifest import Description, InvertedSettings
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Ranking
 
 SIZE = 6
@@ -166,10 +168,10 @@ def test_terms_in_any_order_and_twice(tmp_path: Path, description: Description) 
 def test_other_kinds_are_refused(
     tmp_path: Path, description: Description, dense_folder: Path
 ) -> None:
-    with pytest.raises(MismatchError, match="is a dense index, not an inverted one"):
+    with pytest.raises(MismatchError, match="is a dense index, not an inverted index"):
         InvertedIndex.open(dense_folder)
     build(tmp_path / "index", description, [[1.0] * SIZE])
-    with pytest.raises(MismatchError, match="is an inverted index, not a dense one"):
+    with pytest.raises(MismatchError, match="is an inverted index, not a dense index"):
         DenseIndex.open(tmp_path / "index")
 
 

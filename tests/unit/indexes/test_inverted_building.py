@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from tests.index_bytes import verify
 
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes import construction as building
@@ -23,7 +24,7 @@ from isthmus.indexes.construction import already_built
 from isthmus.indexes.documents import DocumentWriter, blocks
 from isthmus.indexes.inverted import builder as inverting
 from isthmus.indexes.inverted.builder import InvertedBuilder
-from isthmus.indexes.manifest import Description, InvertedSettings, verify, workplace
+from isthmus.indexes.manifest import Description, InvertedSettings, workplace
 from isthmus.records import Document
 
 SIZE = 40

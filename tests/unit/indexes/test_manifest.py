@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.index_bytes import verify
 
 from isthmus.config.sealed_json import UnreadableError, read_bounded, sealed
 from isthmus.errors import InputError
-from isthmus.indexes.manifest import FORMAT, Manifest, read_manifest, verify, workplace
+from isthmus.indexes.manifest import FORMAT, Manifest, workplace
+from isthmus.indexes.verification import read_manifest
 
 
 def test_manifest_tells_what_filled_the_index(dense_folder: Path) -> None:

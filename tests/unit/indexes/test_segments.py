@@ -14,7 +14,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.indexes.construction import DenseBuilder
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.inverted.builder import InvertedBuilder
@@ -26,7 +26,8 @@ from isthmus.indexes.manifest import (
     InvertedSettings,
     Segment,
 )
-from isthmus.indexes.segments.index import Part, SegmentedIndex
+from isthmus.indexes.segments.index import SegmentedIndex
+from isthmus.indexes.segments.living import Part
 from isthmus.records import Document, Ranking
 
 SIZE = 4

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError, MissingPackageError
-from isthmus.indexes.approximation import ApproximateSettings
+from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.inverted.seismic_approximation import SeismicIndex, build_seismic
@@ -19,8 +19,8 @@ from isthmus.records import Document
 
 pytest.importorskip("seismic", reason="the extra [ann] is not installed")
 ROWS, TERMS = 600, 80
-USUAL = ApproximateSettings(name="seismic")
-EAGER = ApproximateSettings(name="seismic", query_terms=TERMS, heap_factor=0.5)
+USUAL = ApproximationSettings(name="seismic")
+EAGER = ApproximationSettings(name="seismic", query_terms=TERMS, heap_factor=0.5)
 
 
 def vectors(seed: int, rows: int = ROWS) -> scipy.sparse.csr_matrix:
@@ -66,7 +66,7 @@ def test_an_eager_one_answers_as_the_exact_index_does(tmp_path: Path) -> None:
 
 def test_a_choice_among_documents_is_exact(tmp_path: Path) -> None:
     folder = build(tmp_path / "index")
-    build_seismic(folder, ApproximateSettings(name="seismic", postings=1, query_terms=1))
+    build_seismic(folder, ApproximationSettings(name="seismic", postings=1, query_terms=1))
     queries, among = vectors(1, 3), {"001", "002", "nobody"}
     found = SeismicIndex.open(folder).search(queries, 5, ["a", "b", "c"], among)
     assert found == InvertedIndex.open(folder).search(queries, 5, ["a", "b", "c"], among)
@@ -75,7 +75,9 @@ def test_a_choice_among_documents_is_exact(tmp_path: Path) -> None:
 def test_it_is_measured_and_not_built_twice(tmp_path: Path) -> None:
     folder = build(tmp_path / "index")
     lazy = build_seismic(
-        folder, ApproximateSettings(name="seismic", postings=40, query_terms=1), vectors(1, 20)[1:]
+        folder,
+        ApproximationSettings(name="seismic", postings=40, query_terms=1),
+        vectors(1, 20)[1:],
     )
     assert lazy.recall[0] < 0.9, "measured against the exact answers"
     written = (folder / "seismic" / "lists").stat().st_mtime_ns
@@ -137,7 +139,7 @@ def test_weights_that_it_cannot_hold_are_refused(tmp_path: Path) -> None:
 
 def test_too_few_are_not_an_answer(tmp_path: Path) -> None:
     folder = build(tmp_path / "index")
-    build_seismic(folder, ApproximateSettings(name="seismic", postings=2, query_terms=1))
+    build_seismic(folder, ApproximationSettings(name="seismic", postings=2, query_terms=1))
     asked = vectors(1, 3)
     found = SeismicIndex.open(folder).search(asked, 50, ["a", "b", "c"])
     assert found == InvertedIndex.open(folder).search(asked, 50, ["a", "b", "c"])

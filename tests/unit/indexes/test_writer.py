@@ -15,19 +15,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.index_bytes import verify
 
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError
-from isthmus.indexes.approximation import ApproximateSettings
-from isthmus.indexes.construction import DenseBuilder
-from isthmus.indexes.dense.faiss_approximation import approximate
+from isthmus.indexes.approximation import ApproximationSettings
+from isthmus.indexes.dense.builder import DenseBuilder
+from isthmus.indexes.dense.faiss_builder import build_faiss
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentWriter
-from isthmus.indexes.manifest import SEGMENTS, Description, read_manifest, verify
+from isthmus.indexes.manifest import SEGMENTS, Description
 from isthmus.indexes.segments import merge_policy as merging
 from isthmus.indexes.segments import writer
 from isthmus.indexes.segments.index import SegmentedIndex, open_index
 from isthmus.indexes.segments.writer import IndexWriter, Update
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Ranking
 
 QUERY = np.ones((1, 4), dtype=np.float32)
@@ -111,7 +113,7 @@ def test_crash_at_every_step(
     changes: list[Callable[[IndexWriter], None]],
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    approximate(dense_folder, ApproximateSettings())  # so few documents that it finds all
+    build_faiss(dense_folder, ApproximationSettings())  # so few documents that it finds all
     *earlier, last = changes
     with IndexWriter(dense_folder) as opened:
         for one in earlier:

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from isthmus.cli import app
-from isthmus.indexes.bm25 import Bm25Index
+from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.inspection.doctor import Finding, doctor, findings_table
 from isthmus.records import Document
@@ -90,7 +90,7 @@ def test_no_file_and_no_line_is_cut_off(folder: Path) -> None:
 def test_every_file_of_an_index_is_told_of(tmp_path: Path) -> None:
     origin = CorpusOrigin(spec="c", fingerprint="c")
     description = Description(kind="bm25", corpus=origin, titles=True, bm25=Bm25Settings())
-    index = Bm25Index.build([Document("a", "snow")], tmp_path / "index", description, {})
+    index = build_bm25([Document("a", "snow")], tmp_path / "index", description, {})
     shown = CliRunner().invoke(app, ["doctor", str(index)])
     assert "whole, " in shown.output
     assert "damaged" not in shown.output

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.indexes.approximation import ApproximateSettings, approximations, read_about
-from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.approximation import ApproximationSettings, approximations, read_about
 from isthmus.indexes.segments.writer import IndexWriter
+from isthmus.indexes.verification import read_manifest
 from isthmus.retrieval import (
     HybridSearcher,
     IndexSettings,
@@ -24,7 +24,7 @@ from isthmus.retrieval import (
     open_searcher,
     search,
 )
-from isthmus.retrieval.approximation_check import add_approximation, check_approximate
+from isthmus.retrieval.approximation_check import add_approximation, check_approximation
 
 pytest.importorskip("faiss", reason="the extra [ann] is not installed")
 SEISMIC = pytest.mark.skipif(
@@ -68,7 +68,7 @@ def test_queries_are_titles_and_first_sentences(
     monkeypatch.setattr(
         sparse_encoder, "encode_queries", lambda texts: asked.extend(texts) or plain(texts)
     )
-    add_approximation(folder, None, ApproximateSettings(name="seismic"))
+    add_approximation(folder, None, ApproximationSettings(name="seismic"))
     assert asked == ["The title", "First sentence!"]
 
 
@@ -83,7 +83,7 @@ def test_queries_are_titles_and_first_sentences(
 )
 def test_what_is_not_for_a_kind_is_refused(kind: Any, name: Any, allowed: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} is not for {kind} indexes") as caught:
-        check_approximate(ApproximateSettings(name=name), kind)
+        check_approximation(ApproximationSettings(name=name), kind)
     assert caught.value.allowed == allowed
 
 
@@ -94,7 +94,7 @@ def test_refused_before_anything_is_encoded(
         index(corpus, tmp_path / "index", "model", named("ivf"))
     assert sparse_encoder.encoded == 0
     with pytest.raises(SettingsError, match="not for an index that a cluster builds") as caught:
-        check_approximate(ApproximateSettings(), "dense", sharded=True)
+        check_approximation(ApproximationSettings(), "dense", sharded=True)
     assert "isthmus merge INDEX --set approximate.name=hnsw" in caught.value.remedy
 
 
@@ -118,14 +118,14 @@ def test_an_index_that_grew_gets_it_again(
     settings = SearchSettings(backend=name)
     assert search(folder, "glacier melting", settings=settings) == search(folder, "glacier melting")
     with pytest.raises(MismatchError, match="is in segments") as refused:
-        add_approximation(folder, None, ApproximateSettings(name=name))
+        add_approximation(folder, None, ApproximationSettings(name=name))
     assert f"isthmus merge {folder} --set approximate.name={name}" in refused.value.remedy
     merge(folder)
     with pytest.raises(InputError, match=f"has no {name} beside it"):
         search(folder, "glacier", settings=settings)
     encoder.encoded = 0
     capsys.readouterr()
-    chosen = MergeSettings(approximate=ApproximateSettings(name=name))
+    chosen = MergeSettings(approximate=ApproximationSettings(name=name))
     assert merge(folder, chosen).documents == 6
     assert f"{name}: finds 100.0% of the 6 nearest" in " ".join(capsys.readouterr().err.split())
     assert search(folder, "glacier", settings=settings) == search(folder, "glacier")
@@ -145,7 +145,7 @@ def test_merging_refuses_what_it_cannot_build_before_it_begins(
     more.write_text('{"_id": "d9", "text": "glacier"}\n')
     add(folder, str(more))
     with pytest.raises(SettingsError, match="seismic is not for dense indexes"):
-        merge(folder, MergeSettings(approximate=ApproximateSettings(name="seismic")))
+        merge(folder, MergeSettings(approximate=ApproximationSettings(name="seismic")))
     assert read_manifest(folder).segments is not None
 
 

@@ -11,8 +11,8 @@ from isthmus.collections import Problems, open_corpus
 from isthmus.errors import InputError
 from isthmus.records import Query, Ranking
 from isthmus.retrieval import (
+    CascadeSearcher,
     HybridSearcher,
-    PipelineSearcher,
     Searcher,
     SearchSettings,
     index,
@@ -48,7 +48,7 @@ def test_scores_of_candidates_are_those_of_a_search(bm25: Searcher, dense: Searc
 
 
 def test_pipeline_is_brute_force_over_the_candidates(bm25: Searcher, dense: Searcher) -> None:
-    pipeline = PipelineSearcher([bm25, dense], "raw_sum", [0.25, 0.75], candidates=2)
+    pipeline = CascadeSearcher([bm25, dense], "raw_sum", [0.25, 0.75], candidates=2)
     exact = {r.query_id: dict(r) for r in dense.search(QUERIES, 5)}
     for found, candidates in zip(pipeline.search(QUERIES, 2), bm25.search(QUERIES, 2), strict=True):
         total = {d: 0.25 * s + 0.75 * exact[found.query_id][d] for d, s in candidates}
@@ -61,7 +61,7 @@ def test_only_the_first_index_is_searched(
 ) -> None:
     both = HybridSearcher([bm25, dense]).search(QUERIES[:1])[0]
     monkeypatch.setattr(dense, "search", None)
-    (found,) = PipelineSearcher([bm25, dense]).search(QUERIES[:1])
+    (found,) = CascadeSearcher([bm25, dense]).search(QUERIES[:1])
     assert set(found.document_ids) == set(bm25.search(QUERIES[:1])[0].document_ids)
     assert set(found.document_ids) < set(both.document_ids)
 
@@ -69,12 +69,12 @@ def test_only_the_first_index_is_searched(
 def test_query_that_the_first_cannot_read(bm25: Searcher, dense: Searcher) -> None:
     query = Query("q", "of the")
     with pytest.raises(InputError, match="query without tokens"):
-        PipelineSearcher([bm25, dense]).search([query])
+        CascadeSearcher([bm25, dense]).search([query])
     problems = Problems("skip")
-    assert PipelineSearcher([bm25, dense]).search([query], problems=problems) == [Ranking("q")]
+    assert CascadeSearcher([bm25, dense]).search([query], problems=problems) == [Ranking("q")]
     assert problems.counts == {"query without tokens": 1}
     # The second finds nothing in it: the first decides alone.
-    (found,) = PipelineSearcher([dense, bm25]).search([query])
+    (found,) = CascadeSearcher([dense, bm25]).search([query])
     assert found.document_ids == dense.search([query])[0].document_ids
 
 
@@ -95,7 +95,7 @@ def test_real_documents(shared_data: Path, tmp_path: Path, encoder: object) -> N
     stored = encoder.encode_documents(documents)  # type: ignore[attr-defined]
     asked = encoder.encode_queries([q.text for q in queries])  # type: ignore[attr-defined]
     rows = {document.id: row for row, document in enumerate(documents)}
-    found = PipelineSearcher([bm25, dense], weights=[0, 1], candidates=50).search(queries, 5)
+    found = CascadeSearcher([bm25, dense], weights=[0, 1], candidates=50).search(queries, 5)
     for vector, ranking, candidates in zip(asked, found, bm25.search(queries, 50), strict=True):
         scores = {d: float(np.dot(stored[rows[d]], vector)) for d in candidates.document_ids}
         order = Ranking.sorted(ranking.query_id, scores).document_ids

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.index_bytes import verify
 from typer.testing import CliRunner
 
 from isthmus.cli import app
@@ -19,9 +20,9 @@ from isthmus.config.output import only_writer, reserved
 from isthmus.errors import InputError, OutputError
 from isthmus.evaluation import EvaluationSettings, evaluate
 from isthmus.indexes import construction as building
-from isthmus.indexes.approximation import ApproximateSettings
+from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.documents import DocumentWriter
-from isthmus.indexes.manifest import verify, workplace
+from isthmus.indexes.manifest import workplace
 from isthmus.retrieval import (
     IndexSettings,
     SparsifySettings,
@@ -119,7 +120,7 @@ def test_parity_is_refused_before_it_asks(files: dict[str, Path], tmp_path: Path
 
 def test_an_approximation_is_refused_while_documents_are_added(files: dict[str, Path]) -> None:
     with only_writer(files["dense"]), pytest.raises(OutputError, match=BUSY):
-        add_approximation(files["dense"], "model", ApproximateSettings())
+        add_approximation(files["dense"], "model", ApproximationSettings())
 
 
 @pytest.mark.parametrize(

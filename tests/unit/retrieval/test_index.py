@@ -11,7 +11,8 @@ import pytest
 
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.indexes.manifest import read_manifest, workplace
+from isthmus.indexes.manifest import workplace
+from isthmus.indexes.verification import read_manifest
 from isthmus.retrieval import IndexSettings, SearchSettings, index, search
 
 

@@ -16,8 +16,9 @@ import scipy.sparse
 from isthmus.collections import open_corpus, read_run
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.approximation import ApproximateSettings
-from isthmus.indexes.manifest import InvertedSettings, read_manifest, workplace
+from isthmus.indexes.approximation import ApproximationSettings
+from isthmus.indexes.manifest import InvertedSettings, workplace
+from isthmus.indexes.verification import read_manifest
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Query, Ranking
 from isthmus.retrieval import IndexSettings, Searcher, SearchSettings, index, open_searcher, search
@@ -199,7 +200,7 @@ def test_real_documents(shared_data: Path, tmp_path: Path, monkeypatch: pytest.M
     assert json.loads((tmp_path / "index" / "manifest.json").read_text())["kind"] == "inverted"
     pytest.importorskip("seismic", reason="pyseismic-lsr is not installed")
     # And by Seismic, whose scores are those of exact search, for most of what that finds.
-    about = add_approximation(tmp_path / "index", None, ApproximateSettings(name="seismic"))
+    about = add_approximation(tmp_path / "index", None, ApproximationSettings(name="seismic"))
     assert about.depths == [10, 1000]
     assert 0.8 < about.recall[0] < 1
     near = open_searcher(tmp_path / "index", backend="seismic").search(queries, depth=10)

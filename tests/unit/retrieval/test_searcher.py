@@ -97,7 +97,7 @@ def test_an_encoder_nobody_named_is_not_loaded(
     received = named_by(index(corpus, tmp_path / "index", "model"), name)
     encoder.name = "none"
     for load in (open_searcher, lambda folder: open_writer(folder).encoder):
-        with pytest.raises(InputError, match="asks for the encoder") as caught:
+        with pytest.raises(InputError, match="names the encoder") as caught:
             load(received)
         assert repr(name) in caught.value.what
         assert f"--model {shlex.quote(name)}" in caught.value.remedy
@@ -115,7 +115,7 @@ def test_an_encoder_that_no_folder_can_be_is_refused(
     corpus: str, tmp_path: Path, encoder: Any, name: str
 ) -> None:
     received = named_by(index(corpus, tmp_path / "index", "model"), name)
-    with pytest.raises(InputError, match="asks for the encoder"):
+    with pytest.raises(InputError, match="names the encoder"):
         open_searcher(received)
 
 

@@ -12,7 +12,7 @@ from isthmus.collections import read_judgements, read_queries
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.evaluation import per_query
 from isthmus.indexes.inverted.builder import InvertedBuilder
-from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Run
 from isthmus.retrieval import IndexSettings, SparsifySettings, index, open_searcher, sparsify
 

@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Query
 from isthmus.retrieval import (
     AddSettings,

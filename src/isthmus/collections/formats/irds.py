@@ -103,7 +103,7 @@ class Irds(Collection):
                 f"ir_datasets cannot provide {self.identifier!r}: {type(error).__name__}: {error}",
                 where=f"irds:{self.identifier}",
                 allowed="a data set that is already there, or that can be downloaded",
-                remedy="check the network; some data sets must be asked for and put in place",
+                remedy="check the network; some data sets must be requested and put in place",
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""What a term is, the same for documents and queries."""
+"""Texts to terms, alike for documents and queries."""
 
 from __future__ import annotations
 

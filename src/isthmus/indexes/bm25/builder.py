@@ -7,20 +7,20 @@ of terms at a time, and is done again when it is interrupted.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.indexes.bm25.analyzer import Analyzer
 from isthmus.indexes.bm25.postings import Source, write_block, write_merged
 from isthmus.indexes.construction import (
+    ABSORBED,
     complete,
     read_progress,
     record_progress,
@@ -29,6 +29,7 @@ from isthmus.indexes.construction import (
 )
 from isthmus.indexes.documents import DocumentWriter, blocks
 from isthmus.indexes.manifest import Description, workplace
+from isthmus.indexes.segments.living import Part
 from isthmus.progress import notice
 from isthmus.records import Document
 
@@ -55,7 +56,7 @@ class Bm25Builder:
 
     def add(self, documents: Sequence[Document], _vectors: None = None) -> None:
         """Appends documents; what a crash can undo are those since the last full block."""
-        self.copy(documents)
+        self._copy(documents)
         for document in documents:
             terms = self._analyzer.terms(document.contents(self._description.titles))
             self._tokens.extend(map(self._vocabulary.__getitem__, terms))
@@ -64,15 +65,14 @@ class Bm25Builder:
         if held >= self._memory:
             self._spill()
 
-    def copy(self, documents: Sequence[Document]) -> None:
-        """Appends documents whose postings come with `include`."""
-        with writing(self._folder):
-            self._documents.add(documents)
-            self.rows += len(documents)
-
-    def include(self, folder: Path, lives: npt.NDArray[np.bool_]) -> None:
-        """Takes the postings of a segment's living documents."""
-        self._sources.append(Source(folder, lives))
+    def absorb(self, folder: Path, part: Part, stopped: Callable[[], bool]) -> bool:
+        """Appends the living documents of a finished segment; False if it was stopped before."""
+        for start in range(0, len(part.rows), ABSORBED):
+            if stopped():
+                return False
+            self._copy(part.store.documents(part.rows[start : start + ABSORBED]))
+        self._sources.append(Source(folder, part.lives))
+        return True
 
     def finish(self, request: Mapping[str, Any]) -> Path:
         """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
@@ -94,6 +94,12 @@ class Bm25Builder:
                 allowed="words of two letters or digits and more, other than stop words",
                 remedy="check the format of the corpus, or set bm25.stopwords=none",
             )
+
+    def _copy(self, documents: Sequence[Document]) -> None:
+        """Appends documents without their postings."""
+        with writing(self._folder):
+            self._documents.add(documents)
+            self.rows += len(documents)
 
     def _begin_block(self) -> None:
         self._vocabulary = _Numbers()
@@ -138,7 +144,7 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def build(
+def build_bm25(
     documents: Iterable[Document],
     folder: Path,
     description: Description,

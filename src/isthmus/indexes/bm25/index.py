@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +14,10 @@ from isthmus.indexes.bm25.postings import ROWS, SCORES, STARTS, open_vocabulary
 from isthmus.indexes.bm25.scoring import Scores
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.integrity import parsing
-from isthmus.indexes.manifest import Description, Manifest, read_manifest
+from isthmus.indexes.manifest import Manifest
 from isthmus.indexes.selection import best
-from isthmus.records import Document, Ranking
+from isthmus.indexes.verification import read_manifest
+from isthmus.records import Ranking
 
 Rows = npt.NDArray[np.int64]
 
@@ -35,19 +35,6 @@ class Bm25Index:
             mapped(folder / name, folder) for name in (STARTS, ROWS, SCORES)
         )
         self._folder = folder
-
-    @classmethod
-    def build(
-        cls,
-        documents: Iterable[Document],
-        folder: Path,
-        description: Description,
-        request: Mapping[str, Any],
-    ) -> Path:
-        """A finished index of the documents under the name `folder`."""
-        from isthmus.indexes.bm25.builder import build  # not needed to search
-
-        return build(documents, folder, description, request)
 
     @classmethod
     def open(cls, folder: Path) -> Bm25Index:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _as_if_absent(name: str) -> Iterator[None]:
-    """Lets nobody import a module meanwhile; whoever has it keeps it."""
+    """Makes imports of a module fail inside the block; one loaded before is restored after it."""
     missing = object()
     before = sys.modules.get(name, missing)
     sys.modules[name] = None  # type: ignore[assignment]

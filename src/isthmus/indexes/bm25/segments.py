@@ -19,8 +19,9 @@ from isthmus.indexes.bm25.postings import FREQUENCIES, LENGTHS, ROWS, STARTS, op
 from isthmus.indexes.bm25.scoring import Scores, inverse_frequency, posting_scores
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.integrity import parsing
-from isthmus.indexes.manifest import SEGMENTS, Manifest, read_manifest
-from isthmus.indexes.segments.index import LivingDocuments, Part, Rows, best_of, read_deleted
+from isthmus.indexes.manifest import SEGMENTS, Manifest
+from isthmus.indexes.segments.living import LivingDocuments, Part, Rows, best_of, read_deleted
+from isthmus.indexes.verification import read_manifest
 from isthmus.records import Ranking
 
 

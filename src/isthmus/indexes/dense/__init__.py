@@ -1,1 +1,1 @@
-"""Dense vectors: exact search, scanned in eight bits where told, approximate by choice."""
+"""Dense vectors: exact search, scanned in eight bits or approximated if so set."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.indexes.arrays import GrowingArray, mapped
-from isthmus.indexes.inverted.index import usable_cores
+from isthmus.indexes.cores import usable_cores
 
 CODES, SIZES = "codes.npy", "code_sizes.npy"
 _LARGEST = 127

@@ -19,7 +19,7 @@ from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.approximation import Backend, is_approximate
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.codes import Codes
-from isthmus.indexes.dense.faiss_approximation import Approximate
+from isthmus.indexes.dense.faiss_approximation import FaissApproximation
 from isthmus.indexes.dense.scan import (
     BlasScan,
     CodeScan,
@@ -31,10 +31,11 @@ from isthmus.indexes.dense.scan import (
     import_faiss,
 )
 from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.index import Answer, VectorIndex
 from isthmus.indexes.integrity import damaged
-from isthmus.indexes.manifest import Manifest, read_manifest
+from isthmus.indexes.manifest import Manifest
 from isthmus.indexes.selection import best
-from isthmus.indexes.vector_index import Answer, VectorIndex
+from isthmus.indexes.verification import read_manifest
 
 VECTORS = "vectors.npy"
 _BLOCK_BYTES = 2**26
@@ -52,7 +53,7 @@ class DenseIndex(VectorIndex):
         backend: Backend = "numpy",
         block_rows: int | None = None,
         codes: Codes | None = None,
-        approximate: Approximate | None = None,
+        approximation: FaissApproximation | None = None,
     ) -> None:
         assert manifest.dimension is not None
         assert manifest.largest_norm is not None
@@ -63,7 +64,7 @@ class DenseIndex(VectorIndex):
         self._block_rows = block_rows or max(1, _BLOCK_BYTES // (4 * manifest.dimension))
         self._backend = backend
         self._codes = codes
-        self._approximate = approximate
+        self._approximation = approximation
         if backend == "faiss":
             import_faiss("backend=faiss")
 
@@ -75,7 +76,9 @@ class DenseIndex(VectorIndex):
         manifest = read_manifest(folder, "dense")
         vectors = mapped(folder / VECTORS, folder)
         codes = Codes.open(folder) if manifest.codes is not None else None
-        near = Approximate.open(folder, backend, manifest) if is_approximate(backend) else None
+        near = (
+            FaissApproximation.open(folder, backend, manifest) if is_approximate(backend) else None
+        )
         store = DocumentStore(folder)
         if vectors.shape != (len(store), manifest.dimension):
             why = f"it is of shape {vectors.shape}, not {(len(store), manifest.dimension)}"
@@ -104,7 +107,7 @@ class DenseIndex(VectorIndex):
             for number, rows in enumerate(near):
                 scores = self._exact(rows, queries[number])
                 found[number] = self._merge(found[number], rows, scores, depth)
-        if self._approximate is not None and among is None:
+        if self._approximation is not None and among is None:
             self._complete(found, queries, depth, least)
         return found
 
@@ -135,8 +138,8 @@ class DenseIndex(VectorIndex):
             for start in range(0, len(rows), self._block_rows):
                 yield iter([rows[start : start + self._block_rows]] * len(queries))
             return
-        if self._approximate is not None:
-            yield self._approximate.near(queries, depth)
+        if self._approximation is not None:
+            yield self._approximation.near(queries, depth)
             return
         scan = self._scan(queries)
         for first in range(0, len(self), self._block_rows):

@@ -1,4 +1,4 @@
-"""Engines that are filled by files of bulk requests, and asked over HTTP."""
+"""Engines that are filled by files of bulk requests and searched over HTTP."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class BulkEngine(ABC):
 
     @abstractmethod
     def query(self, field: str, vector: Any, depth: int, approximate: bool) -> dict[str, Any]:
-        """What to ask for; `vector` is a list of numbers, or weights by term."""
+        """The body of a search request; `vector` is a list of numbers, or weights by term."""
 
     def settings(self, dimensions: Mapping[str, int], approximate: bool) -> dict[str, Any]:
-        """What else the engine's index needs."""
+        """Further entries of the engine's index definition."""
         return {}
 
     def fill(self, contents: Contents, approximate: bool) -> None:

@@ -50,7 +50,7 @@ class Anserini:
     def search(
         self, field: str, vectors: Any, depth: int, query_ids: Sequence[str]
     ) -> list[Ranking]:
-        """The answers of Lucene, whose index is made when it is first asked."""
+        """The answers of Lucene, whose index is made at the first search."""
         assert field == "sparse"
         if not (self.folder / _LUCENE).is_dir():
             with only_writer(self.folder), whole_folder(self.folder / _LUCENE) as folder:

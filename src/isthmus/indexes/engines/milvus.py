@@ -130,27 +130,6 @@ class Milvus:
             found += self._search(field, asked[part], depth, query_ids[part])
         return found
 
-    def search_both(
-        self,
-        vectors: Mapping[str, Any],
-        depth: int,
-        query_ids: Sequence[str],
-        candidates: int = 1000,
-    ) -> list[Ranking]:
-        """Dense and sparse answers fused by Milvus itself, by reciprocal rank (k = 60)."""
-        from pymilvus import AnnSearchRequest, RRFRanker
-
-        candidates = min(max(depth, candidates), _DEEPEST)
-        requests = [
-            AnnSearchRequest(list(_queries(field, rows)), field, {"metric_type": "IP"}, candidates)
-            for field, rows in vectors.items()
-        ]
-        with self._talking():
-            answers = self._client.hybrid_search(
-                self.name, requests, RRFRanker(60), limit=depth, output_fields=["id"]
-            )
-        return [_ranking(q, hits, depth) for q, hits in zip(query_ids, answers, strict=True)]
-
     def _search(
         self, field: str, asked: Sequence[Any], depth: int, query_ids: Sequence[str]
     ) -> list[Ranking]:

@@ -18,16 +18,18 @@ import numpy as np
 from isthmus.config.output import writing
 from isthmus.indexes.arrays import GrowingArray
 from isthmus.indexes.construction import (
+    VectorBuilder,
     complete,
     read_progress,
     record_progress,
     refuse_empty,
     start_anew,
 )
+from isthmus.indexes.cores import usable_cores
 from isthmus.indexes.documents import DocumentWriter, flush, give_up
 from isthmus.indexes.inverted import kernels
 from isthmus.indexes.inverted.document_order import similar_first
-from isthmus.indexes.inverted.index import usable_cores
+from isthmus.indexes.inverted.forward import weighed_rows
 from isthmus.indexes.inverted.lists import CELL, Block, Shape
 from isthmus.indexes.inverted.quantisation import quantised
 from isthmus.indexes.manifest import Description, Layout, workplace
@@ -40,7 +42,7 @@ _POSTINGS = 2**24  # in memory at a time
 _GATHERED = {"lengths": np.dtype("<i4"), "terms": np.dtype("<i4")}
 
 
-class InvertedBuilder:
+class InvertedBuilder(VectorBuilder):
     """Takes documents with rows of term weights and makes an inverted index of them."""
 
     def __init__(self, folder: Path, description: Description, block: int = BLOCK) -> None:
@@ -93,6 +95,10 @@ class InvertedBuilder:
             self._counts["parts"] += int((-(-whole // _BYTE)).sum())
             self._counts["largest"] = max(self._counts["largest"], int(whole.max(initial=0)))
             record_progress(self._folder, self._description, {**self._counts, "offset": offset})
+
+    def stored_vectors(self, folder: Path) -> Iterator[Any]:
+        """All rows of a finished segment, read back from its lists."""
+        return weighed_rows(folder)
 
     def finish(self, request: Mapping[str, Any]) -> Path:
         """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
@@ -235,7 +241,7 @@ class InvertedBuilder:
 def _in_turn(
     pool: ThreadPoolExecutor, function: Any, items: Sequence[int], ahead: int
 ) -> Iterator[Any]:
-    """What map gives, but at most `ahead` results wait in memory."""
+    """Results of a function in order, of which at most `ahead` wait in memory."""
     waiting = [pool.submit(function, item) for item in items[:ahead]]
     for item in [*items[ahead:], *[None] * min(ahead, len(items))]:
         yield waiting.pop(0).result()

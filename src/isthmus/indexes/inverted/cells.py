@@ -1,4 +1,4 @@
-"""What is done to a whole cell at a time, with the processor's wide instructions.
+"""Operations on a whole cell at a time, with the processor's wide instructions.
 
 The documents of a cell that hold a term are the bits of a mask, their weights lie one after the
 other. Processors that can spread such weights over the places of the bits do it at once; for others
@@ -83,7 +83,7 @@ def add_at_once(
 def add_one_by_one(
     scores: Array, first: int, weights: Array, place: int, mask: Any, factor: Any
 ) -> None:
-    """The same, for any processor."""
+    """Adds weights to the scores of the mask's documents, one by one, on any processor."""
     while mask:
         scores[first + _lowest(mask)] += factor * weights[place]
         mask &= mask - np.uint32(1)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from isthmus.indexes.inverted.index import mapped_part
-from isthmus.indexes.inverted.lists import Array
-from isthmus.indexes.manifest import InvertedSettings, Layout, read_manifest
+from isthmus.indexes.inverted.lists import Array, mapped_part
+from isthmus.indexes.manifest import InvertedSettings, Layout
+from isthmus.indexes.verification import read_manifest
 
 _POSTINGS = 2**22  # read at a time
 _KEPT = 2**24  # weights of rows that are in memory at a time

@@ -7,7 +7,6 @@ too depend on nothing but the two vectors.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -17,20 +16,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes.arrays import mapped
+from isthmus.indexes.cores import usable_cores
 from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.inverted.lists import Allowed, Array, Lists, Plan, Postings, Shape
+from isthmus.indexes.index import Answer, VectorIndex
+from isthmus.indexes.inverted.lists import (
+    Allowed,
+    Array,
+    Lists,
+    Plan,
+    Postings,
+    Shape,
+    mapped_part,
+)
 from isthmus.indexes.inverted.quantisation import Rows, quantised
-from isthmus.indexes.manifest import Manifest, read_manifest
+from isthmus.indexes.manifest import Manifest
 from isthmus.indexes.selection import best
-from isthmus.indexes.vector_index import Answer, VectorIndex
+from isthmus.indexes.verification import read_manifest
 
 _BLOCKS_APIECE = 64  # fewer are not worth another thread
 _NOTHING: Answer = np.empty(0, dtype=np.int64), np.empty(0)
 
 
 class InvertedIndex(VectorIndex):
-    """Lists of documents per term, memory-mapped; who shares no term with a query is no answer."""
+    """Lists of documents per term, memory-mapped; those without a query's terms are left out."""
 
     def __init__(
         self, manifest: Manifest, store: DocumentStore, folder: Path, threads: int | None = None
@@ -147,15 +155,3 @@ class InvertedIndex(VectorIndex):
         documents = chosen[self._rows]
         firsts = np.arange(0, len(self), self._shape.block)
         return Allowed(documents, np.logical_or.reduceat(documents, firsts))
-
-
-def usable_cores() -> int:
-    """The processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def mapped_part(folder: Path, name: str) -> Array:
-    """One of the arrays that the index consists of."""
-    return mapped(folder / f"{name}.npy", folder)

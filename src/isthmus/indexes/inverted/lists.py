@@ -12,9 +12,12 @@ another list of the same term and block.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
+
+from isthmus.indexes.arrays import mapped
 
 CELL = 32  # documents that share a bound; as many as a mask has bits
 
@@ -110,3 +113,8 @@ class Block(NamedTuple):
     cell_masks: Array
     cell_starts: Array
     masked_weights: Array
+
+
+def mapped_part(folder: Path, name: str) -> Array:
+    """One of the arrays that the index consists of."""
+    return mapped(folder / f"{name}.npy", folder)

@@ -60,6 +60,13 @@ def quantised(
     return _chosen(rows._replace(weights=values.astype(kind)), values > 0)
 
 
+def searched(vectors: Any, settings: InvertedSettings, size: int, names: Sequence[str]) -> Any:
+    """The rows of a sparse matrix as search multiplies them, in whole numbers if so set."""
+    rows = quantised(vectors, settings, size, names)
+    parts = (rows.weights, rows.terms, rows.starts)
+    return scipy.sparse.csr_matrix(parts, shape=vectors.shape)
+
+
 def _strongest(rows: Rows, count: int) -> Rows:
     lengths = np.diff(rows.starts)
     numbers = np.repeat(np.arange(len(lengths)), lengths)

@@ -22,21 +22,21 @@ from isthmus.config.output import whole_folder
 from isthmus.errors import InputError, MissingPackageError
 from isthmus.indexes.approximation import (
     About,
-    ApproximateSettings,
     Approximation,
+    ApproximationSettings,
     measured,
     same_about,
     sampled_rows,
-    usable_about,
     write_about,
 )
+from isthmus.indexes.backends import usable_about
+from isthmus.indexes.index import Answer, VectorIndex
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.inverted.forward import weighed_rows
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.inverted.quantisation import Rows, quantised
 from isthmus.indexes.manifest import Manifest
 from isthmus.indexes.selection import best
-from isthmus.indexes.vector_index import Answer, VectorIndex
 
 _NAME: Approximation = "seismic"
 _LISTS = "lists"
@@ -51,7 +51,7 @@ class SeismicIndex(VectorIndex):
     rounded to 11 bits otherwise.
     """
 
-    def __init__(self, exact: InvertedIndex, lists: Any, settings: ApproximateSettings) -> None:
+    def __init__(self, exact: InvertedIndex, lists: Any, settings: ApproximationSettings) -> None:
         self.manifest = exact.manifest
         self.store = exact.store
         self._exact = exact
@@ -119,10 +119,10 @@ class SeismicIndex(VectorIndex):
 
 def build_seismic(
     folder: Path,
-    settings: ApproximateSettings,
+    settings: ApproximationSettings,
     queries: scipy.sparse.csr_matrix | None = None,
 ) -> About:
-    """What Seismic beside an inverted index is worth, built where it is not there yet.
+    """Recall and speed of Seismic beside an inverted index; it is built if it is not there yet.
 
     It is measured against the exact index with these queries, or with the strongest terms of some
     of the documents.
@@ -161,7 +161,7 @@ def import_seismic(needed_for: str) -> Any:
 
 
 def _class(seismic: Any, manifest: Manifest) -> Any:
-    """What holds terms of 16 bits, or of 32 where the vocabulary is larger."""
+    """Seismic's class for terms of 16 bits, or of 32 if the vocabulary is larger."""
     assert manifest.dimension is not None
     return seismic.SeismicIndexRaw if manifest.dimension <= 2**16 else seismic.SeismicIndexRawLV
 

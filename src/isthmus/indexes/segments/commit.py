@@ -20,7 +20,7 @@ from isthmus.errors import InputError, IsthmusError
 from isthmus.indexes.approximation import approximations
 from isthmus.indexes.documents import flush
 from isthmus.indexes.manifest import SEGMENTS, Manifest, is_searched, replace_manifest
-from isthmus.indexes.segments.index import Rows
+from isthmus.indexes.segments.living import Rows
 
 UPDATE = "update"
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from isthmus.indexes.arrays import mapped
 from isthmus.indexes.construction import builder_for
-from isthmus.indexes.dense.index import VECTORS
 from isthmus.indexes.manifest import Description, Manifest
-from isthmus.indexes.segments.index import Part
+from isthmus.indexes.segments.living import Part
 
 _TOGETHER = 8  # segments, of like size if possible
-_BLOCK = 8192
 
 
 class Source(NamedTuple):
@@ -58,55 +53,13 @@ def merge(
     stopped: Callable[[], bool],
 ) -> bool:
     """Builds the segment of all living documents of others; False when it was stopped before."""
-    if description.kind == "bm25":
-        return _merge_bm25(folder, description, sources, stopped)
     with builder_for(folder, description) as builder:
-        for source in sources:
-            first = 0
-            for vectors in _vectors(source.folder, description):
-                last = first + vectors.shape[0]
-                rows = source.part.rows
-                rows = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
-                for start in range(0, len(rows), _BLOCK):
-                    if stopped():
-                        return False
-                    block = rows[start : start + _BLOCK]
-                    builder.add(source.part.store.documents(block), vectors[block - first])
-                first = last
+        if not all(builder.absorb(*source, stopped) for source in sources):
+            return False
         builder.finish({})
         return True
-
-
-def _merge_bm25(
-    folder: Path,
-    description: Description,
-    sources: Sequence[Source],
-    stopped: Callable[[], bool],
-) -> bool:
-    from isthmus.indexes.bm25.builder import Bm25Builder
-
-    with Bm25Builder(folder, description) as builder:
-        for source in sources:
-            rows = source.part.rows
-            for start in range(0, len(rows), _BLOCK):
-                if stopped():
-                    return False
-                builder.copy(source.part.store.documents(rows[start : start + _BLOCK]))
-            builder.include(source.folder, source.part.lives)
-        builder.finish({})
-        return True
-
-
-def _vectors(folder: Path, description: Description) -> Iterator[Any]:
-    """All vectors of a segment as they are stored, some rows at a time."""
-    if description.kind == "dense":
-        yield mapped(folder / VECTORS, folder)
-        return
-    from isthmus.indexes.inverted.forward import weighed_rows
-
-    yield from weighed_rows(folder)
 
 
 def describe(manifest: Manifest) -> Description:
-    """What a segment of this index is to become."""
+    """The description of new segments of this index."""
     return Description(**{name: getattr(manifest, name) for name in Description.model_fields})

@@ -1,4 +1,4 @@
-"""What was added and deleted, and not committed yet."""
+"""Additions and deletions that are not committed yet."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 
 from isthmus.indexes.construction import builder_for
+from isthmus.indexes.kinds._base import Builder
+from isthmus.indexes.manifest import Description
+from isthmus.indexes.segments.living import Rows
 from isthmus.records import Document
-
-if TYPE_CHECKING:
-    from isthmus.indexes.bm25.builder import Bm25Builder
-    from isthmus.indexes.construction import DenseBuilder
-    from isthmus.indexes.inverted.builder import InvertedBuilder
-    from isthmus.indexes.manifest import Description
-    from isthmus.indexes.segments.index import Rows
 
 
 class NewSegment(NamedTuple):
@@ -43,7 +39,7 @@ class Pending:
         self._deleted: list[list[int]] = []
         self._places: dict[str, tuple[int, int]] = {}
         self._written: set[str] = set()  # into the segment under construction, deleted or not
-        self._builder: DenseBuilder | InvertedBuilder | Bm25Builder | None = None
+        self._builder: Builder | None = None
         self._open_builder = ExitStack()
         self._digest = xxhash.xxh3_128(fingerprint.encode())
 
@@ -54,7 +50,7 @@ class Pending:
 
     @property
     def fingerprint(self) -> str:
-        """That of the corpus with these changes; equal changes of equal corpora are equal."""
+        """A digest of the corpus with these changes; equal changes of equal corpora agree."""
         return self._digest.hexdigest()
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
@@ -100,10 +96,10 @@ class Pending:
 
     def close(self) -> None:
         """Gives up what was not finished."""
-        with suppress(OSError):  # of a full disk, which cannot take what nobody wants any more
+        with suppress(OSError):  # a full disk
             self._open_builder.close()
 
-    def _begin(self) -> DenseBuilder | InvertedBuilder | Bm25Builder:
+    def _begin(self) -> Builder:
         self.folders.append(self._new_folder())
         self._deleted.append([])
         self._builder = builder_for(self.folders[-1], self._description)

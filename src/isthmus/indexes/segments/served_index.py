@@ -9,19 +9,15 @@ from typing import Any
 
 from isthmus.cluster import Cluster, current
 from isthmus.indexes.approximation import Backend
+from isthmus.indexes.index import Index
 from isthmus.indexes.manifest import SEGMENTS, Manifest
-from isthmus.indexes.segments.index import (
-    Index,
-    SegmentedIndex,
-    best_of,
-    open_segment,
-    read_deleted,
-)
+from isthmus.indexes.segments.index import SegmentedIndex, open_segment
+from isthmus.indexes.segments.living import best_of, read_deleted
 from isthmus.progress import notice
 from isthmus.records import Ranking
 
 
-def spread(index: Index, folder: Path, backend: Backend = "numpy") -> Index | ServedIndex:
+def spread(index: Index, folder: Path, backend: Backend = "numpy") -> Index:
     """The index as it is; or, where a cluster is in use, held open by its machines.
 
     An index in one piece, which one machine searches as well as many, stays here.
@@ -68,7 +64,7 @@ class ServedIndex:
         """The `depth` documents of highest inner product per query, equal ones by document id."""
         listed = None if among is None else list(among)
         shared = [self._cluster.share(value) for value in (vectors, list(query_ids), listed)]
-        asked = [one.ask("search", shared[0], depth, *shared[1:]) for one in self._served]
+        asked = [one.call("search", shared[0], depth, *shared[1:]) for one in self._served]
         answers = [wait() for wait in asked]
         return [
             best_of(query_id, chain.from_iterable(rankings), depth)

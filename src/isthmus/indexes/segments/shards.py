@@ -26,10 +26,10 @@ from isthmus.indexes.manifest import (
     Description,
     Manifest,
     Segment,
-    read_manifest,
     replace_manifest,
     workplace,
 )
+from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 

@@ -19,21 +19,11 @@ import numpy as np
 
 from isthmus.config.output import only_writer, writing
 from isthmus.errors import InputError, IsthmusError, MismatchError
-from isthmus.indexes.approximation import (
-    ApproximateSettings,
-    approximations,
-    building_command,
-    read_about,
-)
+from isthmus.indexes.approximation import building_command
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.integrity import described
-from isthmus.indexes.manifest import (
-    SEGMENTS,
-    CorpusOrigin,
-    Manifest,
-    Segment,
-    read_manifest,
-)
+from isthmus.indexes.kinds._base import kind_of
+from isthmus.indexes.manifest import SEGMENTS, CorpusOrigin, Manifest, Segment
 from isthmus.indexes.segments.commit import (
     become_segment,
     become_whole,
@@ -44,13 +34,13 @@ from isthmus.indexes.segments.commit import (
     settle,
     write_deleted,
 )
-from isthmus.indexes.segments.index import NO_ROWS, Part, Rows, read_deleted
+from isthmus.indexes.segments.held import Held, lost_approximations
+from isthmus.indexes.segments.living import NO_ROWS, Part, Rows, read_deleted
 from isthmus.indexes.segments.merge_policy import Source, describe, merge, to_merge
 from isthmus.indexes.segments.pending import Pending
+from isthmus.indexes.verification import read_manifest
 from isthmus.progress import notice
 from isthmus.records import Document
-
-_ROWS_PER_ID = 1000  # as many are compared in the time in which one id is looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,41 +53,13 @@ class Update:
     documents: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Held:
-    """A segment, or the whole index before it has any; `file` says which rows are deleted."""
-
-    folder: Path
-    store: DocumentStore
-    deleted: Rows
-    file: str | None = None
-
-    @property
-    def living(self) -> int:
-        return len(self.store) - len(self.deleted)
-
-    def rows(self, ids: Collection[str]) -> Rows:
-        """The rows of those of these ids that live here."""
-        if len(ids) * _ROWS_PER_ID < len(self.store):
-            found = self.store.locate(list(ids))
-            found = np.sort(found[found >= 0])
-        else:
-            found = self.store.rows(ids)
-        return np.setdiff1d(found, self.deleted, assume_unique=True)
-
-    def without(self, rows: Rows) -> _Held:
-        """The same with these rows deleted too."""
-        if not len(rows):
-            return self
-        return replace(self, deleted=np.union1d(self.deleted, rows), file=None)
-
-
 class IndexWriter:
     """The one writer of an index folder; a thread of it merges segments while it goes on."""
 
     def __init__(self, folder: Path, job: str | None = None) -> None:
         """Where a job is named, what an interrupted writer of the same job added can be resumed."""
-        _check_growing(folder)
+        manifest = read_manifest(folder)
+        kind_of(manifest.kind).check_growing(folder, manifest)
         refuse_links(folder)
         self._lock = only_writer(folder)
         self._closed = False
@@ -109,7 +71,7 @@ class IndexWriter:
         self._stop = Event()
         self._failure: BaseException | None = None
         self._job = job
-        self._resumable: set[str] = set()  # the first segment of the job, whoever began it
+        self._resumable: set[str] = set()  # the first segment of the job
         try:
             self._read()
         except BaseException:
@@ -123,7 +85,7 @@ class IndexWriter:
 
     @property
     def manifest(self) -> Manifest:
-        """That of the last commit."""
+        """The manifest of the last commit."""
         return self._manifest
 
     def add(self, documents: Sequence[Document], vectors: Any = None) -> None:
@@ -153,7 +115,7 @@ class IndexWriter:
         self._pending.delete(ids)
 
     def missing(self, ids: Collection[str]) -> list[str]:
-        """Those of these ids that no document has, as things would be after a commit."""
+        """The ids among these that no document would have after a commit."""
         with self._state:
             committed = (held.store.ids(held.rows(ids)) for held in self._held)
             living = {*chain.from_iterable(committed)} - self._pending.removed
@@ -211,7 +173,7 @@ class IndexWriter:
         """Starts from what is on the disk."""
         self._manifest = read_manifest(self._folder)
         if self._manifest.segments is None:
-            self._held = [_Held(self._folder, DocumentStore(self._folder), NO_ROWS)]
+            self._held = [Held(self._folder, DocumentStore(self._folder), NO_ROWS)]
         else:
             self._held = [
                 self._hold(one.name, read_deleted(self._folder, one), one.deleted)
@@ -245,10 +207,10 @@ class IndexWriter:
     def _clean(self) -> None:
         clean(self._folder, self._manifest, self._in_use | self._resumable)
 
-    def _hold(self, name: str, deleted: Rows, file: str | None = None) -> _Held:
+    def _hold(self, name: str, deleted: Rows, file: str | None = None) -> Held:
         folder = self._folder / SEGMENTS / name
         read_manifest(folder)  # what is damaged must not be merged into what is not
-        return _Held(folder, DocumentStore(folder), deleted, file)
+        return Held(folder, DocumentStore(folder), deleted, file)
 
     def _new_folder(self) -> Path:
         with self._state:
@@ -294,7 +256,7 @@ class IndexWriter:
             documents=self._manifest.documents,
         )
 
-    def _publish(self, held: Sequence[_Held], corpus: CorpusOrigin) -> None:
+    def _publish(self, held: Sequence[Held], corpus: CorpusOrigin) -> None:
         """Commits these segments, less those without living documents."""
         kept = []
         for one in held:
@@ -303,7 +265,7 @@ class IndexWriter:
                 if len(one.deleted) and written is None:
                     written = write_deleted(self._folder, one.folder.name, one.deleted)
                 kept.append(replace(one, file=written))
-        lost = _lost(self._held, kept)
+        lost = lost_approximations(self._held, kept)
         files = [one.file for one in kept if one.file is not None]
         manifest = Manifest(
             **{**dict(describe(self._manifest)), "corpus": corpus},
@@ -323,7 +285,7 @@ class IndexWriter:
                 f"{building_command(self._folder, settings)} builds it again"
             )
 
-    def _choose(self) -> Sequence[_Held] | None:
+    def _choose(self) -> Sequence[Held] | None:
         if self._manifest.segments is None:
             return None
         living = [held.living for held in self._held]
@@ -349,7 +311,7 @@ class IndexWriter:
             else:
                 self._failure = error
 
-    def _merge(self, chosen: Sequence[_Held]) -> None:
+    def _merge(self, chosen: Sequence[Held]) -> None:
         """Puts one segment in the place of several neighbours, while others come and go."""
         folder = self._new_folder()
         try:
@@ -366,7 +328,7 @@ class IndexWriter:
                 self._in_use -= {folder.name, *(held.folder.name for held in chosen)}
                 self._clean()
 
-    def _replace(self, chosen: Sequence[_Held], folder: Path) -> None:
+    def _replace(self, chosen: Sequence[Held], folder: Path) -> None:
         now = {held.folder: held for held in self._held}
         gone, first = [], 0
         for held in chosen:
@@ -408,31 +370,3 @@ class IndexWriter:
 
 def _name(number: int) -> str:
     return f"{number:06}"
-
-
-def _lost(before: Sequence[_Held], after: Sequence[_Held]) -> list[ApproximateSettings]:
-    """How the approximations were made that no segment has any more."""
-    names = {name for held in after for name in approximations(held.folder)}
-    lost = (
-        read_about(held.folder, name)
-        for held in before
-        for name in approximations(held.folder)
-        if name not in names
-    )
-    return [about.settings for about in lost if about is not None]
-
-
-def _check_growing(folder: Path) -> None:
-    manifest = read_manifest(folder)
-    if manifest.kind != "bm25" or manifest.segments is not None:
-        return
-    from isthmus.indexes.bm25.postings import FREQUENCIES
-
-    if FREQUENCIES not in manifest.files:
-        raise MismatchError(
-            f"the bm25 index {str(folder)!r} holds scores only ({manifest.created_by} wrote it), "
-            "and cannot be added to or deleted from",
-            where=str(folder),
-            allowed=f"a bm25 index with {FREQUENCIES}, from which scores are computed anew",
-            remedy="build it again: isthmus index with another --output, or remove this folder",
-        )

@@ -43,7 +43,7 @@ def export(
     hybrid: str | Path | None = None,
     settings: ExportSettings | Mapping[str, Any] | None = None,
 ) -> str:
-    """What to do next with what was written; "" where the engine can be searched already.
+    """The next step for the user; "" where the engine can be searched already.
 
     `hybrid` is a second index of the same documents: documents go out with the vectors of both.
     """
@@ -88,6 +88,6 @@ def export(
 
 
 def _fingerprint(manifest: Manifest) -> str:
-    """Of everything that the index holds, in segments or whole."""
+    """A fingerprint of everything that the index holds, in segments or whole."""
     held = manifest.model_dump(include={"files", "segments"})
     return xxhash.xxh3_128_hexdigest(json.dumps({**manifest.identity(), **held}).encode())

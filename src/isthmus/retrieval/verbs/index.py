@@ -16,9 +16,9 @@ from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, open_corpus
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Settings
-from isthmus.config.trust import full_name, trust
+from isthmus.config.trust import full_name, trust, trust_index
 from isthmus.errors import MismatchError, SettingsError
-from isthmus.indexes.approximation import ApproximateSettings
+from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.construction import already_built, builder_for, place_to_build
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
@@ -27,12 +27,12 @@ from isthmus.indexes.manifest import (
     Description,
     EncoderOrigin,
     InvertedSettings,
-    read_manifest,
 )
 from isthmus.indexes.segments.shards import ShardedBuilder
+from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice, track
 from isthmus.records import Document
-from isthmus.retrieval.approximation_check import add_approximation, check_approximate
+from isthmus.retrieval.approximation_check import add_approximation, check_approximation
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -66,7 +66,7 @@ class IndexSettings(ReadingSettings):
     codes: Literal["int8"] | None = Field(
         None, description="int8: dense vectors in eight bits too, scanned first; scores stay exact"
     )
-    approximate: ApproximateSettings | None = Field(
+    approximate: ApproximationSettings | None = Field(
         None, description="hnsw, ivf or seismic beside the index, as a backend of `search`"
     )
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
@@ -109,6 +109,7 @@ def index(
         )
     with connected(settings.cluster) as cluster, place_to_build(Path(output)):
         folder = _index(corpus, Path(output), model, settings, cluster)
+    trust_index(folder)  # so that a hybrid may read it
     if settings.approximate is not None:
         notice(add_approximation(folder, model, settings.approximate).summary())
     return folder
@@ -123,7 +124,7 @@ def _index(
     encoder = _load(model, settings.encoding.backend)
     description = _describe(origin, encoder, settings)
     if settings.approximate is not None:
-        check_approximate(settings.approximate, description.kind, sharded=cluster is not None)
+        check_approximation(settings.approximate, description.kind, sharded=cluster is not None)
     if already_built(output, description):
         notice(f"{output} already holds this index; nothing to do")
         return output
@@ -204,12 +205,12 @@ def _fill_bm25(
     request: Mapping[str, Any],
     memory: float,
 ) -> None:
-    from isthmus.indexes.bm25.builder import build
+    from isthmus.indexes.bm25.builder import build_bm25
 
     documents = track(
         source.documents(), f"indexing {description.corpus.spec}", source.count(), "documents"
     )
-    build(documents, output, description, request, memory)
+    build_bm25(documents, output, description, request, memory)
 
 
 def _fill(
@@ -231,25 +232,25 @@ def _fill(
                 if description.encoder.backend == "onnx-int8" and builder.rows == done:
                     notice(encoder.difference_of_int8(block[:_SAMPLE]))
                 if description.kind == "dense" and builder.rows == done:
-                    _say_if_alike(vectors[:_SAMPLE], description.encoder.backend)
+                    _notice_if_alike(vectors[:_SAMPLE], description.encoder.backend)
                 builder.add(block, vectors)
                 bar.advance(len(block))
         builder.finish(request)
 
 
-def _say_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None:
-    """Tells of documents whose vectors hardly differ: of a model that has not learnt yet."""
+def _notice_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None:
+    """Gives a notice if vectors hardly differ, as those of an untrained model."""
     cosine = float(np.square(vectors.mean(0)).sum() / max(np.square(vectors).sum(1).mean(), 1e-30))
     if len(vectors) < _ENOUGH or cosine < _ALIKE:
         return
-    told = (
+    same = (
         f"{len(vectors)} documents have nearly the same vector (cosines of {cosine:.5f} on average)"
     )
     if backend == "torch-float32":
-        notice(f"{told}: the model has hardly learnt to tell them apart")
+        notice(f"{same}: the model has hardly learnt to tell them apart")
     else:
         notice(
-            f"{told}: the model has hardly learnt to tell them apart, and what bf16 rounds off may "
+            f"{same}: the model has hardly learnt to tell them apart, and what bf16 rounds off may "
             "be what does (--set encoding.backend=torch-float32 rounds less)"
         )
 
@@ -262,8 +263,8 @@ def _fill_shards(
     request: Mapping[str, Any],
     settings: IndexSettings,
 ) -> None:
-    # Whole blocks, so that texts are encoded in the company they have on one machine: how a
-    # product of matrices is rounded can depend on it.
+    # Whole blocks, so that batches are those of one machine: how a product of matrices is rounded
+    # can depend on them.
     size = -(-cluster.settings.shard_documents // settings.block_size) * settings.block_size
     builder = ShardedBuilder(cluster, output, description, size)
     builder.add(source.documents(), partial(_fill_shard, request, settings))
@@ -277,7 +278,7 @@ def _fill_shard(
     folder: Path,
     description: Description,
 ) -> None:
-    """What `_fill` does, of a part of the corpus, on a machine of a cluster."""
+    """Builds the index of a part of the corpus, on a machine of a cluster."""
     assert description.encoder is not None
     encoder = _load_once(description.encoder.name, description.encoder.backend)
     if encoder.fingerprint != description.encoder.fingerprint:

@@ -19,9 +19,9 @@ from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking, Run
-from isthmus.retrieval.hybrid import Component
 from isthmus.retrieval.hybrid_folder import Combination, is_hybrid, open_hybrid, open_together
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
+from isthmus.retrieval.retriever import Retriever
 
 _QUERIES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 4096
@@ -30,7 +30,7 @@ _WORD = re.compile(r"\w+")
 
 
 class SearchSettings(Combination, ReadingSettings):
-    """How deep to search, with what, and what to do with queries that cannot be asked."""
+    """How deep to search, with what, and what to do with queries that cannot be searched for."""
 
     verb = "search"
 
@@ -46,7 +46,9 @@ class SearchSettings(Combination, ReadingSettings):
         "`index` built them, may miss documents",
     )
     hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
-    rerank: RerankSettings | None = Field(None, description="who reads the best once more")
+    rerank: RerankSettings | None = Field(
+        None, description="a cross-encoder that reads the best once more"
+    )
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
     )
@@ -108,7 +110,7 @@ def _search_many(
     searcher = _searcher(index, settings)
     rankings: dict[str, Ranking] = {}
     at_once = _QUERIES_AT_ONCE
-    if settings.rerank is not None:  # slow enough that one wants to see it move
+    if settings.rerank is not None:  # slow: smaller batches, so that the bar moves
         at_once = max(1, _PAIRS_AT_ONCE // settings.rerank.candidates)
     with Bar("searching", len(asked), "queries") as bar:
         for first in range(0, len(asked), at_once):
@@ -128,7 +130,7 @@ def _search_many(
     return run
 
 
-def _searcher(index: str | Path, settings: SearchSettings) -> Component:
+def _searcher(index: str | Path, settings: SearchSettings) -> Retriever:
     found = _retriever(index, settings)
     if settings.rerank is None:
         return found
@@ -139,7 +141,7 @@ def _searcher(index: str | Path, settings: SearchSettings) -> Component:
     return RerankingSearcher(found, scorer, settings.rerank.candidates)
 
 
-def _retriever(index: str | Path, settings: SearchSettings) -> Component:
+def _retriever(index: str | Path, settings: SearchSettings) -> Retriever:
     if is_hybrid(index):
         _refuse_second_opinion(index, settings)
         return open_hybrid(index, settings.backend)
@@ -158,7 +160,7 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> None:
         )
 
 
-def hits(searcher: Component, ranking: Ranking, query: str) -> list[Hit]:
+def hits(searcher: Retriever, ranking: Ranking, query: str) -> list[Hit]:
     """The documents of a ranking as they are shown to a person."""
     documents = searcher.documents(ranking.document_ids)
     return [

@@ -28,13 +28,8 @@ from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.indexes.construction import already_built
 from isthmus.indexes.documents import DOCUMENTS, ORDER, blocks
-from isthmus.indexes.manifest import (
-    CorpusOrigin,
-    Description,
-    EncoderOrigin,
-    InvertedSettings,
-    read_manifest,
-)
+from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
+from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice, track
 from isthmus.records import Judgements, Query, Run
 

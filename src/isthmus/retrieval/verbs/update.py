@@ -1,4 +1,4 @@
-"""The verbs `isthmus add`, `isthmus delete` and `isthmus merge`: an index that lives."""
+"""The verbs `isthmus add`, `isthmus delete` and `isthmus merge`: an index that changes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from isthmus.collections.files import lines
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Settings
 from isthmus.errors import InputError
-from isthmus.indexes.approximation import ApproximateSettings
+from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import stated_manifest
 from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
-from isthmus.retrieval.approximation_check import add_approximation, check_approximate
+from isthmus.retrieval.approximation_check import add_approximation, check_approximation
 from isthmus.retrieval.searcher import check_encoder, encoder_name
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class AddSettings(ReadingSettings):
 
 
 class DeleteSettings(ReadingSettings):
-    """What is done about ids that no document has."""
+    """How ids that no document has are treated."""
 
     verb = "delete"
 
@@ -53,14 +53,14 @@ class DeleteSettings(ReadingSettings):
 
 
 class MergeSettings(Settings):
-    """What lies beside an index once it is whole."""
+    """Which approximation is built beside the index once it is whole."""
 
     verb = "merge"
 
     model: str | None = Field(
         None, description="the encoder, if it moved, or if it was not used here yet"
     )
-    approximate: ApproximateSettings | None = Field(
+    approximate: ApproximationSettings | None = Field(
         None, description="hnsw, ivf or seismic, built or built again; null: none anew"
     )
 
@@ -68,7 +68,7 @@ class MergeSettings(Settings):
 def add(
     index: str | Path, corpus: str, settings: AddSettings | Mapping[str, Any] | None = None
 ) -> Update:
-    """What adding a corpus changed; documents whose ids were there already are replaced.
+    """Adds a corpus and says what changed; documents whose ids were there are replaced.
 
     All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
     """
@@ -97,7 +97,7 @@ def delete(
     file: str | Path | None = None,
     settings: DeleteSettings | Mapping[str, Any] | None = None,
 ) -> Update:
-    """What deleting the documents of these ids, and of those in a file, a line each, changed.
+    """Deletes the documents of these ids, and of those in a file, a line each; says what changed.
 
     Where one of them is not in the index, nothing is deleted, unless such ids are to be skipped.
     """
@@ -118,16 +118,16 @@ def delete(
     with IndexWriter(Path(index)) as writer:
         if missing := writer.missing(unwanted):
             named = ", ".join(map(repr, missing[:_NAMED])) + ", …" * (len(missing) > _NAMED)
-            told = f"{len(missing):,} of {len(unwanted):,} ids are not in the index: {named}"
+            unknown = f"{len(missing):,} of {len(unwanted):,} ids are not in the index: {named}"
             if settings.problems == "refuse":
                 raise InputError(
-                    told,
+                    unknown,
                     where=str(index),
                     allowed="ids of documents in the index",
                     remedy="nothing was deleted: correct the ids; or leave such cases out: --set "
                     "problems=skip",
                 )
-            notice(told)
+            notice(unknown)
         writer.delete(unwanted)
         return writer.commit()
 
@@ -139,7 +139,7 @@ def merge(index: str | Path, settings: MergeSettings | Mapping[str, Any] | None 
     """
     settings = MergeSettings.given(settings)
     if settings.approximate is not None:
-        check_approximate(settings.approximate, stated_manifest(Path(index)).kind)
+        check_approximation(settings.approximate, stated_manifest(Path(index)).kind)
     with IndexWriter(Path(index)) as writer:
         update = writer.merge()
     if settings.approximate is not None:

@@ -1,19 +1,58 @@
-"""What all indexes of vectors have in common."""
+"""What all indexes have in common, and what those of vectors do."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.manifest import Manifest
-from isthmus.records import Ranking
+from isthmus.records import Document, Ranking
 
 Answer = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]  # rows and scores, best first
+
+
+class Documents(Protocol):
+    """The documents of an index by row and by id."""
+
+    def __len__(self) -> int: ...
+
+    def id(self, row: int) -> str:
+        """The id of the document in a row."""
+
+    def document(self, row: int) -> Document:
+        """The document in a row."""
+
+    def row(self, document_id: str) -> int | None:
+        """The row of a document, or None."""
+
+
+class Index(Protocol):
+    """An index of any kind, in one piece or in segments."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the index holds."""
+
+    @property
+    def store(self) -> Documents:
+        """The documents of the index."""
+
+    def __len__(self) -> int: ...
+
+    def search(
+        self,
+        queries: Any,
+        /,
+        depth: int,
+        query_ids: Sequence[str],
+        among: Collection[str] | None = None,
+    ) -> list[Ranking]:
+        """The `depth` documents of highest score per query, equal ones by document id."""
 
 
 class VectorIndex(ABC):
@@ -34,8 +73,7 @@ class VectorIndex(ABC):
     ) -> list[Ranking]:
         """The `depth` documents of highest inner product per query, equal ones by document id.
 
-        `among` leaves only the documents of these ids; ids that the index does not hold are
-        nobody's.
+        `among` leaves only the documents of these ids; unknown ids are ignored.
         """
         return self.store.rankings(query_ids, self.find(vectors, depth, query_ids, among))
 

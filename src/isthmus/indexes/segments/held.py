@@ -1,0 +1,59 @@
+"""The segments that a writer works on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from isthmus.indexes.approximation import ApproximationSettings, approximations, read_about
+from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.segments.living import Rows
+
+_ROWS_PER_ID = 1000  # as many are compared in the time in which one id is looked up
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A segment, or the whole index before it has any; `file` says which rows are deleted."""
+
+    folder: Path
+    store: DocumentStore
+    deleted: Rows
+    file: str | None = None
+
+    @property
+    def living(self) -> int:
+        """How many documents are not deleted."""
+        return len(self.store) - len(self.deleted)
+
+    def rows(self, ids: Collection[str]) -> Rows:
+        """The rows of the living documents among these ids."""
+        if len(ids) * _ROWS_PER_ID < len(self.store):
+            found = self.store.locate(list(ids))
+            found = np.sort(found[found >= 0])
+        else:
+            found = self.store.rows(ids)
+        return np.setdiff1d(found, self.deleted, assume_unique=True)
+
+    def without(self, rows: Rows) -> Held:
+        """A copy with these rows deleted too."""
+        if not len(rows):
+            return self
+        return replace(self, deleted=np.union1d(self.deleted, rows), file=None)
+
+
+def lost_approximations(
+    before: Sequence[Held], after: Sequence[Held]
+) -> list[ApproximationSettings]:
+    """The settings of approximations that no segment has any more."""
+    names = {name for held in after for name in approximations(held.folder)}
+    lost = (
+        read_about(held.folder, name)
+        for held in before
+        for name in approximations(held.folder)
+        if name not in names
+    )
+    return [about.settings for about in lost if about is not None]

@@ -1,0 +1,76 @@
+"""Whether an index is what its manifest says: its files, their structure, its segments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isthmus.errors import MismatchError
+from isthmus.indexes.arrays import mapped
+from isthmus.indexes.documents import DOCUMENTS, ORDER, read_documents
+from isthmus.indexes.integrity import check, damaged
+from isthmus.indexes.kinds._base import kind_of
+from isthmus.indexes.manifest import (
+    MANIFEST,
+    SEGMENTS,
+    Kind,
+    Manifest,
+    Segment,
+    shape_of,
+    stated_manifest,
+)
+from isthmus.indexes.structure import below, refusing, require, shaped
+
+
+def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
+    """The manifest of an index whose files are what was written, of this kind where one is named.
+
+    Anything less is refused.
+    """
+    manifest = stated_manifest(folder)
+    if manifest.segments is None:
+        shape = shape_of(manifest, manifest.documents, manifest.layout)
+        check(folder, manifest.files, examine=lambda: examine(folder, manifest), shape=shape)
+    else:
+        check(folder, manifest.files)
+    for segment in manifest.segments or ():
+        _check_segment(folder, manifest, segment)
+    if kind is None:
+        return manifest
+    if manifest.kind != kind:
+        wanted = kind_of(kind).title
+        raise MismatchError(
+            f"the index {str(folder)!r} is {kind_of(manifest.kind).title}, not {wanted}",
+            where=str(folder),
+            allowed=wanted,
+            remedy="open it with open_searcher, which knows all kinds",
+        )
+    if manifest.segments is not None:
+        raise MismatchError(
+            f"the index {str(folder)!r} was added to and consists of segments",
+            where=str(folder),
+            allowed="an index as `isthmus index` and `isthmus merge` write it",
+            remedy=f"isthmus merge {folder}; or open it with open_searcher, which knows both",
+        )
+    return manifest
+
+
+def _check_segment(folder: Path, manifest: Manifest, segment: Segment) -> None:
+    """Refuses a segment that is not of this index: the manifest may be another's."""
+    found = stated_manifest(folder / SEGMENTS / segment.name)
+    mine, theirs = ({**one.identity(), "corpus": None} for one in (manifest, found))
+    if mine != theirs or found.documents != segment.documents:
+        why = f"its segment {segment.name!r} is of another index"
+        raise damaged(folder / MANIFEST, why, folder)
+
+
+def examine(folder: Path, manifest: Manifest) -> None:
+    """Refuses an index in one piece whose parts point beside each other."""
+    with refusing(folder, DOCUMENTS):
+        table = read_documents(folder)
+        table.validate(full=True)
+        require(table.num_rows == manifest.documents, "it has other documents than are stated")
+    with refusing(folder, ORDER):
+        order = mapped(folder / ORDER, folder)
+        shaped(order, (2, manifest.documents), "<i8")
+        below(order, manifest.documents)
+    kind_of(manifest.kind).examine(folder, manifest)
