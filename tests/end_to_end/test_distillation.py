@@ -106,7 +106,7 @@ def test_two_processes_equal_one_and_a_resumed_run_an_uninterrupted_one(
         command = ["finetune", *recipe, *small]
         one, two = (str(tmp_path / f"{name}-{count}") for count in ("one", "two"))
         told = commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
-        asked = "ask the teacher" in told.stderr
+        asked = "score by the teacher" in told.stderr
         assert asked == (name == "dense"), "what was scored for one student is known for the next"
         assert "of a query's own weigh more (1) than those of the batch (0.2)" in " ".join(
             told.stderr.split()

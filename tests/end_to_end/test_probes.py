@@ -50,7 +50,7 @@ def test_two_processes_stop_together(
     batch = ["--set", "training.per_device_train_batch_size"]
     told = commands.succeed(*command, "--output", one, batch[0], f"{batch[1]}=16").stderr
     assert "20 documents are held out" in told
-    assert "masked_lm has not improved for 2 looks: stop" in told
+    assert "masked_lm has not improved for 2 evaluations: stop" in told
     assert "final: the best by masked_lm, step 0" in told
     assert str(one / "probes.tsv") in told
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

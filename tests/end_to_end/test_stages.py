@@ -196,7 +196,7 @@ def test_a_change_in_the_last_stage_repeats_it_alone(
     again = "stages.distilled.losses.contrastive.weight=2.0"
     said = commands.succeed(*command("three-stage", whole, again)).stderr
     assert "indexing" not in said
-    assert "ask the teacher" not in said
+    assert "score by the teacher" not in said
 
 
 def test_resuming_takes_a_finetuning_and_nothing_else(

@@ -12,6 +12,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.regularizers._base import regularizers
+from isthmus.finetuning.sparsity.sparse_task import SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training import chunks
@@ -51,10 +52,11 @@ def batch(tokenizer: Tokenizer) -> dict[str, Tensor]:
 def step(
     model: Encoder, given: dict[str, Tensor], size: int | None, precision: torch.dtype | None
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    chosen = regularizers(REGULARIZERS if model.uses_head else {})
-    task = BiEncoderTask(
-        model, GROUP, 0.7, losses({"contrastive": {}}, {"scores", "targets"}), chosen, size
-    )
+    learnt = losses({"contrastive": {}}, {"scores", "targets"})
+    if model.uses_head:
+        task = SparseTask(model, GROUP, 0.7, learnt, regularizers(REGULARIZERS), size)
+    else:
+        task = BiEncoderTask(model, GROUP, 0.7, learnt, size)
     task.zero_grad()
     with torch.autocast("cpu", precision, enabled=precision is not None):
         sums = task(given)

@@ -12,9 +12,9 @@ import torch
 
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.regularizers._base import regularizers
+from isthmus.finetuning.sparsity.sparse_task import SparseTask
 from isthmus.nn import prediction
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
@@ -150,7 +150,7 @@ def test_the_task_adds_regularizers_of_all_texts_of_the_pass(
 ) -> None:
     encoder = made(backbone, tokenizer, query=query)
     chosen = {"flops": {"documents": 0.5, "queries": 0.25}, "l1": {"queries": 2.0, "ramp": 0.5}}
-    task = BiEncoderTask(
+    task = SparseTask(
         encoder, 2, 1.0, losses({"contrastive": {}}, {"scores", "targets"}), regularizers(chosen)
     )
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)

@@ -1,4 +1,4 @@
-"""Training a re-ranker: every query read together with each passage of its own group."""
+"""Trains a re-ranker: each query is read together with each passage of its own group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CrossEncoderTask(Task):
         mini_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        assert group > 1, "a positive alone is always the best"
+        assert group > 1, "a positive alone cannot be ranked"
         self.encoder = encoder
         self.trained = nn.ModuleList(encoder.trained)
         self.group = group
@@ -38,13 +38,13 @@ class CrossEncoderTask(Task):
         self.mini_batch_size = mini_batch_size
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """The queries."""
+        """The number of queries, for each loss."""
         queries = torch.tensor(len(batch["ids"]) // self.group)
         return {loss.name: queries for loss in self.losses}
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Each loss, summed over the queries."""
-        # Ids and segments side by side: they are cut and put in order together.
+        # Ids and segments stacked: chunks cut and reorder both together.
         both = torch.stack([batch["ids"], batch["segments"]], dim=2)
         tokens = batch.get("tokens") if self.encoder.backbone.leaves_padding_out else None
         scores = in_chunks(self._scores, both, batch["mask"], self.mini_batch_size, tokens)
@@ -59,15 +59,15 @@ class CrossEncoderTask(Task):
         return self.encoder.represent(ids, mask, segments, tokens)
 
     def weights(self, progress: float) -> Mapping[str, float]:
-        """The losses' own."""
+        """The weights of the losses, from their settings."""
         return {loss.name: loss.settings.weight for loss in self.losses}
 
     def loss_names(self) -> Sequence[str]:
-        """The losses."""
+        """The names of the losses."""
         return list(self.weights(1.0))
 
     def save(self, folder: Path) -> None:
-        """The whole cross-encoder, as isthmus, transformers and sentence-transformers load it."""
+        """Writes the cross-encoder as isthmus, transformers and sentence-transformers load it."""
         self.encoder.save(folder)
 
     def restore(self, folder: Path) -> None:
@@ -76,7 +76,7 @@ class CrossEncoderTask(Task):
 
 
 class CrossExamples(PairExamples):
-    """The same groups, with query and passage put together into one row of tokens each."""
+    """Groups whose query is joined with each passage into one row of tokens."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class CrossExamples(PairExamples):
         super().__init__(
             labelled, negatives, group, corpus, tokenizer, settings, teacher, alike=False
         )
-        # Without special tokens, and uncut: how much fits, the passage decides too.
+        # Without special tokens, and uncut: how much fits depends on the passage too.
         self.query_tokens = encoder.tokens([query.text for query in labelled.queries])
         self.pairing: Pairing = encoder.pairing  # not the encoder: workers need no weights
 

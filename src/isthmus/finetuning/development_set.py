@@ -1,4 +1,4 @@
-"""Which queries a model is asked while it is trained, and among which documents."""
+"""The development set: held-out queries, and the documents among which they are searched."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def _several(value: float) -> float:
 
 
 class DevelopmentSettings(Settings):
-    """Which queries are asked, among which documents, how often, and what follows from it."""
+    """Held-out queries, the documents to rank, how often to evaluate, and when to stop."""
 
     split: str | None = Field(
         None,
-        description=f"whose queries are asked; null: {' or '.join(_USUAL)}, where there is one",
+        description=f"the queries to evaluate on; null: {' or '.join(_USUAL)}, where there is one",
     )
     held_out: Annotated[float, AfterValidator(_several)] | None = Field(
         None,
@@ -52,26 +52,30 @@ class DevelopmentSettings(Settings):
         10, ge=0, description="each query's best by BM25, so that finding the right one is not easy"
     )
     measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
-    every: Steps = Field(0.1, description="steps between two looks; below 1: a share of all steps")
+    every: Steps = Field(
+        0.1, description="steps between two evaluations; below 1: a share of all steps"
+    )
     patience: int | None = Field(
-        None, ge=1, description="looks without a better measure before training stops; null: never"
+        None,
+        ge=1,
+        description="evaluations without a better measure before training stops; null: never",
     )
 
 
-def check_development(settings: DevelopmentSettings | None, kind: str) -> None:
-    """Refuses what cannot be measured, before any data or weights are read."""
+def check_development(settings: DevelopmentSettings | None, retrieves: bool) -> None:
+    """Raises on what cannot be measured; `retrieves` is False for an encoder that only re-ranks."""
     if settings is None:
         return
     parse_measure(settings.measure, "development.measure")
     if settings.held_out is not None and settings.split is not None:
         raise SettingsError(
             f"development.split = {settings.split!r} and development.held_out = "
-            f"{settings.held_out:g} each say whose queries are asked",
+            f"{settings.held_out:g} each say which queries to evaluate on",
             where="development",
             allowed="one of the two",
             remedy="leave development.held_out out, or --set development.split=null",
         )
-    if kind == "cross" and not settings.bm25:
+    if not retrieves and not settings.bm25:
         raise SettingsError(
             "development.bm25 = 0 leaves a cross-encoder nothing to rank but the right documents",
             where="development.bm25",
@@ -81,16 +85,16 @@ def check_development(settings: DevelopmentSettings | None, kind: str) -> None:
 
 
 def is_test(split: str) -> bool:
-    """Whether a split is there, by its name, to measure by at the end."""
+    """Whether a split is, by its name, there to test the finished model."""
     return split.lower().startswith("test")
 
 
 def development_split(
     settings: DevelopmentSettings | None, collection: Collection, trained: str
 ) -> str | None:
-    """The split to measure on; None, and a notice, where there is none and none was asked for.
+    """The split to measure on: the one trained on, where some of its queries are held out.
 
-    That which is trained on, where some of its queries are held out.
+    None, and a notice, where the collection has none and the settings name none.
     """
     if settings is None:
         return None
@@ -149,9 +153,9 @@ def draw_development_set(
     settings: DevelopmentSettings,
     seed: int,
 ) -> DevelopmentSet:
-    """The queries that the seed draws, with their positives, BM25's best, and random documents.
+    """Queries drawn by the seed, with their positives, BM25's best, and random documents.
 
-    Copies of a relevant text, which nobody judged, are in none of these.
+    Unjudged copies of a relevant text are left out.
     """
     generator = np.random.default_rng([seed, 2])
     drawn = np.sort(generator.permutation(len(labelled.queries))[: settings.queries])

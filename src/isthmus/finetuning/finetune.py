@@ -10,9 +10,7 @@ from isthmus.config import resolve
 from isthmus.config.output import SNAPSHOT
 from isthmus.config.resume import to_resume
 from isthmus.errors import SettingsError, choices
-from isthmus.finetuning import pipeline
-from isthmus.finetuning import run_pipeline as staging
-from isthmus.finetuning import run_stage as stage
+from isthmus.finetuning import pipeline, run_pipeline, run_stage
 from isthmus.finetuning.settings import FinetuneSettings
 
 
@@ -41,22 +39,22 @@ def finetune(
 
 
 def run(values: Mapping[str, Any], where: str, earlier: Mapping[str, Path] | None = None) -> Path:
-    """The same, from settings that are already complete; `earlier` stages are for a lone one."""
+    """Trains from settings that are complete; `earlier` are folders that a lone stage refers to."""
     if values.get("stages") is not None:
-        return staging.run(pipeline.assemble(values, where))
+        return run_pipeline.run(pipeline.assemble(values, where))
     alone = {key: value for key, value in values.items() if key != "stages"}
-    return stage.run(FinetuneSettings.parse(alone, where), earlier)
+    return run_stage.run(FinetuneSettings.parse(alone, where), earlier)
 
 
 def again(identity: Mapping[str, Any], folder: Path, output: str, where: str) -> Path:
-    """What made a folder, from the identity it began with, in the same or another output."""
+    """Runs the identity of a folder again, in the same or another output; returns `final`."""
     # A stage of a pipeline refers to others, which lie beside it.
     earlier = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
     return run({**identity["settings"], "output": output}, where, earlier)
 
 
 def _refuse_new_stages(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """A stage that an override misspells would otherwise be a further stage of its own."""
+    """Raises on a stage that no recipe has: a misspelt one would become a further stage."""
     known, chosen = recipe.get("stages"), values.get("stages")
     if known is None and isinstance(chosen, Mapping) and chosen:
         name = next(iter(chosen))

@@ -35,7 +35,7 @@ class LabelledQueries:
     positives: list[list[int]]
 
     def some(self, numbers: npt.NDArray[np.integer]) -> LabelledQueries:
-        """Those of these numbers, in the order they are in here."""
+        """The queries of these numbers, in the order they have here."""
         chosen = np.sort(numbers).tolist()
         return LabelledQueries(
             [self.queries[number] for number in chosen],
@@ -83,9 +83,9 @@ def labelled_queries(
 
 
 def drawn_queries(labelled: LabelledQueries, wanted: float | None, seed: int) -> LabelledQueries:
-    """As many of the queries as are wanted, or that share of them; None: all.
+    """A sample of `wanted` queries, or below 1 of that share of them; None: all.
 
-    Of one seed, fewer queries are some of those that more queries are.
+    With one seed, a smaller sample is a part of a larger one.
     """
     total = len(labelled.queries)
     if wanted is None:
@@ -99,9 +99,9 @@ def drawn_queries(labelled: LabelledQueries, wanted: float | None, seed: int) ->
 def held_out_queries(
     labelled: LabelledQueries, wanted: float
 ) -> tuple[LabelledQueries, LabelledQueries]:
-    """Queries to train on, and as many others as are wanted, or that share of them.
+    """Queries to train on, and `wanted` others, or below 1 that share of them.
 
-    By their ids alone: every stage of a pipeline, whatever its seed, holds out the same.
+    Chosen by hashes of ids: every stage of a pipeline, whatever its seed, holds out the same.
     """
     total = len(labelled.queries)
     count = max(1, round(wanted * total)) if wanted < 1 else int(wanted)
@@ -114,14 +114,14 @@ def held_out_queries(
         )
     hashes = [xxhash.xxh3_64_intdigest(query.id.encode()) for query in labelled.queries]
     order = np.argsort(np.array(hashes, dtype=np.uint64), kind="stable")
-    told = f"{count:,} of {total:,} training queries are held out to measure by"
-    notice(told if count >= _FEW else f"{told}: so few that chance chooses the model")
+    message = f"{count:,} of {total:,} training queries are held out to measure by"
+    notice(message if count >= _FEW else f"{message}: so few that chance chooses the model")
     return labelled.some(order[count:]), labelled.some(order[:count])
 
 
 @dataclass(frozen=True)
 class TaughtScores:
-    """What a teacher makes of every query's positives and negatives, in their order."""
+    """A teacher's scores of every query's positives and negatives, in their order."""
 
     positives: Scores  # NaN where a query has fewer than others
     negatives: Scores
@@ -168,11 +168,11 @@ class PairExamples(Examples):
 
     @property
     def lengths(self) -> npt.NDArray[np.integer]:
-        """The positive's tokens."""
+        """The number of tokens of each query's first positive."""
         return self._lengths
 
     def __getitem__(self, position: tuple[int, int]) -> Group:
-        """What an epoch shows of a query."""
+        """The query of a (epoch, number) pair with that epoch's positive and negatives."""
         epoch, number = position
         relevant = self.labelled.positives[number]
         positive = epoch % len(relevant)
@@ -190,8 +190,8 @@ class PairExamples(Examples):
     def collate(self, examples: list[Group]) -> Batch:
         """Query and passage matrices; passages are flattened, a whole group per query.
 
-        `tokens` are the places of what is not padding, of queries above passages in one matrix
-        where they are encoded alike, and otherwise of passages alone.
+        `tokens` are the places of tokens, without padding: in one matrix of queries above passages
+        where both are encoded alike, otherwise in the matrix of passages.
         """
         rows = [row for example in examples for row in example.rows]
         limit = self.settings.document_max_length

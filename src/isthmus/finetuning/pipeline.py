@@ -17,12 +17,13 @@ from isthmus.config.models import model_folder, named_at
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
 from isthmus.finetuning.development_set import development_split
+from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.mining.candidates import CorpusIds
-from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.references import outside, references
-from isthmus.finetuning.run_stage import check, check_split, training_queries
-from isthmus.finetuning.settings import FOREIGN, FinetuneSettings
-from isthmus.finetuning.teachers._base import INSTEAD, teacher_source
+from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stage_data import check_split, training_queries
+from isthmus.finetuning.teachers._base import INSTEAD
 from isthmus.indexes.documents import blocks
 from isthmus.nn.classifier import check_classifier
 from isthmus.nn.pretrained import read_config
@@ -34,10 +35,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages in the order they run, each with all its settings; and what they were written as."""
+    """Stages in the order they run, each resolved; and the settings they were written as."""
 
     written: dict[str, Any]
-    stages: dict[str, FinetuneSettings]
+    stages: dict[str, ResolvedStage]
 
     @property
     def output(self) -> Path:
@@ -48,19 +49,19 @@ class Pipeline:
     def last_retriever(self) -> str:
         """The stage whose model is the pipeline's: the last that is no re-ranker, if there is."""
         names = list(self.stages)
-        retrievers = [name for name in names if self.stages[name].encoder != "cross"]
+        retrievers = [name for name in names if self.stages[name].kind.retrieves]
         return (retrievers or names)[-1]
 
 
 def assemble(values: Mapping[str, Any], where: str) -> Pipeline:
-    """The pipeline that settings with `stages` spell; every stage of it is checked.
+    """The pipeline that settings with `stages` spell, every stage of it resolved.
 
     What stands beside `stages` is common to all of them, as far as it means something to the
     stage's kind of encoder.
     """
     common = {key: value for key, value in values.items() if key != "stages"}
-    everyone = FinetuneSettings.parse(common, where)  # a mistake of all stages is told as one
-    stages: dict[str, FinetuneSettings] = {}
+    everyone = FinetuneSettings.parse(common, where)  # one error for a mistake of all stages
+    stages: dict[str, ResolvedStage] = {}
     chosen = _stages(values["stages"], where)
     for name, own in chosen.items():
         foreign = _foreign(everyone.encoder, own.get("encoder", everyone.encoder))
@@ -71,20 +72,20 @@ def assemble(values: Mapping[str, Any], where: str) -> Pipeline:
             _check_references(name, settings, stages, list(chosen))
             if "model" not in references(settings):
                 model_folder(settings.model, "model" if "model" in own else "--model")
-            check(settings)
-        stages[name] = settings
+            stages[name] = resolve_stage(settings)
     return Pipeline({**common, "stages": chosen}, stages)
 
 
 def check_outside(pipeline: Pipeline) -> None:
-    """Refuses splits, files and models that are not there, hours before a stage asks for them.
+    """Raises on splits, files and models that are missing, hours before a stage needs them.
 
-    Of models no more than the configuration is read; of the first stage's own, not even that: it
-    is loaded at once. The ids in files are held against those of the collection.
+    Only the configuration of models is read, except the first stage's own, which is loaded next.
+    The ids in files are compared with those of the collection.
     """
-    start = next(iter(pipeline.stages.values())).model
+    start = next(iter(pipeline.stages.values())).settings.model
     ids_of = cache(_ids)
-    for name, settings in pipeline.stages.items():
+    for name, stage in pipeline.stages.items():
+        settings = stage.settings
         with within(name):
             collection = open_collection(settings.collection, settings.account())
             check_split(collection, settings)
@@ -100,17 +101,16 @@ def check_outside(pipeline: Pipeline) -> None:
                     with named_at(path):
                         read_config(model_folder(named, path))
             if any(path.endswith("file") for path in outside(settings)):
-                _check_files(settings, collection, ids_of(settings.collection, settings.reading))
+                _check_files(stage, collection, ids_of(settings.collection, settings.reading))
 
 
-def _check_files(settings: FinetuneSettings, collection: Collection, corpus: CorpusIds) -> None:
-    problems = settings.account()
-    labelled, _ = training_queries(collection, settings, corpus.rows, problems)
-    teaching = teacher_source(settings.teacher)
-    for source in negative_sources(settings.negatives, teacher=teaching is not None):
+def _check_files(stage: ResolvedStage, collection: Collection, corpus: CorpusIds) -> None:
+    problems = stage.settings.account()
+    labelled, _ = training_queries(collection, stage.settings, corpus.rows, problems)
+    for source in stage.sources:
         source.check(labelled.queries, corpus)
-    if teaching is not None:
-        teaching.check(labelled, corpus)
+    if stage.teacher is not None:
+        stage.teacher.check(labelled, corpus)
 
 
 def _ids(spec: str, reading: ReadingSettings) -> CorpusIds:
@@ -124,7 +124,7 @@ def _ids(spec: str, reading: ReadingSettings) -> CorpusIds:
 
 
 def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:
-    """The settings of each stage's own; null leaves out a stage that a recipe had."""
+    """The settings of each stage alone; null leaves out a stage that a recipe had."""
     if not isinstance(values, Mapping) or not any(own is not None for own in values.values()):
         raise SettingsError(
             f"stages = {values!r} holds no stage",
@@ -160,23 +160,24 @@ def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:
 
 
 def _foreign(usual: str, kind: str) -> tuple[str, ...]:
-    """Which common settings, meant for the usual kind of encoder, a stage of its own kind lacks."""
-    if kind == usual:
+    """The common settings, meant for the usual kind of encoder, that a stage of a kind drops."""
+    if kind == usual or kind not in KINDS.names():  # an unknown kind is refused with its settings
         return ()
-    losses = ("losses", "teacher") if "cross" in (kind, usual) else ()
-    return *FOREIGN.get(kind, ()), *losses
+    own = KINDS.load(kind)
+    losses = ("losses", "teacher") if own.gives != KINDS.load(usual).gives else ()
+    return *own.foreign, *losses
 
 
 def _check_references(
-    name: str, settings: FinetuneSettings, earlier: Mapping[str, FinetuneSettings], names: list[str]
+    name: str, settings: FinetuneSettings, earlier: Mapping[str, ResolvedStage], names: list[str]
 ) -> None:
     for path, stage in references(settings).items():
-        # Where a stage starts from (its model), any kind will do.
-        wanted = {"negatives": False, "teacher": True}.get(path.partition(".")[0])
+        # A stage may start from (its model) any kind.
+        retrieves = {"negatives": True, "teacher": False}.get(path.partition(".")[0])
         fit = [
             f"stage:{other}"
             for other in earlier
-            if wanted in (None, earlier[other].encoder == "cross")
+            if retrieves in (None, earlier[other].kind.retrieves)
         ]
         allowed = choices(f"stage:{stage}", fit)
         if stage not in earlier:
@@ -188,9 +189,12 @@ def _check_references(
                 remedy="refer to a stage that stands before this one, or name a model",
             )
         if f"stage:{stage}" not in fit:
-            what = "a re-ranker" if wanted else "a retriever"
+            kind, what = (
+                earlier[stage].settings.encoder,
+                "a retriever" if retrieves else "a re-ranker",
+            )
             raise SettingsError(
-                f"{path} = 'stage:{stage}' is a {earlier[stage].encoder} encoder, not {what}",
+                f"{path} = 'stage:{stage}' is a {kind} encoder, not {what}",
                 where=path,
                 allowed=allowed,
                 remedy=f"refer to a stage that trains {what}, or name a model",
@@ -199,7 +203,7 @@ def _check_references(
 
 @contextmanager
 def within(name: str) -> Iterator[None]:
-    """Adds to whatever is refused which stage it was."""
+    """Adds the name of the stage to any error."""
     try:
         yield
     except IsthmusError as error:

@@ -1,4 +1,4 @@
-"""`stage:NAME`, wherever a model is named: what an earlier stage of the same pipeline made."""
+"""`stage:NAME` in the place of a model: the result of an earlier stage of the same pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def references(settings: FinetuneSettings) -> dict[str, str]:
 
 
 def outside(settings: FinetuneSettings) -> dict[str, str]:
-    """The models and files that settings name and no stage makes, by path."""
+    """The models and files in settings that come from outside the pipeline, by path."""
     return {
         path: text
         for path, text in _walk(settings.model_dump())
@@ -31,7 +31,7 @@ def outside(settings: FinetuneSettings) -> dict[str, str]:
 
 
 def with_folders(settings: FinetuneSettings, folders: Mapping[str, Path]) -> FinetuneSettings:
-    """The same settings with the folder of each stage in the place of its name."""
+    """The settings with the folder of each stage in the place of its name."""
     for path, name in references(settings).items():
         if name not in folders:
             raise SettingsError(
@@ -44,7 +44,7 @@ def with_folders(settings: FinetuneSettings, folders: Mapping[str, Path]) -> Fin
 
 
 def _walk(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in settings, and its path."""
+    """Yields the path and value of every string in settings."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):

@@ -26,9 +26,8 @@ from isthmus.config.output import (
 )
 from isthmus.finetuning.pipeline import Pipeline, check_outside, within
 from isthmus.finetuning.references import references
-from isthmus.finetuning.run_stage import identity
-from isthmus.finetuning.run_stage import run as run_stage
-from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.resolved import ResolvedStage
+from isthmus.finetuning.run_stage import train
 from isthmus.finetuning.summary import SUMMARY, summary
 from isthmus.progress import notice
 from isthmus.training.launch import main_process_first, wait_for_everyone
@@ -51,17 +50,18 @@ def _run(pipeline: Pipeline, claims: ExitStack) -> Path:
     with main_process_first():
         claims.enter_context(claimed(output, "finetune", _earlier(output) or described))
     folders: dict[str, Path] = {}
-    for number, (name, settings) in enumerate(pipeline.stages.items(), start=1):
+    for number, (name, resolved) in enumerate(pipeline.stages.items(), start=1):
         with within(name):
-            folder = folders[name] = output / f"{name}-{_digest(settings, folders)}"
+            stage = resolved.after(folders)
+            folder = folders[name] = output / f"{name}-{digest(stage)}"
             done = is_complete(folder)
             notice(f"stage {number}/{len(pipeline.stages)}: {folder}{' is done' if done else ''}")
             if not done:
-                run_stage(settings.model_copy(update={"output": str(folder)}), folders)
-                gc.collect()  # the trainer's parts know each other: its weights would stay on
+                train(stage.into(folder))
+                gc.collect()  # the trainer is part of a cycle, which would keep its weights
     snapshots = {name: read_snapshot(folder) for name, folder in folders.items()}
     described["data"] = {
-        name: _given(settings, snapshots[name]) for name, settings in pipeline.stages.items()
+        name: _outside(stage, snapshots[name]) for name, stage in pipeline.stages.items()
     }
     results = {
         "stages": {name: folder.name for name, folder in folders.items()},
@@ -75,24 +75,25 @@ def _run(pipeline: Pipeline, claims: ExitStack) -> Path:
     return output / "final"
 
 
-def _digest(settings: FinetuneSettings, folders: Mapping[str, Path]) -> str:
-    """What distinguishes a stage from all others of its name: settings, stages, data."""
-    collection = open_collection(settings.collection, settings.account())
-    described = identity(settings, folders, collection.fingerprint())
+def digest(stage: ResolvedStage) -> str:
+    """Eight hexadecimal digits of a stage's identity: settings, earlier stages, data."""
+    collection = open_collection(stage.settings.collection, stage.settings.account())
+    described = stage.identity(collection.fingerprint())
     return xxhash.xxh3_64_hexdigest(json.dumps(described, sort_keys=True).encode())[:8]
 
 
-def _given(settings: FinetuneSettings, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+def _outside(stage: ResolvedStage, snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """The data of a stage that no other stage has made."""
-    made = {path.partition(".")[0] for path in references(settings)}
+    made = {path.partition(".")[0] for path in references(stage.written)}
     data: dict[str, Any] = snapshot["identity"]["data"]
     return {key: value for key, value in data.items() if key not in made}
 
 
 def _earlier(output: Path) -> Mapping[str, Any] | None:
-    """What an earlier pipeline said of itself in the folder, which one after the other may use.
+    """The identity of the pipeline that wrote the folder before; None where there is none.
 
-    Its snapshot stays: until the new one is published, it describes `final`.
+    Several pipelines may share a folder. The earlier snapshot stays: it describes `final` until
+    the new one is published.
     """
     if (output / SNAPSHOT).is_file():
         earlier = read_snapshot(output)
@@ -103,7 +104,7 @@ def _earlier(output: Path) -> Mapping[str, Any] | None:
 
 
 def _is_published(output: Path, retriever: Path, results: Mapping[str, Any]) -> bool:
-    """Whether `final` is this retriever, whatever moment an earlier process was killed at."""
+    """Whether `final` is this retriever, wherever an earlier process was killed."""
     if not is_complete(output) or read_snapshot(output).get("results") != results:
         return False
     return model_fingerprint(str(output / "final")) == model_fingerprint(str(retriever))

@@ -1,4 +1,4 @@
-"""Scores by query and document: in memory, and on disk for what is worth computing only once."""
+"""Scores by query and document, in memory or cached on disk."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SECONDS = 60.0
 
 
 def digests(queries: Sequence[str]) -> Digests:
-    """A number per query, by its text or its id: what a table knows it by."""
+    """A 64-bit hash per query, of its text or id: the key of a table."""
     numbers = (xxhash.xxh3_64_intdigest(query.encode()) for query in queries)
     return np.fromiter(numbers, dtype=np.uint64, count=len(queries))
 
 
 class ScoreTable:
-    """The scores of pairs of a query and a row; the latest of a pair counts."""
+    """Scores of pairs of a query and a row; the last entry of a pair counts."""
 
     def __init__(self, entries: Entries) -> None:
         order = np.lexsort((entries["row"], entries["query"]))
@@ -52,7 +52,7 @@ class ScoreTable:
 class ScoreStore(ScoreTable):
     """A table that grows in a folder of files, each written whole; a kill loses a minute at most.
 
-    Files are only ever added, under names of their own: several processes may share a folder.
+    Files are only added, under unique names: several processes may share a folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,14 +64,14 @@ class ScoreStore(ScoreTable):
         self._written = time.monotonic()
 
     def look_up(self, queries: Digests, rows: Rows) -> Scores:
-        """The score of query n and each of rows[n], as far as they are on disk."""
+        """The score of query n and each of rows[n]; NaN for what is not on disk."""
         if self._kept:
             super().__init__(np.concatenate([self.entries, *self._kept]))
             self._kept = []
         return super().look_up(queries, rows)
 
     def add(self, queries: Digests, rows: Rows, scores: Scores) -> None:
-        """Keeps the scores of some pairs; on disk a minute later, or after `flush`."""
+        """Adds the scores of pairs; they are on disk a minute later, or after `flush`."""
         entries = np.empty(len(rows), ENTRY)
         entries["query"], entries["row"], entries["score"] = queries, rows, scores
         self._new.append(entries)
@@ -79,7 +79,7 @@ class ScoreStore(ScoreTable):
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was added since the last time."""
+        """Writes what was added since the last flush."""
         self._written = time.monotonic()
         if not self._new:
             return

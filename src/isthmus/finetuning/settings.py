@@ -1,4 +1,4 @@
-"""Everything `isthmus finetune` can be told."""
+"""The settings of `isthmus finetune`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from isthmus.collections.settings import ReadingSettings
 from isthmus.encoders.sparse import SparseForm
 from isthmus.finetuning.development_set import DevelopmentSettings
+from isthmus.finetuning.kinds._base import KINDS
 from isthmus.training.settings import TrainingSettings
-
-FOREIGN: dict[str, tuple[str, ...]] = {
-    "dense": ("sparse", "regularizers", "start_terms"),
-    "sparse": ("pooling", "similarity"),
-    "cross": ("pooling", "similarity", "sparse", "regularizers", "start_terms", "temperature"),
-}
-"""The settings that mean nothing to an encoder of each kind."""
 
 
 class FinetuneSettings(ReadingSettings):
@@ -73,10 +67,11 @@ class FinetuneSettings(ReadingSettings):
     @model_validator(mode="before")
     @classmethod
     def _losses_of_the_kind(cls, values: Any) -> Any:
-        if isinstance(values, dict) and not values.get("losses"):
-            usual = "listwise" if values.get("encoder") == "cross" else "contrastive"
-            return {**values, "losses": {usual: {}}}
-        return values
+        if not isinstance(values, dict) or values.get("losses"):
+            return values
+        kind = values.get("encoder", cls.model_fields["encoder"].default)
+        known = isinstance(kind, str) and kind in KINDS.names()  # another is refused elsewhere
+        return {**values, "losses": {KINDS.load(kind).usual_loss: {}}} if known else values
 
     @field_validator("queries")
     @classmethod

@@ -1,4 +1,4 @@
-"""How well queries and passages fit, as the losses want to know it."""
+"""Scores of queries and passages, from which losses are computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 def similarities(
     queries: Tensor, passages: Tensor, targets: Tensor, keys: Tensor, temperature: float
 ) -> Tensor:
-    """q·pᵀ / temperature of every query and passage, in float32; copies of the positive at -inf.
+    """q·pᵀ / temperature of every query and passage, in float32; copies of the positive are -inf.
 
     Args:
         queries: [queries, width].

@@ -16,8 +16,8 @@ from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.references import with_folders
-from isthmus.finetuning.run_stage import check_split, training_queries
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stage_data import check_split, training_queries
 from isthmus.finetuning.teachers._base import teacher_source
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise

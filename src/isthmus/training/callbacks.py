@@ -1,4 +1,4 @@
-"""What happens around training steps: the epoch is told on, progress shown, Ctrl-C heeded."""
+"""Callbacks of every training: the epoch of the order, a progress bar, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from isthmus.training.example_order import EpochOrder, TokenBatches
 
 
 class SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
-    """Tells the order which epoch begins."""
+    """Sets the epoch of the example order."""
 
-    # accelerate's own set_epoch does not reach a sampler behind both a shard and a skip wrapper,
-    # which is exactly what a resumed run on several processes has.
+    # accelerate's own set_epoch does not reach a sampler inside both a shard and a skip wrapper,
+    # which a resumed run on several processes has.
     def __init__(self, order: EpochOrder | TokenBatches) -> None:
         self.order = order
 
@@ -41,7 +41,7 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
         self.bar.__exit__(kind, error, trace)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Starts the bar, of a resumed run where it stopped."""
+        """Starts the bar, at the checkpoint's step in a resumed run."""
         self.bar.total = state.max_steps
         self.bar.done = self.bar.before = state.global_step
         self.bar.__enter__()
@@ -51,12 +51,12 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
         self.bar.advance()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Shows the latest of every number that was logged: losses, and probes by their names."""
+        """Shows the latest value of every logged loss and probe."""
         hidden = ("grad_norm", "epoch", "learning_rate", "total_flos", "stopped_early")
         if any(name.startswith("train_") for name in logs or {}):  # the summary at the end
             return
         for name, value in (logs or {}).items():
-            # Of a probe, the number to watch; what explains it is in the log and the plot.
+            # A probe's main number; its details are in the log and the plot.
             if name not in hidden and name.count("/") < (2 if name.startswith("probe/") else 3):
                 self.latest[name] = value
         shown = " ".join(f"{name} {value:.3f}" for name, value in self.latest.items())
@@ -64,18 +64,18 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
-    """Ctrl-C ends the step that is being computed, keeps a checkpoint, and only then stops.
+    """On Ctrl-C, finishes the current step, writes a checkpoint, and stops.
 
-    So does SIGTERM where it has a handler, as on the command line.
+    SIGTERM does the same where it has a handler, as on the command line.
     """
 
     def __init__(self) -> None:
-        self.wanted = 0  # the signal that came
+        self.wanted = 0  # the signal that was received
         self.before: dict[int, Any] = {}
         self.process = os.getpid()
 
     def __enter__(self) -> None:
-        # Several processes that stop at different steps would wait for each other forever.
+        # Several processes that stopped at different steps would wait for each other forever.
         alone = os.environ.get("WORLD_SIZE", "1") == "1"
         self.can_listen = alone and threading.current_thread() is threading.main_thread()
         for number in (signal.SIGINT, signal.SIGTERM) if self.can_listen else ():
@@ -90,7 +90,8 @@ class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
             self.before[self.wanted](self.wanted, None)
 
     def _note(self, number: int, frame: Any) -> None:
-        if self.wanted or os.getpid() != self.process:  # the second time at once, as in a worker
+        # A second signal, and any in a worker process, acts at once.
+        if self.wanted or os.getpid() != self.process:
             self.before[number](number, frame)
         self.wanted = number
         notice("interrupted: writing a checkpoint (again: stop at once)")

@@ -28,7 +28,7 @@ _FILES = "files"
 
 
 def seal(folder: Path, kept: Mapping[str, Any]) -> None:
-    """Marks a checkpoint as whole, with what the trainer keeps and a checksum of every file."""
+    """Marks a checkpoint as whole, with the trainer's state and a checksum of every file."""
     files = {
         file.relative_to(folder).as_posix(): _checksum(file)
         for file in sorted(folder.rglob("*"))
@@ -38,7 +38,7 @@ def seal(folder: Path, kept: Mapping[str, Any]) -> None:
 
 
 def kept(folder: Path) -> dict[str, Any]:
-    """What the trainer kept in a sealed checkpoint."""
+    """The trainer's state in a sealed checkpoint."""
     found = read_mapping(folder / _COMPLETE)
     if not isinstance(found.get(_FILES, {}), dict):
         raise UnreadableError(f"{_FILES} is not a mapping")
@@ -48,7 +48,7 @@ def kept(folder: Path) -> dict[str, Any]:
 def last_checkpoint(output: Path) -> Path | None:
     """The newest whole checkpoint; later ones, torn or damaged, are removed.
 
-    Where all that were written to their end are damaged, none is removed, and it is an InputError.
+    Raises an InputError, and removes none, where all complete ones are damaged.
     """
     damaged: dict[Path, str] = {}
     for folder in reversed(_checkpoints(output)):
@@ -76,7 +76,7 @@ def rotate(output: Path, limit: int | None) -> None:
 
 @contextmanager
 def restoring(folder: Path) -> Iterator[None]:
-    """Turns any error of restoring what a folder of a run holds into an InputError."""
+    """Turns any error while a folder of a run is restored into an InputError."""
     try:
         yield
     except IsthmusError:
@@ -97,7 +97,7 @@ def _unreadable(folder: Path, why: str) -> InputError:
 
 
 def _damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint; earlier versions left no checksums."""
+    """What is wrong with a checkpoint, or None; earlier versions wrote no checksums."""
     try:
         for name, checksum in kept(folder).get(_FILES, {}).items():
             if not (folder / inside(name)).is_file():

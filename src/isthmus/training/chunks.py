@@ -1,4 +1,4 @@
-"""A batch encoded in chunks of like length: less padding and, if asked, one chunk's memory."""
+"""Encodes a batch in chunks of similar length: less padding and, optionally, less memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-# As many tokens as keep the chip busy: below, starting the kernels costs more than padding.
+# Tokens that keep the device busy: with fewer, kernel launches cost more than padding.
 _TOKENS = {"cpu": 1 << 12, "cuda": 1 << 14}
-# Where a kernel leaves padding out (nn/packing.py), and chunks would only cost launches.
+# Devices on which padding is left out (nn/packing.py), so that chunks only cost launches.
 _WHOLE = ("cuda",)
 
 
@@ -23,13 +23,13 @@ def in_chunks(
 ) -> Tensor:
     """What `represent` gives for right-padded ids and their mask, rows in the order given.
 
-    With `tokens`, their places in the flattened batch, who represents them leaves padding out: on
-    a GPU it is given all rows at once, and these places, so that nobody has to ask the device.
+    `tokens` are the places of tokens in the flattened batch, for a `represent` that leaves padding
+    out: on a GPU it gets all rows at once, and these places, which need no synchronisation.
 
     With a `size`, at most so many texts are encoded at once and their activations are dropped:
     the backward pass encodes each chunk once more, with the same dropout, when its gradient is
-    known (gradient caching, Gao et al. 2021). Memory then holds one chunk and everyone's vectors,
-    and the gradient is still that of a loss over the whole batch.
+    known (gradient caching, Gao et al. 2021). Memory then holds one chunk and all vectors, and the
+    gradient is still that of a loss over the whole batch.
     """
     if size is None and tokens is not None and ids.device.type in _WHOLE:
         return represent(ids, mask, tokens)
@@ -49,7 +49,7 @@ def in_chunks(
 
 
 def _cuts(widths: Sequence[int], tokens: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Where chunks begin and end: at most so many tokens and rows each, but never less than one."""
+    """Yields the bounds of chunks of at most so many tokens and rows, but at least one row."""
     start = 0
     while start < len(widths):
         stop = min(start + max(1, min(tokens // widths[start], rows)), len(widths))

@@ -1,8 +1,8 @@
-"""Passes that a GPU repeats by itself: captured once for every shape of a batch, then replayed.
+"""CUDA graphs of forward and backward passes: captured once per batch shape, then replayed.
 
-A pass is a thousand kernels, most of them shorter than the host needs to launch one. A CUDA graph
-launches all of them at once; they read the batch where the first one lay, and write losses where
-the first one wrote them. All graphs lie in the memory of one, and share one set of gradients.
+A pass is a thousand kernels, most of them shorter than their launch. A CUDA graph launches all of
+them at once; they read the batch and write the losses at the addresses of the captured pass. All
+graphs share one memory pool and one set of gradients.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from isthmus.progress import notice
 from isthmus.training.memory import give_back, in_segments, lacks_memory
 from isthmus.training.task import Batch
 
-Run = Callable[[Batch], dict[str, Tensor]]  # forward and back: gradients, and what it returns
+Run = Callable[[Batch], dict[str, Tensor]]  # forward and backward; sets gradients
 _MOST = 16  # graphs
 
 
 class _Pool(NamedTuple):
-    """As torch.cuda.MemPool, but it lives as long as a graph does that was captured into it."""
+    """A stand-in for torch.cuda.MemPool that lives as long as the graphs captured into it."""
 
     id: tuple[int, int]
 
@@ -33,7 +33,7 @@ class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     given: Batch
     results: dict[str, Tensor]
-    gradients: list[tuple[nn.Parameter, Tensor]]  # those of all graphs
+    gradients: list[tuple[nn.Parameter, Tensor]]  # shared by all graphs
 
     def replay(self, batch: Batch) -> dict[str, Tensor]:
         names = list(batch)
@@ -45,11 +45,11 @@ class _Captured(NamedTuple):
 
 
 class Graphs:
-    """Runs passes; one whose shapes have been seen before is captured, and replayed from then on.
+    """Runs passes; the second of a shape is captured, and replayed from then on.
 
-    What comes back is overwritten by the next pass, and so are the gradients, which must be none
-    before each. A pass may draw from torch's generator of the device, and from no other; only the
-    first of a shape may make tensors that later passes read.
+    Results are overwritten by the next pass, and so are gradients, which must be None before each.
+    A pass may draw random numbers from torch's generator of the device only; tensors that later
+    passes read may be made in the first pass of a shape only.
     """
 
     def __init__(self, run: Run, parameters: Sequence[nn.Parameter]) -> None:
@@ -60,10 +60,10 @@ class Graphs:
         self._gradients: dict[nn.Parameter, Tensor] = {}
         self._pool: Any = None
         self._stream: Any = None
-        self._works: bool | None = None  # None: not known yet
+        self._works: bool | None = None  # None: not tried yet
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """The results of the pass, whose gradients the parameters then have."""
+        """The results of the pass; its gradients are set on the parameters."""
         shapes = tuple((name, value.shape, value.dtype) for name, value in sorted(batch.items()))
         key = shapes, tuple(parameter.requires_grad for parameter in self.parameters)
         captured = self.captured.get(key)
@@ -83,40 +83,40 @@ class Graphs:
         return captured.replay(batch)
 
     def release(self) -> None:
-        """Gives back the memory of all graphs; what is seen again is captured again."""
+        """Releases the memory of all graphs; shapes that come again are captured again."""
         self.captured.clear()
         self._gradients.clear()
         self._pool = None
         give_back()
 
     def _first(self, batch: Batch) -> dict[str, Tensor]:
-        """What no pass before it needed may be kept for later ones, such as a table of positions.
+        """Runs the first pass of a shape, which may cache tensors, such as a table of positions.
 
-        Graphs would write over what lies in their memory: they are captured anew, elsewhere.
+        Graphs would overwrite tensors in their pool: if there are any, all are captured anew.
         """
         if not self.captured:
             return self._launch(batch)
-        torch.cuda.empty_cache()  # as before a capture: beside graphs, torch would not by itself
+        torch.cuda.empty_cache()  # as capturing does; beside graphs, torch would not
         before = _blocks(self._pool)
         results = self._launch(batch)
         gradients = [each.grad for each in self.parameters if each.grad is not None]
         passing = {each.untyped_storage().data_ptr() for each in gradients}
         if self.captured and _blocks(self._pool) - before - passing:
             notice(
-                "a step keeps something in the memory of CUDA graphs, so they are captured anew "
-                "(where this is told often, training.graphs=false is quicker)"
+                "a step keeps tensors in the memory of CUDA graphs, so they are captured anew "
+                "(if this repeats, set training.graphs=false)"
             )
             self.release()
         return results
 
     def _launch(self, batch: Batch) -> dict[str, Tensor]:
-        """Kernel by kernel, in the memory of graphs; where that does not suffice, without them."""
+        """Runs a pass without a graph, in the pool of graphs; gives graphs up if memory lacks."""
         if not self.captured:
             return self.run(batch)
         try:
             with self._beside_graphs():
                 results = self.run(batch)
-            # Nothing but gradients is left there, and those are gone before the next pass.
+            # Only gradients stay in the pool, and they are dropped before the next pass.
             return {name: value.clone() for name, value in results.items()}
         except RuntimeError as error:
             if not lacks_memory(error):
@@ -126,10 +126,10 @@ class Graphs:
 
     @contextmanager
     def _beside_graphs(self) -> Iterator[None]:
-        """What is allocated in here lies where graphs write when they are replayed.
+        """Allocates in the pool of graphs, whose replays overwrite it.
 
-        A pool's memory belongs to the stream that graphs were captured on, and to the thread that
-        asks for it: so backwards must go in this one.
+        A pool belongs to the stream of the captures, and to the thread that enters it: so the
+        backward pass must run in this thread.
         """
         if not in_segments():
             yield
@@ -147,13 +147,13 @@ class Graphs:
             current.wait_stream(self._stream)
 
     def _try(self, batch: Batch) -> dict[str, Tensor]:
-        """Kernel by kernel; one that has to wait for the device refuses, and does no harm yet.
+        """Runs a pass with synchronisation forbidden, to learn whether it can be captured.
 
-        In the middle of a capture it would leave the device's generator in a state of its own.
+        An error during a capture would leave the device's generator in an undefined state.
         """
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the mode is a prototype
+            warnings.simplefilter("ignore")  # about the mode being a prototype
             torch.cuda.set_sync_debug_mode("error")
         try:
             results = self.run(batch)
@@ -173,7 +173,7 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream()
         try:
-            # Others, such as the thread that pins batches, may go on with what they do.
+            # Other threads, such as the one that pins batches, may use the device meanwhile.
             with torch.cuda.graph(
                 graph, self._pool.id, self._stream, capture_error_mode="thread_local"
             ):
@@ -186,7 +186,7 @@ class Graphs:
         return _Captured(graph, given, results, gradients)
 
     def _shared(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Where a parameter's gradient is first, those of all graphs are: later ones go there."""
+        """Parameters with the gradients that all graphs share; later graphs copy theirs to them."""
         found = {each: each.grad for each in self.parameters if each.grad is not None}
         later = [each for each in found if each in self._gradients]
         if later:
@@ -194,7 +194,7 @@ class Graphs:
             torch._foreach_copy_(there, [found[each] for each in later])
         self._gradients = {**found, **self._gradients}
         for each in found:
-            each.grad = None  # what has been copied is free for the rest of this graph and others
+            each.grad = None  # its memory is free for the rest of this graph and for others
         return [(each, self._gradients[each]) for each in found]
 
     def _give_up(self, error: Exception) -> None:
@@ -207,7 +207,7 @@ class Graphs:
 
 
 def _blocks(pool: _Pool) -> set[int]:
-    """Where what is in use in a pool begins."""
+    """The addresses of the blocks in use in a pool."""
     if not in_segments():
         return set()
     return {

@@ -1,4 +1,4 @@
-"""What was seen while a model was trained: a table in a file, a plot, and lines for the user."""
+"""Measures over the steps of a training: a table in a file, a plot, and lines for the user."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from isthmus.config.output import writing
-from isthmus.training.evaluation_callback import Better, looks
+from isthmus.training.evaluation_callback import Better, evaluations
 
 
 class Curve(Protocol):
-    """How to read a number that was measured again and again."""
+    """How to read a number that is measured again and again."""
 
     @property
     def better(self) -> Better:
-        """Which way is up."""
+        """Whether higher or lower values are better."""
 
     @property
     def drawn(self) -> tuple[str, ...]:
-        """Further numbers that belong into its picture."""
+        """Further numbers to draw in the same panel."""
 
 
 def report_curves(
@@ -31,8 +31,8 @@ def report_curves(
     output: Path,
     name: str,
 ) -> str:
-    """Writes NAME.tsv and NAME.svg into a folder; returns where each began, was best and ended."""
-    rows = looks(history, topic)
+    """Writes NAME.tsv and NAME.svg into a folder; returns first, best and last values."""
+    rows = evaluations(history, topic)
     if not rows:
         return ""
     # Sorted: a log that was read back has them in another order than one that was just written.
@@ -43,9 +43,9 @@ def report_curves(
         lines += ["\t".join(str(row.get(key, "")) for key in ["step", *names]) for row in rows]
         table.write_text("\n".join(lines) + "\n", encoding="utf-8")
         plotted = _plot(rows, topic, curves, plot)
-    told = [_line(key, rows, f"{topic}/{key}", curve) for key, curve in curves.items()]
+    summary = [_line(key, rows, f"{topic}/{key}", curve) for key, curve in curves.items()]
     where = f"{table}" + (f", {plot}" if plotted else "; for a plot: pip install 'isthmus[report]'")
-    return "\n".join([*told, f"{name}: {where}"])
+    return "\n".join([*summary, f"{name}: {where}"])
 
 
 def _line(name: str, rows: Sequence[Mapping[str, float]], key: str, curve: Curve) -> str:

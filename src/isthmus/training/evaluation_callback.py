@@ -1,4 +1,4 @@
-"""Looks at a model while it is trained: measured, logged; the best model kept, an early end."""
+"""Evaluation during training: measures are logged, the best model is kept, training may stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
 BEST = "best"  # the folder of the best model so far
 Better = Literal["higher", "lower"]
-Seen = TypeVar("Seen")
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class Best:
     from_step: float = 0  # no earlier model is kept; below 1: a share of all steps
 
 
-class Looking(transformers.TrainerCallback):  # type: ignore[misc]
+class EvaluationCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """Measures every so many steps, before the first and after the last; keeps the best model.
 
-    Only the first process measures; all of them hear the result, because all must stop together.
+    Only the first process measures, and broadcasts the result: all processes must stop together.
 
     Args:
-        trainer: Whose model is looked at.
-        topic: What the numbers are logged under: `TOPIC/NAME`.
+        trainer: Its model is evaluated.
+        topic: The numbers are logged as `TOPIC/NAME`.
         measure: The numbers by name; called in evaluation mode, without gradient.
-        every: Steps between two looks; below 1: a share of all steps.
+        every: Steps between two evaluations; below 1: a share of all steps.
         best: None: no model is kept.
 
     """
@@ -63,17 +63,17 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
         self.best = best
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Where training starts from; a resumed run has measured it already."""
+        """Evaluates the model to start from; a resumed run has done so already."""
         if state.global_step == 0:
-            self._look(state, control)
+            self._evaluate(state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """When it is time, and after the last step."""
+        """Evaluates every so many steps, and after the last step."""
         steps = max(1, _steps(self.every, state.max_steps))
         if state.global_step % steps == 0 or state.global_step == state.max_steps:
-            self._look(state, control)
+            self._evaluate(state, control)
 
-    def _look(self, state: Any, control: Any) -> None:
+    def _evaluate(self, state: Any, control: Any) -> None:
         values = self._measured()
         if self.best is None:
             self._log(values, control)
@@ -83,15 +83,15 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
         if state.global_step < first:
             self._log(values, control)
             return
-        earlier = looks(state.log_history, self.topic)
-        counted = [look for look in earlier if look["step"] >= first]
-        seen = [look[watched] for look in (*counted, values)]
+        earlier = evaluations(state.log_history, self.topic)
+        counted = [line for line in earlier if line["step"] >= first]
+        seen = [line[watched] for line in (*counted, values)]
         waited = len(seen) - 1 - self._best_place(seen)
         if waited == 0 and not math.isnan(seen[-1]):
             self._keep(self.best, state.global_step, seen[-1])
         self._log(values, control)
         if self.best.patience is not None and waited >= self.best.patience:
-            notice(f"{self.best.name} has not improved for {self.best.patience} looks: stop")
+            notice(f"{self.best.name} has not improved for {self.best.patience} evaluations: stop")
             self._log({STOPPED_EARLY: float(state.global_step)}, control)
             control.should_training_stop = True
             control.should_save = True
@@ -105,14 +105,14 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
     def _measured(self) -> dict[str, float]:
         values: list[dict[str, float]] = [{}]
         if self.trainer.is_world_process_zero():
-            measured = looked(self.trainer, self.measure)
+            measured = evaluated(self.trainer, self.measure)
             values[0] = {f"{self.topic}/{name}": value for name, value in measured.items()}
         if self.trainer.args.world_size > 1:
             dist.broadcast_object_list(values, src=0)
         return values[0]
 
     def _best_place(self, values: Sequence[float]) -> int:
-        """Of the first of the best values."""
+        """The place of the best value, the first of equals."""
         assert self.best is not None
         sign = 1 if self.best.better == "higher" else -1
         ranked = [-math.inf if math.isnan(value) else sign * value for value in values]
@@ -125,19 +125,19 @@ class Looking(transformers.TrainerCallback):  # type: ignore[misc]
                 write_json(folder / f"{self.topic}.json", {"step": step, best.name: value})
 
 
-def looked(trainer: Trainer, look: Callable[[], Seen]) -> Seen:
-    """What a look sees: without dropout and gradients, in the precision of the training.
+def evaluated(trainer: Trainer, measure: Callable[[], Measured]) -> Measured:
+    """What `measure` returns, without dropout and gradients, in the precision of the training.
 
-    Where memory does not suffice, that of CUDA graphs is given back, and it looks again.
+    Out of memory, it runs a second time without the memory that CUDA graphs held.
     """
     try:
         with _evaluating(trainer):
-            return look()
+            return measure()
     except RuntimeError as error:
         if not lacks_memory(error) or not trainer.make_room():
             raise
     with _evaluating(trainer):
-        return look()
+        return measure()
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def _evaluating(trainer: Trainer) -> Iterator[None]:
     with (
         torch.no_grad(),
         torch.autocast(arguments.device.type, torch.bfloat16, enabled=arguments.bf16),
-        # Compiling once more, for a look, takes longer than the look.
+        # Compiling once more, for evaluation, takes longer than the evaluation.
         torch.compiler.set_stance("force_eager") if trainer.compiled else nullcontext(),
     ):
         try:
@@ -158,18 +158,18 @@ def _evaluating(trainer: Trainer) -> Iterator[None]:
 
 
 def _steps(given: float, steps: int) -> int:
-    """A number of steps that was given as such or, below 1, as a share of all."""
+    """A number of steps, given as such or, below 1, as a share of all."""
     return math.ceil(given * steps) if given < 1 else int(given)
 
 
-def looks(history: Sequence[Mapping[str, float]], topic: str) -> list[dict[str, float]]:
-    """The lines of a log that hold what was measured under a topic."""
+def evaluations(history: Sequence[Mapping[str, float]], topic: str) -> list[dict[str, float]]:
+    """The lines of a log that hold the measures of a topic."""
     return [dict(line) for line in history if any(name.startswith(f"{topic}/") for name in line)]
 
 
-def best_look(output: Path, topic: str) -> dict[str, float]:
+def best_evaluation(output: Path, topic: str) -> dict[str, float]:
     """The step of the model in `best`, and the number that decided."""
-    look: dict[str, float] = json.loads(
+    found: dict[str, float] = json.loads(
         (output / BEST / f"{topic}.json").read_text(encoding="utf-8")
     )
-    return look
+    return found

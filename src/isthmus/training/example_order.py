@@ -1,4 +1,4 @@
-"""The order in which a trainer asks for examples: so many at a time, or so many tokens."""
+"""The order of examples: batches of so many examples, or of so many tokens."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from isthmus.training.task import Examples
 
 
 class EpochOrder(Sampler[tuple[int, int]]):
-    """The (epoch, row) pairs of one epoch: the epoch travels with the row.
+    """The (epoch, row) pairs of one epoch.
 
-    Batches hold like lengths, for the sake of padding; where examples are to be steady, all.
+    Batches hold similar lengths, for less padding; steady examples are mixed instead.
     """
 
     def __init__(self, examples: Examples, batch: int, seed: int) -> None:
@@ -34,9 +34,9 @@ class EpochOrder(Sampler[tuple[int, int]]):
 
 
 class TokenBatches(Sampler[list[tuple[int, int]]]):
-    """The batches of one epoch, each of about so many tokens; as many in every epoch.
+    """The batches of one epoch, each of about so many tokens; every epoch has the same number.
 
-    `processes` take them in turn, so each gets as many.
+    `processes` take batches in turn, so their number is a multiple of it.
     """
 
     def __init__(self, examples: Examples, tokens: int, seed: int, processes: int = 1) -> None:
@@ -52,7 +52,7 @@ class TokenBatches(Sampler[list[tuple[int, int]]]):
         self.examples = examples
         self.seed = seed
         self.epoch = 0
-        # Rounded down: a batch may be larger by a part of itself, but none is empty.
+        # Rounded down: batches may be slightly larger, but none is empty.
         whole = int(examples.lengths.sum()) // tokens
         self.count = max(whole - whole % processes, processes)
 

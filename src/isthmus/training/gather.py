@@ -1,4 +1,4 @@
-"""Tensors of all processes as one, with gradients that find their way home."""
+"""Gathers tensors of all processes, with gradients that flow back to each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Gather(torch.autograd.Function):
     def forward(context: Any, tensor: Tensor, rows: Sequence[int]) -> Tensor:
         sent = tensor.contiguous()
         if missing := max(rows) - len(tensor):
-            # gloo carries parts of one size only.
+            # gloo gathers tensors of one size only.
             sent = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
         parts = [torch.empty_like(sent) for _ in rows]
         dist.all_gather(parts, sent)
@@ -24,7 +24,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        # Every process's loss depends on our rows: their gradients add up before we take our part.
+        # The losses of all processes depend on these rows: their gradients are summed.
         total = gradients[0].contiguous()
         dist.all_reduce(total)
         return torch.split(total, context.rows)[dist.get_rank()], None
@@ -33,7 +33,7 @@ class _Gather(torch.autograd.Function):
 def gather(tensor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
     """The rows of all processes in rank order; the tensor itself when there is one process.
 
-    `rows`: how many each process holds, from `row_counts`; by default, all hold as many.
+    `rows` are those of each process, from `row_counts`; by default, all have the same number.
     """
     if _alone():
         return tensor
@@ -43,18 +43,18 @@ def gather(tensor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
 
 
 def row_counts(tensor: Tensor) -> list[int]:
-    """How many rows each process holds, in rank order; the host waits for the answer."""
+    """The number of rows of each process, in rank order; synchronises the device."""
     if _alone():
         return [len(tensor)]
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=tensor.device)
     counts[dist.get_rank()] = len(tensor)
     dist.all_reduce(counts)
-    told: list[int] = counts.tolist()
-    return told
+    found: list[int] = counts.tolist()
+    return found
 
 
 def rank() -> int:
-    """The place of this process among all; 0 when it is alone."""
+    """The rank of this process; 0 when there is one process."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-# Tokenising, mining or asking a teacher may take hours, while the other processes wait.
+# Tokenising, mining or a teacher may take hours, while the other processes wait.
 _PATIENCE = timedelta(days=7)
 
 
 def wait_for_everyone() -> None:
-    """Returns when every process has come here."""
+    """Waits until every process has called this."""
     from accelerate import PartialState
 
     PartialState().wait_for_everyone()
@@ -23,7 +23,7 @@ def main_process_first() -> Iterator[None]:
     import torch
     from accelerate import PartialState
 
-    # Unless told so, accelerate takes several processes without a GPU for one each.
+    # Without cpu=True, accelerate takes several processes without a GPU for single ones.
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=_PATIENCE)
     with state.main_process_first():
         yield

@@ -1,4 +1,4 @@
-"""A GPU's memory, as torch divides it: segments that grow, what is given back, when it lacks."""
+"""GPU memory of torch's allocator: expandable segments, releasing it, out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from contextlib import contextmanager
 
 import torch
 
-# The environment's settings of the allocator; torch takes the first.
+# The environment variables of the allocator; torch takes the first that is set.
 _SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _LACKING = ("out of memory", "ALLOC_FAILED")  # of CUDA itself; of cuBLAS and cuDNN
 
 
 @contextmanager
 def growing_segments() -> Iterator[None]:
-    """Lets torch's segments of a GPU's memory grow, unless the environment has a word on them.
+    """Lets the allocator's segments expand, unless the environment sets that already.
 
-    In those that do not, batches of many shapes leave gaps, which can be as much as a batch takes.
+    In fixed segments, batches of many shapes leave gaps that can be as large as a batch.
     """
     given = next((os.environ[name] for name in _SETTINGS if os.environ.get(name)), "")
     if not torch.cuda.is_available() or "expandable_segments" in given or not in_segments():
         yield
         return
 
-    def let(grow: bool) -> None:  # with what was given, which it would forget otherwise
+    def let(grow: bool) -> None:  # with the environment's settings, which would be reset otherwise
         settings = [given] * bool(given) + [f"expandable_segments:{grow}"]
         torch._C._accelerator_setAllocatorSettings(",".join(settings))
 
@@ -33,23 +33,23 @@ def growing_segments() -> Iterator[None]:
         yield
     finally:
         let(grow=False)
-        give_back()  # what is free in those that grew is used by nobody from here on
+        give_back()  # free memory in expanded segments would stay unused from here on
 
 
 def in_segments() -> bool:
-    """Whether torch divides memory itself, not the driver (backend:cudaMallocAsync)."""
+    """Whether torch's own allocator is in use, not backend:cudaMallocAsync."""
     return bool(torch.cuda.get_allocator_backend() == "native")
 
 
 def give_back() -> None:
-    """Gives back what is free, when no stream reads it any more."""
+    """Releases free memory to the device, after synchronising."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        # Of segments that grow, torch waits for the stream alone that they were taken on.
+        # For expandable segments, torch waits only for the stream that allocated them.
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
 
 def lacks_memory(error: RuntimeError) -> bool:
-    """Whether a GPU had too little: libraries that allocate on it say so in words of their own."""
-    told = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or any(words in told for words in _LACKING)
+    """Whether an error means out of memory; libraries word it differently."""
+    message = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in message for words in _LACKING)

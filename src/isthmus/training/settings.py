@@ -16,7 +16,7 @@ def _whole_above_one(value: float) -> float:
 
 
 def _listed(value: object) -> object:
-    """As transformers takes trackers: one by its name alone, and `none`."""
+    """A tracker's name as a list of one, and `none` as an empty list."""
     if isinstance(value, str):
         return [] if value == "none" else [value]
     return value

@@ -1,4 +1,4 @@
-"""What can be trained: a module that names its losses, counts their items, returns their sums."""
+"""The interface of what is trained: a module with named losses, and its examples."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class Task(nn.Module, ABC):
     a batch is split changes nothing.
     """
 
-    # Whether a pass depends on its batch's shapes and numbers alone, and never asks the device.
+    # Whether a pass depends only on its batch, and never synchronises the device.
     capturable = False
     _settled: list[nn.Parameter] | None = None
     _mode: bool | None = None
 
     def settle(self) -> None:
-        """From now on no module or parameter comes or goes.
+        """Caches the parameter list; call once the model is complete.
 
-        A trainer asks for all of them three times a step: some milliseconds with 200 modules.
+        A trainer lists parameters three times a step, some milliseconds with 200 modules.
         """
         self._settled = list(super().parameters())
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """As torch has it; listed once, behind `settle`."""
+        """The parameters as torch lists them, cached after `settle`."""
         known = self._settled if recurse else None
         return super().parameters(recurse) if known is None else iter(known)
 
     def train(self, mode: bool = True) -> Self:
-        """As torch has it, where anything changes."""
+        """Sets the mode as torch does, skipped where nothing changes."""
         if self._mode is not mode or any(part.training is not mode for part in self.children()):
             super().train(mode)
             self._mode = mode
         return self
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch with everything drawn at random added; on the training device, no gradient."""
+        """Adds everything random to the batch; runs on the training device, without gradient."""
         return batch
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Task(nn.Module, ABC):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The sum of each loss, with the count of its name up to a slash.
 
-        What has no weight (`LOSS/METRIC`, as a rule) is only logged.
+        Sums without a weight (usually `LOSS/METRIC`) are only logged.
         """
 
     def weights(self, progress: float) -> Mapping[str, float | Tensor]:
@@ -79,15 +79,15 @@ class Task(nn.Module, ABC):
 
 
 class Examples(ABC):
-    """What a task is trained on; the example of an epoch and row is always the same."""
+    """Training examples; that of an epoch and row is always the same."""
 
-    # Whether batches are to have few different shapes, of each of which a step can be captured.
+    # Whether batches have few different shapes, so that a step can be captured for each.
     steady = False
 
     @property
     @abstractmethod
     def lengths(self) -> npt.NDArray[np.integer]:
-        """A length per row, to put like beside like."""
+        """A length per row, to batch similar lengths."""
 
     @abstractmethod
     def __getitem__(self, key: tuple[int, int]) -> Any:

@@ -28,10 +28,10 @@ from isthmus.training.memory import growing_segments
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 
-# Steps that save as much time as compiling takes: half a minute, a hundredth of a second each.
+# Compiling takes half a minute, and saves a hundredth of a second per step.
 _WORTH_COMPILING = 2000
-STOPPED_EARLY = "stopped_early"  # the line of the log that says so
-_WEIGHT = "weight/"  # before the name of a loss, in a batch
+STOPPED_EARLY = "stopped_early"  # the key in the log
+_WEIGHT = "weight/"  # prefix of a loss's weight in a batch
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
@@ -57,7 +57,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 module.use_packing = settings.packing
             if isinstance(module, Backbone | Layer):
                 module.use_kernels = settings.kernels
-            # By hand: transformers asks the module it trains, and a task is none of its models.
+            # transformers would do this for its own models only, and a task is none.
             if settings.gradient_checkpointing and isinstance(module, transformers.PreTrainedModel):
                 module.gradient_checkpointing_enable({"use_reentrant": False})
         check_trackers(settings)
@@ -88,7 +88,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             notice(f"resume from {checkpoint}")
             state, ended = _read_state(checkpoint)
             if ended:
-                # Killed after the last checkpoint: transformers would take one step more.
+                # Killed after the last checkpoint: transformers would train one more step.
                 with restoring(checkpoint):
                     self.task.restore(checkpoint)
                 self.state = state
@@ -121,14 +121,14 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return history
 
     def make_room(self) -> bool:
-        """Gives back what CUDA graphs hold, which are captured anew; False where none does."""
+        """Releases the memory of CUDA graphs, which are captured again; False if there are none."""
         if self.graphs is None or not self.graphs.captured:
             return False
         self.graphs.release()
         return True
 
     def _continue_order(self, checkpoint: Path) -> None:
-        """Batches go on as they began, on whatever machine that was."""
+        """Sets the order of batches that the checkpoint was trained with, on whatever machine."""
         with restoring(checkpoint):
             self.examples.steady = kept(checkpoint).get("steady", False) is True
         if not self.examples.steady:
@@ -145,7 +145,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return TokenBatches(self.examples, tokens, self.settings.seed, self.args.world_size)
 
     def get_train_dataloader(self) -> Any:
-        """Batches of so many texts, which transformers makes, or of so many tokens."""
+        """Batches of so many texts, made by transformers, or of so many tokens."""
         if isinstance(self.order, EpochOrder):
             return super().get_train_dataloader()
         loader: DataLoader[Any] = DataLoader(
@@ -170,27 +170,27 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return torch.cuda.is_available() and steps >= _WORTH_COMPILING
 
     def _steady(self) -> bool:
-        """Whether batches are to have few shapes, on however many devices: without padding."""
+        """Whether batches have few shapes: where padding is left out, on any number of devices."""
         backbones = [part for part in self.task.modules() if isinstance(part, Backbone)]
         packed = bool(backbones) and all(part.leaves_padding_out for part in backbones)
         quick = torch.cuda.is_available() and self.args.bf16 and self.settings.graphs
         return bool(quick and packed and self.settings.per_device_train_tokens is None)
 
     def _captures(self) -> bool:
-        """Whether passes are captured: each must be a whole step."""
+        """Whether passes are captured into CUDA graphs: each must be a whole step."""
         alone = max(self.args.world_size, self.args.n_gpu) == 1
         whole = alone and self.args.gradient_accumulation_steps == 1
         able = self.task.capturable and not self.settings.gradient_checkpointing
         return self.examples.steady and whole and able
 
-    # What the whole optimiser step holds must be known before its first pass: each pass is divided
-    # by it. So randomness is drawn here, for all passes at once, and the items are counted.
+    # Losses are divided by the items of the whole optimiser step, which must be known before its
+    # first pass: so all passes are prepared here, randomness included, and their items counted.
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[Batch], dict[str, Tensor]]:
         """The prepared passes of one optimiser step, and the items of each loss in all of them.
 
-        A pass that may be captured is prepared and counted in there.
+        A captured pass is prepared and counted inside the graph instead.
         """
         batches: list[Batch] = []
         for _ in range(num_batches):
@@ -210,7 +210,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         totals: dict[str, Tensor] = {}
         for batch in batches:
             for name, count in self.task.counts(batch).items():
-                # Where they are: a number of the host's, sent, would make it wait.
+                # On the device of the counts: a copy would synchronise.
                 totals[name] = totals.get(name, 0) + count.to(torch.float64)
         if self.args.world_size > 1:
             totals = {name: total.to(device) for name, total in totals.items()}
@@ -239,7 +239,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def _losses(
         self, sums: dict[str, Tensor], items: dict[str, Tensor], weights: Mapping[str, Any]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted sum, and what is logged: it and every loss, as shares of the step's mean."""
+        """The weighted sum, and for the log it and every loss, as shares of the step's mean."""
         total: Tensor = torch.zeros((), device=self.args.device)
         shares = {}
         for name, value in sums.items():
@@ -259,7 +259,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         inputs: Batch,
         num_items_in_batch: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """One pass, forward and back; as one graph, where it can be."""
+        """One forward and backward pass, replayed from a CUDA graph where possible."""
         if self.graphs is None:
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
             return loss
@@ -269,10 +269,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return shares["loss"].clone()
 
     def _given_weights(self) -> Batch:
-        """The weights of the losses as a part of the batch, sent where they have changed."""
+        """The weights of the losses as entries of the batch, copied when they change."""
         given = {}
         for name, weight in self._weights().items():
-            if isinstance(weight, Tensor):  # it is there, and nobody asks what it is
+            if isinstance(weight, Tensor):  # a controller's, on the device already
                 given[_WEIGHT + name] = weight.to(self.args.device, non_blocking=True)
                 continue
             if self._sent.get(name, (None,))[0] != weight:
@@ -282,7 +282,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return given
 
     def _pass(self, batch: Batch) -> dict[str, Tensor]:
-        """A whole step's one pass from what was collated to gradients; the shares of its losses."""
+        """Runs the one pass of a step, backward too; returns the shares of its losses."""
         weights = {
             name.removeprefix(_WEIGHT): value
             for name, value in batch.items()
@@ -297,7 +297,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds every named loss to what transformers logs.
 
-        "loss" is replaced too: transformers forgets what it had summed when a run is resumed.
+        "loss" is replaced too: transformers loses its sum when a run is resumed.
         """
         steps = self.state.global_step - self._steps_summed
         if "loss" in logs and self._sums and steps:
@@ -316,7 +316,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
     def _summed(self) -> dict[str, float]:
-        """What has been summed since the last line of the log, over all processes."""
+        """The sums since the last line of the log, over all processes."""
         if self.args.world_size > 1:
             for value in self._sums.values():
                 torch.distributed.all_reduce(value)
@@ -327,7 +327,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return self.order
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        # Nothing pickled: transformers would add training_args.bin, which nobody reads here.
+        # Without training_args.bin, which transformers would pickle and nothing here reads.
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self.task.save(folder)
@@ -356,8 +356,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         super()._save_checkpoint(model, trial)
         sums = self._summed()
         if self.args.world_size > 1:
-            torch.distributed.barrier()  # every process has written its randomness
-            # The first process keeps what all of them summed; the others begin again at nothing.
+            torch.distributed.barrier()  # every process has written its random state
+            # The first process keeps the sums of all; the others start again at 0.
             here = self.args.process_index == 0
             self._sums = {
                 name: torch.tensor(value if here else 0.0, device=self.args.device)
@@ -374,7 +374,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                     "steady": self.examples.steady,
                 },
             )
-            # Only now may older ones go: until here they were the only whole ones.
+            # Only now may older ones be removed: until here they were the only whole ones.
             rotate(output, self.settings.save_total_limit)
 
 

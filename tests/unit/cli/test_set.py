@@ -11,7 +11,7 @@ from typer.main import get_group
 
 from isthmus.cli import app
 from isthmus.config import resolve, shipped_recipes
-from isthmus.finetuning.run_stage import check
+from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.inspection.settings import VERBS, settings_class
 from isthmus.pretraining.recipe import assemble
@@ -50,4 +50,4 @@ def test_the_example_of_set(verb: str) -> None:
     if isinstance(parsed, PretrainSettings):
         assemble(parsed)  # a part knows its own settings
     if isinstance(parsed, FinetuneSettings):
-        check(parsed)
+        resolve_stage(parsed)

@@ -14,7 +14,7 @@ from isthmus.config import find_recipe, resolve, shipped_recipes
 from isthmus.config.recipes import Recipe, merged
 from isthmus.errors import InputError, IsthmusError, SettingsError
 from isthmus.finetuning import pipeline
-from isthmus.finetuning import run_stage as stage
+from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -38,7 +38,7 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
         if "stages" in values:
             pipeline.assemble(values, recipe.name)
         else:
-            stage.check(FinetuneSettings.parse(values, recipe.name))
+            resolve_stage(FinetuneSettings.parse(values, recipe.name))
 
 
 @pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda file: file.stem)
@@ -54,7 +54,7 @@ def test_the_recipes_of_the_experiments_still_work(file: Path) -> None:
     if staged:
         pipeline.assemble(values, str(file))
     else:
-        stage.check(FinetuneSettings.parse(values, str(file)))
+        resolve_stage(FinetuneSettings.parse(values, str(file)))
 
 
 def numbers(node: yaml.Node) -> Iterator[yaml.Node]:
@@ -146,7 +146,8 @@ def test_decoders_and_rates_of_the_papers(name: str) -> None:
 
 def stages(name: str) -> dict[str, FinetuneSettings]:
     flags = {"collection": "c", "output": "o", "model": "m"}
-    return pipeline.assemble(resolve("finetune", name, flags), name).stages
+    found = pipeline.assemble(resolve("finetune", name, flags), name).stages
+    return {name: stage.settings for name, stage in found.items()}
 
 
 # Of each stage: queries a step, negatives, the deepest rank, epochs, learning rate.

@@ -98,7 +98,7 @@ def look(
 
 def test_counts(corpus: TrainingCorpus, labelled: LabelledQueries) -> None:
     found = look(corpus, labelled, num_negatives=len(TEXTS) - 1)
-    assert found.looked_at == 4
+    assert found.sampled == 4
     assert len(found.negatives) == 4 * (len(TEXTS) - 1)
     assert found.copied_documents == 2
     assert found.removed_copies == 1  # document 2, of query q0
@@ -164,7 +164,7 @@ def test_many_suspects_come_with_what_to_do(
     assert few.advice == ""
     assert few.verdict.endswith("by the source")
     many = look(corpus, labelled, num_negatives=4, range_max=7)
-    assert "many (above 10%); they are relevant, though nobody judged them" in many.verdict
+    assert "many (above 10%); they are relevant but not judged" in many.verdict
     assert "the source is too weak" in many.verdict
     console = Console(width=1000)
     with console.capture() as captured:

@@ -116,7 +116,7 @@ def test_null_leaves_out_what_a_recipe_chose() -> None:
         ),
         (
             {**NEGATIVES, **TEACHER},
-            "would not be asked: no loss learns from it",
+            "is not used: no loss learns from it",
             "kl, margin_mse",
             "losses.kl.weight",
         ),

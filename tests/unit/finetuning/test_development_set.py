@@ -7,6 +7,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from isthmus.finetuning.development_set import (
     development_split,
     draw_development_set,
 )
+from isthmus.finetuning.kinds import _vectors
+from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus, candidates
 from isthmus.finetuning.negatives.bm25 import Bm25
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
@@ -206,10 +209,12 @@ def test_it_is_the_measure_of_the_models_own_scores(
         scores = dict(zip(names, values.tolist(), strict=True))
         for measure, depth in (("RR", 1000), ("RR@3", 3)):
             expected[measure].append(reciprocal_rank(scores, judged, depth))
+    stage = FinetuneSettings(model="m", collection="c", output="o", encoder=kind)
+    rank = partial(KINDS.load(kind)(stage.model_dump()).rank, model, corpus.tokenised, chosen)
     with torch.no_grad():
         for measure, found_by_hand in expected.items():
             settings = DevelopmentSettings(measure=f"M{measure}")  # as others call it
-            development = Development(model, corpus.tokenised, chosen, settings)
+            development = Development(rank, corpus.tokenised, chosen, settings)
             assert development() == {measure: pytest.approx(np.mean(found_by_hand), abs=1e-6)}
         assert len(set(expected["RR"])) > 3
         weight = next(model.backbone.parameters())
@@ -518,7 +523,7 @@ def test_held_out_queries_are_measured_by_and_not_trained_on(
     lines = (own / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     everyone = {line.split("\t")[0] for line in lines}
     asked, trained = [], []
-    draw, examples = stage.draw_development_set, stage.PairExamples
+    draw, examples = stage.draw_development_set, _vectors.PairExamples
 
     def drawn(*given: Any) -> DevelopmentSet:
         asked.append({query.id for query in given[2].queries})
@@ -529,7 +534,7 @@ def test_held_out_queries_are_measured_by_and_not_trained_on(
         return examples(labelled, *more, **named)
 
     monkeypatch.setattr(stage, "draw_development_set", drawn)
-    monkeypatch.setattr(stage, "PairExamples", made)
+    monkeypatch.setattr(_vectors, "PairExamples", made)
     for seed in (1, 2):
         change = {"development": {"held_out": 0.2}, "training": {"seed": seed}}
         run(settings(f"run{seed}", collection=str(own), **change))
@@ -542,7 +547,7 @@ def test_held_out_queries_are_measured_by_and_not_trained_on(
 
 
 def test_held_out_or_a_split(settings: Make) -> None:
-    with pytest.raises(SettingsError, match="each say whose queries"):
+    with pytest.raises(SettingsError, match="each say which queries"):
         run(settings(development={"held_out": 0.1, "split": "dev"}))
     for wanted in (1, 1.0, 2.5, 0):
         with pytest.raises(SettingsError, match="held_out"):

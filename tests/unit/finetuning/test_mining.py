@@ -15,7 +15,7 @@ from isthmus.errors import SettingsError
 from isthmus.finetuning.mining import margins as module
 from isthmus.finetuning.mining.candidates import NOTHING, Candidates, Ranker, Rows, TrainingCorpus
 from isthmus.finetuning.mining.margins import highest_allowed
-from isthmus.finetuning.mining.mine import epochs_of, group_size, mine
+from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.negatives._base import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
@@ -230,7 +230,6 @@ def test_a_mixture_is_the_shares_of_its_sources(corpus: TrainingCorpus) -> None:
     second = Ranked(range(20, 40), num_negatives=2, range_max=12)
     queries = labelled(*[[5]] * 40)
     drawn = mine([first, second], corpus, queries, epochs=4, seed=0)
-    assert group_size([first, second]) == 6
     assert drawn.rows.shape == (40, 20)
     assert len(drawn.candidates) == 2
     for groups in drawn.rows.reshape(40, 4, 5).tolist():
@@ -293,7 +292,6 @@ def test_sources_that_cannot_be_used(negatives: Any, what: str, nearest: str) ->
 
 def test_no_source_at_all() -> None:
     assert negative_sources(None, teacher=False) == []
-    assert group_size([]) == 1
 
 
 def test_candidates_are_kept_as_they_were_ranked(corpus: TrainingCorpus) -> None:

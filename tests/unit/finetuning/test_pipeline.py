@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from isthmus.config.output import claimed, finish, is_complete, read_snapshot
 from isthmus.errors import IsthmusError, OutputError, SettingsError
 from isthmus.finetuning import finetune, next_step, pipeline, summary
 from isthmus.finetuning import run_pipeline as staging
-from isthmus.finetuning import run_stage as stage
 from isthmus.finetuning.pairs import LabelledQueries, held_out_queries
 from isthmus.finetuning.references import references, with_folders
+from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.records import Query
 from isthmus.workflows.rerun import rerun
@@ -47,7 +46,7 @@ def test_what_stands_beside_the_stages_is_common_to_all() -> None:
         training={"seed": 1, "learning_rate": 0.5},
         temperature=0.1,
     )
-    one, two = found.stages.values()
+    one, two = (stage.settings for stage in found.stages.values())
     assert one.negatives == {"name": "bm25", "num_negatives": 9, "range_min": 5}
     assert two.negatives == {"name": "retriever", "model": "stage:one", "num_negatives": 3}
     assert (one.training.seed, two.training.seed) == (1, 7)
@@ -65,7 +64,7 @@ def test_common_settings_reach_only_the_kinds_they_are_meant_for() -> None:
         "losses": {"contrastive": {"weight": 2.0}},
     }
     kinds = {"sparse": {}, "dense": {"encoder": "dense"}, "cross": {"encoder": "cross"}}
-    found = assemble(kinds, **common).stages
+    found = {name: each.settings for name, each in assemble(kinds, **common).stages.items()}
     assert found["sparse"].regularizers == {"flops": {"documents": 0.1}}
     assert found["sparse"].losses == found["dense"].losses == {"contrastive": {"weight": 2.0}}
     for other in ("dense", "cross"):
@@ -126,7 +125,7 @@ REFUSED: list[tuple[Any, str, str]] = [
 def test_every_stage_is_checked_before_the_first_starts(
     stages: Any, where: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "run", None)  # nothing may start
+    monkeypatch.setattr(staging, "train", None)  # nothing may start
     with pytest.raises(IsthmusError) as caught:
         pipeline.assemble({**FLAGS, "stages": stages}, where="test")
     assert where in caught.value.where
@@ -147,12 +146,16 @@ def test_the_nearest_stage_is_suggested() -> None:
 
 
 def test_references_are_found_wherever_they_stand() -> None:
-    found = assemble(
-        {
-            "a": {},
-            "b": {"model": "stage:a", "negatives": ["bm25", mined("stage:a")["negatives"]]},
-        }
-    ).stages["b"]
+    found = (
+        assemble(
+            {
+                "a": {},
+                "b": {"model": "stage:a", "negatives": ["bm25", mined("stage:a")["negatives"]]},
+            }
+        )
+        .stages["b"]
+        .settings
+    )
     assert references(found) == {"model": "a", "negatives.1.model": "a"}
     resolved = with_folders(found, {"a": Path("runs/a-1")})
     assert resolved.model == "runs/a-1"
@@ -180,7 +183,8 @@ def test_overrides_reach_into_stages() -> None:
     with pytest.raises(SettingsError, match="'stage:reranker' is no stage"):
         pipeline.assemble(values, "test")
     values["stages"]["distilled"]["teacher"]["model"] = "some/reranker"
-    found = pipeline.assemble(values, "test").stages
+    stages = pipeline.assemble(values, "test").stages
+    found = {name: stage.settings for name, stage in stages.items()}
     assert list(found) == ["bm25", "mined", "distilled"]
     assert found["mined"].negatives == {
         "name": "retriever", "model": "stage:bm25", "num_negatives": 7, "range_max": 200,
@@ -205,10 +209,10 @@ class Stages:
         self.ran: list[str] = []
         self.rounding = 0
 
-    def __call__(self, settings: FinetuneSettings, folders: Mapping[str, Path]) -> Path:
-        output = Path(settings.output)
-        source = open_collection(settings.collection)
-        described = stage.identity(settings, folders, source.fingerprint())
+    def __call__(self, stage: ResolvedStage) -> Path:
+        output = stage.output
+        source = open_collection(stage.settings.collection)
+        described = stage.identity(source.fingerprint())
         with claimed(output, "finetune", described):
             pass
         if not is_complete(output):
@@ -224,7 +228,7 @@ class Stages:
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     fake = Stages()
-    monkeypatch.setattr(staging, "run_stage", fake)
+    monkeypatch.setattr(staging, "train", fake)
     monkeypatch.setattr(staging.gc, "collect", int)  # half a second each time
     return fake
 
@@ -289,7 +293,7 @@ def test_the_identity_of_a_lone_stage_is_what_it_was(
     monkeypatch.chdir(collection.parent)
     flags = {"model": "m", "collection": "collection", "output": "o"}
     settings = FinetuneSettings.parse(resolve("finetune", recipe, flags), recipe)
-    assert staging._digest(settings, {}) == name
+    assert staging.digest(resolve_stage(settings, {})) == name
 
 
 def test_a_moved_folder_is_still_the_same(go: Any, tmp_path: Path) -> None:
@@ -313,18 +317,18 @@ def test_the_snapshot_says_what_is_in_final_until_the_next_is_whole(
     _, first = go()
     before = read_snapshot(out)
 
-    def killed(settings: FinetuneSettings, folders: Mapping[str, Path]) -> Path:
-        if "distilled" in settings.output:
+    def killed(stage: ResolvedStage) -> Path:
+        if "distilled" in stage.output.name:
             raise KeyboardInterrupt
-        return stages(settings, folders)
+        return stages(stage)
 
-    monkeypatch.setattr(staging, "run_stage", killed)
+    monkeypatch.setattr(staging, "train", killed)
     change = "stages.mined.negatives.range_min=3"
     with pytest.raises(KeyboardInterrupt):
         go(change)
     assert read_snapshot(out) == before
     assert is_complete(out)
-    monkeypatch.setattr(staging, "run_stage", stages)
+    monkeypatch.setattr(staging, "train", stages)
     ran, second = go(change)
     assert ran == ["distilled"], "what was done before the interruption is kept"
     after = read_snapshot(out)

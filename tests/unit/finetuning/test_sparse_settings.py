@@ -11,7 +11,8 @@ import torch
 from isthmus.config import resolve
 from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetuning.regularizers._base import regularizers, settled
-from isthmus.finetuning.run_stage import check, run
+from isthmus.finetuning.resolved import resolve_stage
+from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.sparsity.active_terms import StopWhenEmpty, active_terms
 
@@ -96,7 +97,7 @@ def test_when_vectors_are_as_sparse_as_they_will_be(chosen: dict[str, Any], shar
 def test_null_leaves_out_a_regularizer_that_a_recipe_has() -> None:
     values = resolve("finetune", "splade", FLAGS, ["regularizers.l1=null"])
     found = FinetuneSettings.parse(values, "test")
-    check(found)
+    resolve_stage(found)
     assert [regularizer.name for regularizer in regularizers(found.regularizers)] == ["flops"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from isthmus.finetuning.sparsity.target_check import check_targets
 
 
 def checked(chosen: dict[str, Any], active: dict[str, float]) -> None:
-    task: Any = SimpleNamespace(regularizers=regularizers(chosen))
-    check_targets(task, active)
+    check_targets(regularizers(chosen), active)
 
 
 def test_what_is_near_needs_no_words(capsys: pytest.CaptureFixture[str]) -> None:

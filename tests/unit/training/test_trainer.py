@@ -33,7 +33,7 @@ from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.arguments import worker_count
 from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.cuda_graphs import Graphs, _Captured
-from isthmus.training.evaluation_callback import Looking, looked
+from isthmus.training.evaluation_callback import EvaluationCallback, evaluated
 from isthmus.training.gather import gather, rank
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
@@ -638,7 +638,7 @@ def test_a_look_that_lacks_memory_has_that_of_graphs(
 
     run.graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
     run.task.train()
-    assert looked(run, look) == 7
+    assert evaluated(run, look) == 7
     assert looks == [False, False], "in evaluation mode, both times"
     assert run.task.training
     assert not run.graphs.captured
@@ -648,7 +648,7 @@ def test_a_look_that_lacks_memory_has_that_of_graphs(
         raise error
 
     with pytest.raises(type(error)):
-        looked(run, never)
+        evaluated(run, never)
     assert looks == [False, False, False], "nothing to give back: no second look"
     assert run.task.training, "as it was, whatever happened"
 
@@ -664,7 +664,7 @@ def test_a_look_that_fails_for_another_reason_leaves_graphs_alone(
         raise RuntimeError("another reason")
 
     with pytest.raises(RuntimeError, match="another reason"):
-        looked(run, fails)
+        evaluated(run, fails)
     assert run.graphs.captured
 
 
@@ -796,7 +796,7 @@ def test_a_look_compiles_nothing(
         run.task.backbone(ids, torch.ones_like(ids))
         return {"compiled": graphs() - before}
 
-    run.add_callback(Looking(run, "look", measure, 1))
+    run.add_callback(EvaluationCallback(run, "look", measure, 1))
     before = graphs()
     compiled = [line["look/compiled"] for line in run.fit() if "look/compiled" in line]
     assert compiled == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Which losses a stage adds up: what each needs, who provides it, and with which weight."""
+"""The losses that a stage adds up: what each needs, what provides it, and its weight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isthmus.errors import SettingsError, choices
 from isthmus.registry import Registry
 
 LOSSES = Registry("isthmus.finetuning.losses", "loss")
-# What a loss may be computed from: in words, and how to come by it.
+# What a loss may be computed from: in words, and which settings provide it.
 _NEEDS = {
     "scores": (
         "scores of the whole batch's passages",
@@ -35,7 +35,7 @@ _FEW = 8  # documents of a group
 
 
 class LossSettings(Settings):
-    """How much a loss counts among the others."""
+    """The weight of a loss in the sum."""
 
     weight: float = Field(1.0, ge=0, description="0: computed and logged, but not trained on")
 
@@ -50,26 +50,26 @@ class Loss:
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        """The names of the tensors that it is computed from."""
+        """The names of the tensors that the loss is computed from."""
         return tuple(inspect.signature(self.function).parameters)
 
     def __call__(self, given: Mapping[str, Tensor]) -> Tensor:
-        """The value of each query, from what is given by these names."""
+        """The value of each query, from tensors by name."""
         return self.function(**{name: given[name] for name in self.needs})
 
 
 def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
-    """The losses that settings name; refused when nothing provides what one of them needs.
+    """The losses that settings name; raises when nothing provides what one of them needs.
 
     Args:
         chosen: Settings by name; null leaves out a loss that a recipe had chosen.
-        given: What there will be to compute from: scores and targets, group, teacher.
+        given: The names of the tensors that will be there: scores, targets, group, teacher.
 
     """
     found = []
     for name, values in chosen.items():
         where = f"losses.{name}"
-        function = LOSSES.load(name, where)  # a misspelt one is not left out either
+        function = LOSSES.load(name, where)  # raises on a misspelt name, even with null
         if values is None:
             continue
         if not isinstance(values, Mapping):
@@ -95,7 +95,7 @@ def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
 
 
 def outweighed_batch(learnt_by: Iterable[Loss], group: int) -> str | None:
-    """What to say where few documents of a query's own weigh more than those of the batch."""
+    """Advice where losses over a small group outweigh those over the batch; None elsewhere."""
     weights = {loss.name: loss.settings.weight for loss in learnt_by}
     own = sum(weights.get(name, 0.0) for name in _AMONG_ITS_OWN)
     batch = weights.get("contrastive", 0.0)
@@ -110,7 +110,7 @@ def outweighed_batch(learnt_by: Iterable[Loss], group: int) -> str | None:
 
 
 def _refuse(loss: Loss, need: str, given: Collection[str]) -> None:
-    assert need in _NEEDS, f"nothing can provide {need!r}, which the loss {loss.name} asks for"
+    assert need in _NEEDS, f"nothing can provide {need!r}, which the loss {loss.name} needs"
     what, remedy = _NEEDS[need]
     raise SettingsError(
         f"the loss {loss.name!r} needs {what}, and there are none",

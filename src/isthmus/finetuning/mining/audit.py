@@ -1,4 +1,4 @@
-"""A look at negatives before hours are spent on them: what may be relevant, copied, leaked."""
+"""Audits negatives before training: which may be relevant, copied or leaked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isthmus.finetuning.teachers._base import Teacher, padded
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus
 
-LOOKED_AT = 1000  # queries: a share of 5 % is then known to about one point
+SAMPLED = 1000  # queries: a share of 5 % is then known to about one point
 NEAR = 0.8
 EDGES = (1, 11, 21, 51, 101, 201, 501, 1001)
 WORST = 30
@@ -28,7 +28,7 @@ SAMPLES = 10
 
 @dataclass(frozen=True)
 class Negative:
-    """A document as a query's negative: who gave it, and what it scored."""
+    """A document as a query's negative: its source, rank and scores."""
 
     number: int  # of the query
     row: int
@@ -42,24 +42,24 @@ class Negative:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What one source gave over all epochs: from which ranks, and where it ranks positives."""
+    """The ranks of one source's negatives over all epochs, and its ranks of positives."""
 
     source: str
     random: int
     ranks: list[int]  # how many from each of EDGES to the next
-    positive_ranks: list[int]  # the same of relevant documents
+    positive_ranks: list[int]  # of relevant documents
     positives_not_ranked: int
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found in the first epoch's negatives of a sample of queries."""
+    """Findings in the first epoch's negatives of a sample of queries."""
 
     collection: str
     labelled: LabelledQueries
-    looked_at: int
+    sampled: int
     negatives: list[Negative]
-    judge: str  # whose scores make a negative suspicious: the teacher's or the sources' own
+    judge: str  # the scores that make a negative suspicious: teacher's or source's
     copied_documents: int
     removed_copies: int
     leaks: list[Leak]
@@ -69,36 +69,36 @@ class Audit:
 
     @property
     def compared(self) -> int:
-        """How many negatives can be compared with the positive."""
+        """The number of negatives whose score can be compared with the positive's."""
         return sum(negative.above is not None for negative in self.negatives)
 
     @property
     def suspects(self) -> list[Negative]:
-        """Those that score no less than the positive, the highest above it first."""
+        """Negatives that score no less than the positive, the highest above it first."""
         above = [one for one in self.negatives if one.above is not None and one.above >= 0]
         return sorted(above, key=lambda one: -(one.above or 0.0))
 
     @property
     def near_duplicates(self) -> list[Negative]:
-        """Those with nearly the words of a positive, the nearest first."""
+        """Negatives with nearly the words of a positive, the nearest first."""
         near = [one for one in self.negatives if one.likeness >= NEAR]
         return sorted(near, key=lambda one: -one.likeness)
 
     @property
     def verdict(self) -> str:
-        """The one line that everybody should read."""
+        """The share of suspects, with advice if it is high."""
         share = len(self.suspects) / max(self.compared, 1)
         found = f"{share:.1%} of the negatives score no less than the positive, by the {self.judge}"
         return f"{found}: {self.advice}" if self.advice else found
 
     @property
     def advice(self) -> str:
-        """What many suspects mean, and which setting keeps them out; "" where they are few."""
+        """What many suspects mean, and the setting that keeps them out; "" if they are few."""
         if len(self.suspects) <= _MANY * self.compared:
             return ""
         by = " --set negatives.margin_by=teacher" if self.judge == "teacher" else ""
         return (
-            f"many (above {_MANY:.0%}); they are relevant, though nobody judged them, or the "
+            f"many (above {_MANY:.0%}); they are relevant but not judged, or the "
             f"{self.judge} is too weak to tell. Read some; --set negatives.relative_margin=0.05"
             f"{by} leaves them out (in a pipeline: stages.NAME.negatives.…; in a list of sources: "
             "negatives.0.…)"
@@ -106,13 +106,13 @@ class Audit:
 
     @property
     def to_read(self) -> list[Negative]:
-        """All that is worth a reader's time: the worst, and the samples."""
+        """The negatives worth reading: the worst, and the samples."""
         samples = [one for one in self.negatives if one.number in self.samples]
         return [*worst(self.suspects), *worst(self.near_duplicates), *samples]
 
 
 def worst(ordered: Sequence[Negative]) -> list[Negative]:
-    """The first few, one of a query: its others would say the same."""
+    """The first few, at most one of each query."""
     first: dict[int, Negative] = {}
     for one in ordered:
         first.setdefault(one.number, one)
@@ -127,26 +127,26 @@ def audit(
     split: str,
     teacher: Teacher | None = None,
 ) -> Audit:
-    """What can be said of mined negatives: a sample of queries, and one pass of the documents."""
+    """The audit of mined negatives, from a sample of queries and one pass over the documents."""
     order = np.random.default_rng(0).permutation(len(labelled.queries))
-    look = _Look(mined, sources, corpus.tokenised, labelled)
-    numbers = np.sort(order[:LOOKED_AT])
+    counts = _Counts(mined, sources, corpus.tokenised, labelled)
+    numbers = np.sort(order[:SAMPLED])
     for number in numbers.tolist():
-        look.at(number)
-    negatives = look.negatives
+        counts.add(number)
+    negatives = counts.negatives
     if teacher is not None:
         negatives = _taught(negatives, labelled, teacher)
     _, times = np.unique(corpus.tokenised.keys, return_counts=True)
     found = Audit(
         collection=corpus.spec,
         labelled=labelled,
-        looked_at=len(numbers),
+        sampled=len(numbers),
         negatives=negatives,
         judge="source" if teacher is None else "teacher",
         copied_documents=int(times[times > 1].sum()),
-        removed_copies=look.removed_copies,
+        removed_copies=counts.removed_copies,
         leaks=[],
-        drawn=look.drawn(),
+        drawn=counts.drawn(),
         samples=sorted(order[:SAMPLES].tolist()),
         documents={},
     )
@@ -156,8 +156,8 @@ def audit(
     return replace(found, leaks=leaks, documents=documents)
 
 
-class _Look:
-    """Counts what is met, query after query."""
+class _Counts:
+    """What the sampled queries have in common, counted query after query."""
 
     def __init__(
         self,
@@ -175,8 +175,8 @@ class _Look:
         self._ranks: list[list[int | None]] = [[] for _ in sources]
         self._positive_ranks: list[list[int | None]] = [[] for _ in sources]
 
-    def at(self, number: int) -> None:
-        """Takes one query into account."""
+    def add(self, number: int) -> None:
+        """Counts one query."""
         positives = self.labelled.positives[number]
         rankings = [_Ranking(one, number, positives) for one in self.mined.candidates]
         for place, ranking in enumerate(rankings):
@@ -206,7 +206,7 @@ class _Look:
                 )
 
     def drawn(self) -> list[Drawn]:
-        """What each source gave, as far as was looked."""
+        """The ranks of each source's negatives, of the queries counted so far."""
         pairs = zip(self.names, self._ranks, self._positive_ranks, strict=True)
         return [
             Drawn(
@@ -237,29 +237,29 @@ class _Ranking:
         self._ranks = {row: rank for rank, row in enumerate(self.rows, start=1)}
 
     def rank(self, row: int) -> int | None:
-        """From 1; None for what is not ranked."""
+        """The rank of a row, from 1; None if it is not ranked."""
         return self._ranks.get(row)
 
     def score(self, rank: int) -> float:
-        """Of the document of this rank."""
+        """The score of the document at a rank."""
         return float(self._scores[rank - 1])
 
 
 def _taught(
     negatives: Sequence[Negative], labelled: LabelledQueries, teacher: Teacher
 ) -> list[Negative]:
-    """The same negatives as the teacher sees them."""
+    """The negatives with the teacher's scores."""
     by_query: dict[int, list[Negative]] = {}
     for one in negatives:
         by_query.setdefault(one.number, []).append(one)
-    asked = LabelledQueries(
+    scored = LabelledQueries(
         [labelled.queries[number] for number in by_query],
         [labelled.positives[number] for number in by_query],
     )
-    # Not those drawn at random: a file of scores has none of them.
+    # Without random documents: a file of scores has none of them.
     rows = [[one.row if one.rank else NOTHING for one in of] for of in by_query.values()]
-    scores = teacher.scores(asked, padded(rows))
-    lowest = lowest_by(teacher, asked)
+    scores = teacher.scores(scored, padded(rows))
+    lowest = lowest_by(teacher, scored)
     return [
         replace(one, teacher=_known(score), above=_difference(_known(score), float(least)))
         for of, line, least in zip(by_query.values(), scores, lowest, strict=True)
@@ -279,7 +279,7 @@ def _known(score: float) -> float | None:
 
 
 def _difference(score: float | None, positive: float) -> float | None:
-    """None where either is unknown."""
+    """The difference of two scores; None where either is unknown."""
     return None if score is None or not math.isfinite(positive) else score - positive
 
 

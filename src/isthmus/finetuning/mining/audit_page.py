@@ -1,4 +1,4 @@
-"""An audit of negatives as a terminal table and as one page that needs nothing else."""
+"""An audit of negatives as a terminal table and as one HTML page."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_page(audit: Audit, file: Path) -> None:
 
 
 def page(audit: Audit) -> str:
-    """The audit as HTML, without scripts and without anything to load."""
+    """The audit as HTML, without scripts and external files."""
     title = escape(f"Negatives of {audit.collection}")
     parts = [
         f"<h1>{title}</h1>",
@@ -104,7 +104,7 @@ def _counts(audit: Audit) -> list[tuple[str, str]]:
     suspects, near = len(audit.suspects), len(audit.near_duplicates)
     lines = [
         ("training queries", f"{len(audit.labelled.queries):,}"),
-        ("looked at", f"{audit.looked_at:,} queries, {total:,} negatives of the first epoch"),
+        ("sampled", f"{audit.sampled:,} queries, {total:,} negatives of the first epoch"),
         (
             f"score no less than the positive, by the {audit.judge}",
             f"{suspects:,} of {audit.compared:,} ({_share(suspects, audit.compared)})",

@@ -1,4 +1,4 @@
-"""What a source ranks for each query, kept by content: ranked once, drawn from many times."""
+"""Candidates: what a source ranks for each query, cached by content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from isthmus.text.corpus import TokenisedCorpus
 Rows = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 NOTHING = -1
-"""The row where a ranking is shorter than others."""
+"""Fills rankings that are shorter than others."""
 
 _FORMAT = 1
 _QUERIES_AT_ONCE = 256
@@ -36,7 +36,7 @@ _QUERIES_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class CorpusIds:
-    """All that has to be known of a corpus to tell whether a file belongs to it."""
+    """The ids of a corpus: enough to tell whether a file belongs to it."""
 
     rows: Mapping[str, int]  # of every document id
     reading: ReadingSettings = field(default_factory=ReadingSettings)
@@ -44,9 +44,9 @@ class CorpusIds:
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """Where candidates are looked for: a collection, as the user named it, and its tokens.
+    """The corpus in which candidates are searched: a collection, its spec and its tokens.
 
-    `fingerprint` is of the documents that are read: of the collection and of what is skipped.
+    `fingerprint` identifies the documents that are read: the collection, and what is skipped.
     """
 
     spec: str
@@ -73,7 +73,7 @@ class Ranker:
 
     fingerprint: str
     rank: Callable[[Sequence[Query], int], Iterable[Ranking]]
-    any_query: bool = True  # not only those of a file
+    any_query: bool = True  # False: only those of a file
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Candidates:
 def candidates(
     ranker: Ranker, corpus: TrainingCorpus, queries: Sequence[Query], depth: int
 ) -> Candidates:
-    """What the ranker answers, from the cache where it answered the same queries as deeply."""
+    """The ranker's results, from the cache if it ranked the same queries to this depth before."""
     texts = (part for query in queries for part in (query.id, query.text))
     key = _digest(str(_FORMAT), ranker.fingerprint, corpus.fingerprint, *texts)
     home = cache_folder() / "candidates"
@@ -112,9 +112,9 @@ def candidates(
 def searched(
     corpus: TrainingCorpus, fingerprint: str, model: str | None, settings: IndexSettings
 ) -> Path:
-    """The folder of an index of the corpus in the cache, built unless it is there.
+    """The folder of an index of the corpus in the cache, built if it is missing.
 
-    `fingerprint` is of the model and of the settings that change what is found.
+    `fingerprint` identifies the model and the settings that change results.
     """
     folder = cache_folder() / "indexes" / _digest(corpus.fingerprint, fingerprint)
     with _one_at_a_time(folder):
@@ -148,7 +148,7 @@ def _write(
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    # Several runs that differ in their seed alone begin by making the same things.
+    # Parallel runs that differ in their seed alone need the same files.
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):

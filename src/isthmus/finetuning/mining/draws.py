@@ -1,4 +1,4 @@
-"""Whose turn it is: which candidates become the negatives of an epoch."""
+"""Draws the negatives of each epoch from queues of candidates."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def draw(
     epochs: int,
     seed: int,
 ) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Every query's negatives, an epoch after the other, and which of them are random.
+    """Every query's negatives, epoch after epoch, and which of them are random.
 
-    A source's candidates take turns: none comes again before all had theirs, and what another
-    source has drawn meanwhile comes after what none has. No text is twice in a group. Where
-    candidates are too few for a group, random documents fill it.
+    A source's candidates rotate: none is drawn again before all were, and those that another source
+    has drawn meanwhile come after those that none has. No text is twice in a group. Random
+    documents fill a group that has too few candidates.
     """
     width = sum(counts)
     rows = np.empty((len(positives), epochs * width), dtype=np.int32)
     random = np.zeros(rows.shape, dtype=np.bool_)
     for number, relevant in enumerate(positives):
-        # Another than those that shuffled the candidates of this query.
+        # Another seed than those that shuffled the candidates of this query.
         generator = np.random.default_rng([seed, number, len(queues)])
         waiting = [_Queue(queue[number]) for queue in queues]
         drawn: list[int] = []
@@ -48,19 +48,19 @@ def draw(
 
 
 class _Queue:
-    """The candidates of one source: who waits for a turn in this round, and who had one."""
+    """The candidates of one source: those still to draw in this round, and those drawn."""
 
     def __init__(self, rows: Rows) -> None:
-        # With each row, how many turns it had had, in all queues, when it came to wait here.
+        # With each row, how often it was drawn, from all queues, before it was queued here.
         self.waiting = deque((row, 0) for row in rows.tolist())
         self.done: deque[tuple[int, int]] = deque()
 
     def next(
         self, count: int, corpus: TokenisedCorpus, taken: set[int], turns: Counter[int]
     ) -> list[int]:
-        """The next `count` whose text is not in the group yet; others keep their place.
+        """The next `count` rows whose text is not in the group yet; others keep their place.
 
-        Who had a turn in another queue meanwhile lets all others who wait go first.
+        A row that another queue has drawn meanwhile moves to the end.
         """
         found: list[int] = []
         passed_over: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Texts that training should not see, or that make its task trivial: one pass of the documents."""
+"""Finds texts that training should not see, or that make its task trivial."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Leak:
-    """What is where it should not be, how often, and the first few texts."""
+    """A kind of leak, its count, and the first few texts."""
 
     what: str
     count: int
@@ -28,20 +28,20 @@ class Leak:
 def find_leaks(
     corpus: TrainingCorpus, labelled: LabelledQueries, split: str, wanted: Collection[int]
 ) -> tuple[list[Leak], dict[int, Document]]:
-    """What leaks, and the documents of the wanted rows, which the same pass comes by.
+    """All leaks, and the documents of the wanted rows, from one pass over the documents.
 
-    Texts are the same when their words are, whatever their case and punctuation.
+    Texts are equal when their words are, whatever their case and punctuation.
     """
-    asked = defaultdict(list)
+    numbers_of = defaultdict(list)
     for number, query in enumerate(labelled.queries):
-        asked[_words(query.text)].append(number)
+        numbers_of[_words(query.text)].append(number)
     elsewhere = _queries_of_other_splits(corpus, split)
     found: dict[str, list[str]] = defaultdict(list)
     for query in labelled.queries:
         for other in elsewhere.get(_words(query.text), ()):
             found[f"training queries that are queries of {other} too"].append(query.text)
     relevant = {row for rows in labelled.positives for row in rows}
-    longest = 2 * max(map(len, (*asked, *elsewhere)))
+    longest = 2 * max(map(len, (*numbers_of, *elsewhere)))
     same_as_a_document: dict[int, bool] = {}  # and whether the document is relevant to it
     documents = {}
     passed = track(corpus.collection.documents(), "look for leaks", len(corpus.tokenised))
@@ -49,7 +49,7 @@ def find_leaks(
         if row in wanted:
             documents[row] = document
         for text in _short_texts(document, longest):
-            for number in asked.get(text, ()):
+            for number in numbers_of.get(text, ()):
                 own = row in labelled.positives[number]
                 same_as_a_document[number] = same_as_a_document.get(number, False) or own
             if row in relevant:

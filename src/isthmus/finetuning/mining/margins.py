@@ -1,4 +1,4 @@
-"""How far below a query's positive a negative must score, by its source or by a teacher."""
+"""Margins between the scores of a positive and its negatives, by the source or a teacher."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.teachers._base import Teacher, padded
 
-_ASKED_AT_ONCE = 16  # of a teacher, and for a query: fewer are not worth another round
+_ASKED_AT_ONCE = 16  # candidates of a query that a teacher scores in one round, at least
 
 
 def lowest_ranked(rows: Rows, scores: Scores, positives: Sequence[int]) -> float:
-    """The lowest score of a positive.
-
-    One that was not ranked scores below all that were: no margin lets any of those through.
-    """
+    """The lowest score of a positive; -inf, which lets no negative through, if one is unranked."""
     places = np.isin(rows, positives)
     found = float(scores[places].min(initial=np.inf))
     return found if places.sum() == len(set(positives)) else -np.inf
@@ -32,7 +29,7 @@ def highest_allowed(positive: npt.ArrayLike, settings: MiningSettings) -> npt.ND
     sentence-transformers has it: with |p|, scores below 0 are no exception.
     """
     scores = np.asarray(positive, dtype=np.float64)
-    # Not -inf times 0, which is nothing at all.
+    # -inf times 0 would be NaN.
     share = np.abs(np.where(np.isfinite(scores), scores, 0.0)) * (settings.relative_margin or 0.0)
     return scores - np.maximum(share, settings.absolute_margin or 0.0)
 
@@ -46,31 +43,31 @@ def approved(
 ) -> list[Rows]:
     """The first `most` candidates of each query whose score by the teacher is below the margin.
 
-    A teacher is slow: it is asked about as many as are missing, round after round, and not about
-    candidates that would never be drawn.
+    Teachers are slow: each round scores as many candidates as are still missing, so that those
+    which would never be drawn are not scored.
     """
     allowed = highest_allowed(lowest_by(teacher, labelled), settings)
     kept: list[list[int]] = [[] for _ in turns]
     seen = np.zeros(len(turns), dtype=np.int64)
     while True:
-        open_ones = [
+        unfinished = [
             number
             for number, turn in enumerate(turns)
             if seen[number] < len(turn) and len(kept[number]) < most
         ]
-        if not open_ones:
+        if not unfinished:
             return [np.array(rows, dtype=np.int32) for rows in kept]
-        asked = LabelledQueries(
-            [labelled.queries[number] for number in open_ones],
-            [labelled.positives[number] for number in open_ones],
+        scored = LabelledQueries(
+            [labelled.queries[number] for number in unfinished],
+            [labelled.positives[number] for number in unfinished],
         )
         batch = []
-        for number in open_ones:
+        for number in unfinished:
             size = max(most - len(kept[number]), _ASKED_AT_ONCE)
             batch.append(turns[number][seen[number] : seen[number] + size])
             seen[number] += len(batch[-1])
-        scores = teacher.scores(asked, padded(batch))
-        for number, rows, given in zip(open_ones, batch, scores, strict=True):
+        scores = teacher.scores(scored, padded(batch))
+        for number, rows, given in zip(unfinished, batch, scores, strict=True):
             kept[number] += rows[given[: len(rows)] <= allowed[number]].tolist()
 
 

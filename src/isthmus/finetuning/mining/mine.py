@@ -1,4 +1,4 @@
-"""From rankings to negatives: what is cut off, what is removed, what is drawn."""
+"""Mines negatives: candidates are ranked, filtered, shuffled and drawn for every epoch."""
 
 from __future__ import annotations
 
@@ -27,18 +27,12 @@ from isthmus.text.corpus import TokenisedCorpus
 from isthmus.training.settings import TrainingSettings
 
 
-def group_size(sources: Iterable[Source]) -> int:
-    """The passages of a query: one positive and the negatives of every source."""
-    settings: list[MiningSettings] = [source.settings for source in sources]
-    return 1 + sum(chosen.num_negatives for chosen in settings)
-
-
 def epochs_of(
     training: TrainingSettings, queries: int, sources: Iterable[Source], processes: int = 1
 ) -> int:
-    """How many epochs have negatives of their own: those that training begins.
+    """The number of epochs with different negatives: all that training begins.
 
-    Where steps are counted these may be thousands: no more than it takes to draw all candidates.
+    With max_steps that may be thousands: then no more than it takes to draw all candidates.
     """
     if training.max_steps is None:
         return math.ceil(training.num_train_epochs)
@@ -53,7 +47,7 @@ def epochs_of(
 class Mined:
     """The negatives of each query, [queries, epochs · (group - 1)], and where they come from.
 
-    An epoch's negatives stand together, source after source; `random` marks what no source gave.
+    An epoch's negatives stand together, source after source; `random` marks random documents.
     """
 
     rows: Rows
@@ -69,22 +63,22 @@ def mine(
     seed: int,
     teacher: Teacher | None = None,
 ) -> Mined:
-    """Every epoch's negatives of every query, from all sources together."""
+    """The negatives of every query and epoch, from all sources."""
     found = [
         candidates(source.open(corpus), corpus, labelled.queries, source.settings.range_max)
         for source in sources
     ]
     settings: list[MiningSettings] = [source.settings for source in sources]
+    counts = [chosen.num_negatives for chosen in settings]
     queues = []
     for place, (chosen, ranked) in enumerate(zip(settings, found, strict=True)):
         # A source may have to pass over what all others have drawn.
-        most = epochs * (group_size(sources) - 1)
+        most = epochs * sum(counts)
         turns = shuffled(ranked, labelled, corpus.tokenised, chosen, (seed, place))
         if chosen.margin_by == "teacher":
             assert teacher is not None, "settings were checked"
             turns = approved(turns, labelled, chosen, most, teacher)
         queues.append([turn[:most] for turn in turns])
-    counts = [chosen.num_negatives for chosen in settings]
     rows, random = draw(queues, labelled.positives, corpus.tokenised, counts, epochs, seed)
     if random.any():
         notice(

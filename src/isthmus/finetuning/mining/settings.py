@@ -19,7 +19,7 @@ class MiningSettings(Settings):
         None, ge=0, description="how far below the positive's score a negative's must lie"
     )
     relative_margin: float | None = Field(
-        None, ge=0, description="the same, as a share of the positive's score"
+        None, ge=0, description="as absolute_margin, but a share of the positive's score"
     )
     margin_by: Literal["source", "teacher"] = Field(
         "source", description="whose scores the margins compare"
@@ -35,5 +35,5 @@ class MiningSettings(Settings):
 
     @property
     def has_margin(self) -> bool:
-        """Whether scores decide what may be a negative."""
+        """Whether scores decide which candidates may be negatives."""
         return self.absolute_margin is not None or self.relative_margin is not None

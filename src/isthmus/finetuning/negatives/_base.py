@@ -24,25 +24,25 @@ class Source(ABC):
         self.settings = settings
 
     def origin(self) -> str | None:
-        """A digest of what the settings only name (a file, a model); None where there is none.
+        """A digest of the file or model that the settings name; None where they name none.
 
-        Refused when it is not there: asked before any work begins.
+        Raises if it is missing; called before any work begins.
         """
         return None
 
     def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:  # noqa: B027 (most have no ids)
-        """Refuses what cannot rank these documents for these queries, where ids can tell.
+        """Raises if ids show that it cannot rank these documents for these queries.
 
-        Asked of all stages before the first one starts, so nothing is said that `open` will say.
+        Called for all stages before the first one trains; prints no notices, as `open` does.
         """
 
     @abstractmethod
     def open(self, corpus: TrainingCorpus) -> Ranker:
-        """What ranks this corpus."""
+        """The ranker of this corpus."""
 
 
 def negative_sources(chosen: Any, teacher: bool) -> list[Source]:
-    """The sources that settings name (one, several or none), checked before anything is read."""
+    """The sources that settings name: one, several or none."""
     several = isinstance(chosen, list)
     sources = []
     for number, values in enumerate(chosen if several else [chosen] if chosen else []):

@@ -1,4 +1,4 @@
-"""Negatives from a retriever: what it takes for relevant, dense or sparse."""
+"""Negatives from a dense or sparse retriever: unjudged documents that it ranks high."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isthmus.retrieval.verbs.index import IndexSettings
 
 
 class RetrieverSettings(MiningSettings):
-    """Which candidates are kept, and who ranks them."""
+    """Which candidates are kept, and the model that ranks them."""
 
     model: str = Field(description="a run of isthmus, a folder or hub name, package:NAME")
     range_max: int = Field(200, ge=1, description="the deepest rank considered")
@@ -42,7 +42,7 @@ class Retriever(Source):
         settings = IndexSettings(
             texts=False,
             **dict(corpus.reading),
-            # Not whole numbers: a margin is a distance between the encoder's own scores.
+            # Not quantised: a margin is a difference of the encoder's own scores.
             inverted=InvertedSettings(weights="float"),
         )
 

@@ -16,7 +16,7 @@ from isthmus.finetuning.negatives._base import Source
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class RunSettings(MiningSettings):
@@ -35,29 +35,31 @@ class Run(Source):
         return fingerprint([Path(self.settings.file)])
 
     def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:
-        """Refuses a file of other queries or documents."""
-        _rankings(self.settings.file, queries, corpus, tell=lambda _: None)
+        """Raises on a file of other queries or documents."""
+        _rankings(self.settings.file, queries, corpus, report=lambda _: None)
 
     def open(self, corpus: TrainingCorpus) -> Ranker:
         """The rankings of the file, which must be of these queries and documents."""
 
         def rank(queries: Sequence[Query], depth: int) -> list[Ranking]:
-            return _rankings(self.settings.file, queries, corpus.ids, tell=notice)
+            return _rankings(self.settings.file, queries, corpus.ids, report=notice)
 
         return Ranker(f"run {self.origin()}", rank, any_query=False)
 
 
-def _rankings(file: str, queries: Sequence[Query], corpus: CorpusIds, tell: Tell) -> list[Ranking]:
+def _rankings(
+    file: str, queries: Sequence[Query], corpus: CorpusIds, report: Report
+) -> list[Ranking]:
     problems = corpus.reading.account()
     found = read_run(file, problems).rankings
     if problems.counts:
-        tell(problems.summary())
+        report(problems.summary())
     given = [found.get(query.id, Ranking(query.id)) for query in queries]
-    _check_queries(given, file, tell)
-    return _known(given, corpus, file, tell)
+    _check_queries(given, file, report)
+    return _known(given, corpus, file, report)
 
 
-def _check_queries(rankings: Sequence[Ranking], file: str, tell: Tell) -> None:
+def _check_queries(rankings: Sequence[Ranking], file: str, report: Report) -> None:
     without = sum(not len(ranking) for ranking in rankings)
     if without == len(rankings):
         raise MismatchError(
@@ -67,11 +69,13 @@ def _check_queries(rankings: Sequence[Ranking], file: str, tell: Tell) -> None:
             remedy="search with the training split's queries: isthmus search INDEX --queries …",
         )
     if without:
-        tell(f"{file}: {without:,} of {len(rankings):,} training queries have no ranking there")
+        report(f"{file}: {without:,} of {len(rankings):,} training queries have no ranking there")
 
 
-def _known(rankings: Sequence[Ranking], corpus: CorpusIds, file: str, tell: Tell) -> list[Ranking]:
-    """The rankings without documents that the corpus does not have, which are refused or told."""
+def _known(
+    rankings: Sequence[Ranking], corpus: CorpusIds, file: str, report: Report
+) -> list[Ranking]:
+    """The rankings without unknown documents, which are an error unless problems are skipped."""
     documents, skip = corpus.rows, corpus.reading.problems == "skip"
     kept, unknown, total = [], [], 0
     for ranking in rankings:
@@ -82,15 +86,17 @@ def _known(rankings: Sequence[Ranking], corpus: CorpusIds, file: str, tell: Tell
         ids, scores = tuple(found for found, _ in known), tuple(score for _, score in known)
         kept.append(Ranking(ranking.query_id, ids, scores))
     if unknown:
-        told = f"{len(unknown):,} of the {total:,} documents ranked for training queries are not "
-        told += f"in the corpus, {unknown[0]!r} for example"
+        message = (
+            f"{len(unknown):,} of the {total:,} documents ranked for training queries are not "
+        )
+        message += f"in the corpus, {unknown[0]!r} for example"
         if not skip or len(unknown) == total:
             raise MismatchError(
-                f"a run file from another corpus: {told}",
+                f"a run file from another corpus: {message}",
                 where=file,
                 allowed="ids of documents in the corpus",
                 remedy="give a run over this collection's documents"
                 + ("" if skip else "; or leave the others out: --set problems=skip"),
             )
-        tell(f"{file}: {told}; they are left out")
+        report(f"{file}: {message}; they are left out")
     return kept

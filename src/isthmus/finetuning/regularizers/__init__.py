@@ -1,1 +1,1 @@
-"""Regularizers: one file each, a function of term weights. What keeps vectors sparse."""
+"""Regularizers keep vectors sparse: one file each, a function of term weights."""

@@ -1,9 +1,10 @@
-"""How strongly vectors are kept sparse, on which side, from when on, and until how few terms."""
+"""Regularizers of term weights: their settings, schedules and targets by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pydantic import Field
@@ -11,14 +12,14 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
-from isthmus.finetuning.sparsity.weight_controller import Steering
+from isthmus.finetuning.sparsity.weight_controller import WeightController
 from isthmus.registry import Registry
 
 REGULARIZERS = Registry("isthmus.finetuning.regularizers", "regularizer")
 SIDES = ("queries", "documents")
-_START = 1e-3  # where steering begins when no weight is given
-_STEERING = 1 / 3  # the share of a training that it takes to reach a target
-_LAST = 0.99  # only the last look counts
+_START = 1e-3  # the weight at which a controller starts when none is given
+_CONTROL = 1 / 3  # the share of a training that it takes to reach a target
+_LAST = 0.99  # only the last evaluation counts
 
 
 class TargetSettings(Settings):
@@ -53,12 +54,21 @@ class Regularizer:
     name: str
     function: Callable[[Tensor], Tensor]
     settings: RegularizerSettings
-    steering: Mapping[str, Steering]  # by side, where there is a target
+
+    @cached_property
+    def controllers(self) -> dict[str, WeightController]:
+        """The controller of each side that has a target; it belongs to one training."""
+        targets = {side: getattr(self.settings.target, side) for side in SIDES}
+        return {
+            side: WeightController(target, getattr(self.settings, side) or _START)
+            for side, target in targets.items()
+            if target is not None
+        }
 
     def weights(self, progress: float) -> dict[str, float | Tensor]:
         """The weight of each side that has one: full weight times min(progress / ramp, 1)².
 
-        The full weight is the settings', or what steering has made of it.
+        The full weight is the settings', or the controller's where there is a target.
         """
         ramp = self.settings.ramp
         grown = min(progress / ramp, 1.0) ** 2 if ramp else 1.0
@@ -69,27 +79,27 @@ class Regularizer:
         sides = {"queries": queries, "documents": documents}
         return {f"{self.name}/{side}": self.function(sides[side]) for side in self._full()}
 
-    def steer(self, active: Mapping[str, Tensor], step: int, steps: int) -> None:
-        """Moves what has a target, after so many of all steps; the ramp is left to end first.
+    def control(self, active: Mapping[str, Tensor], step: int, steps: int) -> None:
+        """Moves the weights that have a target, after `step` of all steps, once the ramp is over.
 
-        While a weight is held down by its ramp, active terms do not tell whether it is right.
+        During the ramp the weight is too low for active terms to show whether it is right.
         """
         if step - 1 >= self.settings.ramp * (steps - 1):
-            for side, steering in self.steering.items():
-                steering.step(active[side], steps)
+            for side, controller in self.controllers.items():
+                controller.step(active[side], steps)
 
     def _full(self) -> dict[str, float | Tensor]:
         given = {side: float(getattr(self.settings, side)) for side in SIDES}
-        steered = {side: steering.weight.float() for side, steering in self.steering.items()}
-        return {side: weight for side, weight in given.items() if weight} | steered
+        controlled = {side: each.weight.float() for side, each in self.controllers.items()}
+        return {side: weight for side, weight in given.items() if weight} | controlled
 
 
 def settled(chosen: Sequence[Regularizer]) -> float:
     """The share of a training after which vectors are about as sparse as they are going to be.
 
-    Weights have grown by the end of their ramp, and steering takes about as long again.
+    Weights have grown by the end of their ramp; a controller takes about as long again.
     """
-    ends = [each.settings.ramp + (_STEERING if each.steering else 0.0) for each in chosen]
+    ends = [each.settings.ramp + (_CONTROL if each.controllers else 0.0) for each in chosen]
     return min(max(ends, default=0.0), _LAST)
 
 
@@ -98,7 +108,7 @@ def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:
     found: list[Regularizer] = []
     for name, values in chosen.items():
         where = f"regularizers.{name}"
-        function = REGULARIZERS.load(name, where)  # a misspelt one is not left out either
+        function = REGULARIZERS.load(name, where)  # raises on a misspelt name, even with null
         if values is None:
             continue
         if not isinstance(values, Mapping):
@@ -110,18 +120,14 @@ def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:
                 remedy=f"--set {where}.documents={values}, or --set {where}.queries={values}",
             )
         settings = RegularizerSettings.parse(values, where="regularizers", under=where)
-        steering = {
-            side: Steering(target, getattr(settings, side) or _START)
-            for side in SIDES
-            if (target := getattr(settings.target, side)) is not None
-        }
+        regularizer = Regularizer(name, function, settings)
         for other in found:
-            if both := steering.keys() & other.steering.keys():
+            if both := regularizer.controllers.keys() & other.controllers.keys():
                 raise SettingsError(
-                    f"{other.name} and {name} would both steer the {' and '.join(sorted(both))}",
+                    f"{other.name} and {name} both have a target of {' and '.join(sorted(both))}",
                     where=f"{where}.target",
                     allowed="a target for one regularizer of a side; the other keeps its weight",
                     remedy=f"leave regularizers.{other.name}.target or {where}.target out",
                 )
-        found.append(Regularizer(name, function, settings, steering))
+        found.append(regularizer)
     return found

@@ -1,1 +1,1 @@
-"""What only sparse encoders need: counts of terms, and the weight that meets a target."""
+"""For sparse encoders only: their task, counts of active terms, control of regularizers."""

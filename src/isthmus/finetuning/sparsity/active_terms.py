@@ -1,4 +1,4 @@
-"""How many terms a text's vector holds; training stops when it is none at all."""
+"""The number of active terms of a text; training stops when it is 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def active_terms(weights: Tensor) -> Tensor:
 
 
 class StopWhenEmpty(transformers.TrainerCallback):  # type: ignore[misc]
-    """Refuses to go on when no text of a whole window of the log had a single term.
+    """Stops training when no text between two lines of the log had a single term.
 
     Where every weight is 0, relu lets no gradient through: nothing would ever change again.
     """

@@ -1,4 +1,4 @@
-"""How many terms texts have that are as good as new to the model: what an index would hold."""
+"""The active terms of texts that were hardly trained on: what an index would hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isthmus.finetuning.pairs import PairExamples
 from isthmus.finetuning.regularizers._base import SIDES
 from isthmus.finetuning.sparsity.active_terms import active_terms
 from isthmus.training.chunks import in_chunks
-from isthmus.training.evaluation_callback import looked
+from isthmus.training.evaluation_callback import evaluated
 from isthmus.training.trainer import Trainer
 
 _TEXTS = 256  # of either side
@@ -23,8 +23,8 @@ _TEXTS = 256  # of either side
 class IndexedTerms:
     """Counts the terms of some documents of the corpus and of some queries.
 
-    A model that was shown a passage again and again gives it more terms than one that it never saw,
-    and with dropout more than without; an index holds mostly texts that it never saw.
+    A passage that was trained on many times gets more terms than a new one, and more with dropout
+    than without; an index holds mostly new texts, encoded without dropout.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class IndexedTerms:
             return sorted(generator.permutation(number)[:_TEXTS].tolist())
 
         corpus, tokenizer, settings = examples.corpus, encoder.tokenizer, encoder.settings
-        asked = [queries[number] for number in some(len(queries))]
+        sampled = [queries[number] for number in some(len(queries))]
         self._indexed = (
-            tokenizer.encode(asked, settings.query_max_length),
+            tokenizer.encode(sampled, settings.query_max_length),
             [tokenizer.frame(corpus.tokens(row), settings.document_max_length)
              for row in some(len(corpus))],
         )  # fmt: skip
@@ -58,12 +58,12 @@ class IndexedTerms:
         )
 
     def __call__(self) -> dict[str, Tensor]:
-        """The mean of each side as the model is now, on its device, which is not waited for."""
-        return looked(self._trainer, lambda: self._terms(self._indexed))
+        """The mean of each side with the current model, as tensors on its device."""
+        return evaluated(self._trainer, lambda: self._terms(self._indexed))
 
     def ratios(self) -> dict[str, Tensor]:
-        """The same, as shares of what texts of the training have while it trains on them."""
-        return looked(self._trainer, self._ratios)
+        """By side, terms of indexed texts per term of training texts in training mode."""
+        return evaluated(self._trainer, self._ratios)
 
     def _ratios(self) -> dict[str, Tensor]:
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []

@@ -1,4 +1,4 @@
-"""How many terms a document has before the first step: a head may begin with nearly all."""
+"""Limits the terms of a document before training: a head may begin with nearly all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DOCUMENTS = 64
 
 
 def start_with(encoder: SparseEncoder, corpus: TokenisedCorpus, terms: int, seed: int) -> None:
-    """Lowers the head's bias where an average document would have more terms, and says so."""
+    """Lowers the head's bias where an average document would have more terms, with a notice."""
     drawn = np.sort(np.random.default_rng([seed, 4]).permutation(len(corpus))[:_DOCUMENTS])
     limit = encoder.settings.document_max_length
     rows = [encoder.tokenizer.frame(corpus.tokens(row), limit).tolist() for row in drawn]

@@ -1,28 +1,28 @@
-"""Whether a finished model has as many terms as its regularizers were to leave it."""
+"""Whether a finished model has as many active terms as the targets of its regularizers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+from isthmus.finetuning.regularizers._base import Regularizer
 from isthmus.progress import notice
 
-_OFF = 0.2  # more than this share off its target, it is missed
+_OFF = 0.2  # the relative error from which a target counts as missed
 
 
-def check_targets(task: BiEncoderTask, active: Mapping[str, float]) -> None:
-    """Says which target the terms of an average text missed, by side, and what to do."""
-    for regularizer in task.regularizers:
-        for side, steering in regularizer.steering.items():
-            if abs(active[side] / steering.target - 1) <= _OFF:
+def check_targets(chosen: Iterable[Regularizer], active: Mapping[str, float]) -> None:
+    """Reports each target that is missed, and what to do; `active` terms of a text by side."""
+    for regularizer in chosen:
+        for side, controller in regularizer.controllers.items():
+            if abs(active[side] / controller.target - 1) <= _OFF:
                 continue
             where = f"regularizers.{regularizer.name}"
-            told = (
+            message = (
                 f"{side} have {active[side]:,.1f} terms on average in the finished model; "
-                f"{where}.target.{side} = {steering.target:g} is MISSED: train longer, "
+                f"{where}.target.{side} = {controller.target:g} is MISSED: train longer, "
             )
-            if active[side] > steering.target:
-                told += f"let the ramp end sooner ({where}.ramp), or begin with a higher weight"
+            if active[side] > controller.target:
+                message += f"let the ramp end sooner ({where}.ramp), or begin with a higher weight"
             else:
-                told += "lower training.learning_rate, or begin with a lower weight"
-            notice(f"{told} ({where}.{side}; it came to {float(steering.weight):.2g})")
+                message += "lower training.learning_rate, or begin with a lower weight"
+            notice(f"{message} ({where}.{side}; it came to {float(controller.weight):.2g})")

@@ -1,4 +1,4 @@
-"""A weight that finds itself: the one at which texts have as many terms as they should."""
+"""Controls a regularizer's weight until texts have a target number of active terms."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 import transformers
 from torch import Tensor
 
-# Both over a whole training: by how much, as a power of e, the weight grows when there are always
-# twice as many terms as there should be, and how fast what should be comes down to the target.
+# Both over a whole training, as powers of e: by how much the weight grows when there are always
+# twice as many terms as wanted, and by how much the wanted number falls towards the target.
 _GAIN = 20.0
 _GLIDE = 12.0
-_FEWEST = 100  # steps over which they are spread: a trial of ten must not leap
-_FARTHEST = 10.0  # that they are believed to lie apart: a text may have lost all its terms
-_LOOKS = 20  # times in a training that texts of the index are looked at
+_FEWEST = 100  # steps over which both are spread: a short trial must not jump
+_FARTHEST = 10.0  # the largest ratio that is believed: a text may have lost all its terms
+_COMPARISONS = 20  # of trained and indexed texts in a training
 
 
-class Steering:
+class WeightController:
     """Proportional-integral control of a regularizer's weight, in log space, by active terms.
 
     After every optimiser step, with the active terms of an average text of all its passes and
-    processes, and beginning with as many as there are:
+    processes, where `wanted` begins with the active terms of the first:
 
         wanted = max(target, wanted · exp(-glide / steps))
         error = clip(ratio · active / wanted - 1, -1, 1)
@@ -31,12 +31,12 @@ class Steering:
         weight = exp(integral + error)
 
     The integral comes to rest where active terms are right, whatever weight that takes. Terms that
-    are lost come back slowly: so the way to the target is a glide and not a jump, and the error is
-    added to its integral, which damps the swing. Both rates are per training, so that a long one
-    swings no more often than a short one.
+    are lost come back slowly: so `wanted` glides to the target, and the error is added to its
+    integral, which damps the oscillation. Both rates are per training, so that a long one
+    oscillates no more often than a short one.
 
-    The target is meant for an index, and texts that are trained on have other numbers of terms than
-    those: the ratio of the two is measured now and then, and half of a change in it is believed.
+    The target is meant for an index, whose texts have another number of terms than those trained
+    on: the ratio of the two is measured now and then, and half of a change in its logarithm counts.
     """
 
     def __init__(self, target: float, weight: float) -> None:
@@ -47,20 +47,20 @@ class Steering:
         self.ratio = torch.ones_like(self.integral)
 
     def to(self, device: torch.device) -> None:
-        """Goes on there. What the weight is computed from is changed in place ever after."""
+        """Moves to a device; from then on, integral and error are changed in place."""
         self.integral, self.error = self.integral.to(device), self.error.to(device)
         self.ratio = self.ratio.to(device)
         self.wanted = None if self.wanted is None else self.wanted.to(device)
 
     @property
     def weight(self) -> Tensor:
-        """The weight as it is now."""
+        """The current weight."""
         return (self.integral + self.error).exp()
 
     def step(self, active: Tensor, steps: int) -> None:
-        """Moves the weight by what one of so many optimiser steps saw.
+        """Moves the weight by the active terms of one of `steps` optimiser steps.
 
-        On the device of what it saw: a GPU that were asked how many terms would be waited for.
+        All on the device of `active`, so that the host does not synchronise.
         """
         active = active.double() * self.ratio
         steps = max(steps, _FEWEST)
@@ -70,12 +70,12 @@ class Steering:
         self.integral += _GAIN / steps * self.error
 
     def compare(self, ratio: Tensor) -> None:
-        """Learns how many terms a text of the index has for each that one of the training has."""
+        """Updates the ratio of the terms of indexed texts to those of trained texts."""
         ratio = ratio.double().clamp(1 / _FARTHEST, _FARTHEST)
         self.ratio = (self.ratio * ratio).sqrt()
 
     def state(self) -> dict[str, float | None]:
-        """All that changes while steering."""
+        """All that changes during training, as numbers."""
         return {
             "wanted": None if self.wanted is None else float(self.wanted),
             "integral": float(self.integral),
@@ -84,7 +84,7 @@ class Steering:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from an earlier state."""
+        """Continues from an earlier state."""
         wanted = state["wanted"]
         self.wanted = None if wanted is None else torch.full_like(self.integral, wanted)
         self.integral.fill_(state["integral"])
@@ -92,10 +92,10 @@ class Steering:
         self.ratio = torch.full_like(self.integral, state["ratio"])
 
 
-class Steer(transformers.TrainerCallback):  # type: ignore[misc]
-    """Lets a task steer after every optimiser step, before a checkpoint of it is written.
+class ControlWeights(transformers.TrainerCallback):  # type: ignore[misc]
+    """Runs a task's controllers after every optimiser step, before its checkpoint is written.
 
-    Now and then it is told what texts of the index have, each process by itself, all the same.
+    Now and then the ratios to indexed texts are measured, on every process with the same result.
     """
 
     def __init__(self, task: Any, ratios: Callable[[], Mapping[str, Tensor]]) -> None:
@@ -104,8 +104,9 @@ class Steer(transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After every optimiser step, on all processes alike."""
-        self.task.steer(state.global_step, state.max_steps)
-        if self.task.steering and state.global_step % max(1, state.max_steps // _LOOKS) == 0:
+        self.task.control(state.global_step, state.max_steps)
+        every = max(1, state.max_steps // _COMPARISONS)
+        if self.task.controllers and state.global_step % every == 0:
             ratios = self.ratios()
-            for name, steering in self.task.steering.items():
-                steering.compare(ratios[name.rpartition("/")[2]])
+            for name, controller in self.task.controllers.items():
+                controller.compare(ratios[name.rpartition("/")[2]])

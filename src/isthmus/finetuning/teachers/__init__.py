@@ -1,1 +1,1 @@
-"""Teachers: whoever says how well a document answers a query, for a student to learn it."""
+"""Teachers: sources of scores that a student learns to reproduce, one file each."""

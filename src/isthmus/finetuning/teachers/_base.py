@@ -1,4 +1,4 @@
-"""What a teacher is asked, what it answers, and how its answers reach the training examples."""
+"""Teachers: where they come from, and their scores of training examples."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ INSTEAD = (
     "the folder of a re-ranker that is here, stage:NAME where an earlier stage trains one, or a "
     "file of scores (teacher: {name: scores, file: FILE})"
 )
-"""Of a teacher that cannot be asked for."""
+"""The alternatives to a teacher that cannot be loaded."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """Says how well documents answer queries; equal fingerprints give equal scores.
+    """Scores documents for queries; equal fingerprints give equal scores.
 
-    `scores` takes the queries and rows of the corpus [queries, any], and answers in that shape:
-    NaN where there is NOTHING.
+    `scores` takes queries and rows of the corpus [queries, any], and returns scores of that shape,
+    NaN for NOTHING.
     """
 
     fingerprint: str
     scores: Callable[[LabelledQueries, Rows], Scores]
-    any_query: bool = True  # not only those of a file
+    any_query: bool = True  # False: only those of a file
 
 
 class TeacherSource(ABC):
@@ -45,21 +45,21 @@ class TeacherSource(ABC):
 
     @abstractmethod
     def origin(self) -> str:
-        """A digest of what the settings only name; refused when it is not there."""
+        """A digest of the model or file that the settings name; raises if it is missing."""
 
     def check(self, labelled: LabelledQueries, corpus: CorpusIds) -> None:  # noqa: B027 (most have no ids)
-        """Refuses what cannot score these documents for these queries, where ids can tell.
+        """Raises if ids show that it cannot score these documents for these queries.
 
-        Asked of all stages before the first one starts, so nothing is said that `open` will say.
+        Called for all stages before the first one trains; prints no notices, as `open` does.
         """
 
     @abstractmethod
     def open(self, corpus: TrainingCorpus) -> Teacher:
-        """The teacher of this corpus, ready to be asked."""
+        """The teacher of this corpus, ready to score."""
 
 
 def teacher_source(chosen: Mapping[str, Any] | None) -> TeacherSource | None:
-    """The source that settings name, refused when there is none of the name."""
+    """The source that settings name; None where they name none."""
     if chosen is None:
         return None
     values = dict(chosen)
@@ -69,13 +69,13 @@ def teacher_source(chosen: Mapping[str, Any] | None) -> TeacherSource | None:
 
 
 def taught_scores(teacher: Teacher, labelled: LabelledQueries, negatives: Rows) -> TaughtScores:
-    """The teacher's scores of all that training will show of these queries."""
+    """The teacher's scores of every positive and negative of these queries."""
     positives = teacher.scores(labelled, padded(labelled.positives))
     return TaughtScores(positives, teacher.scores(labelled, negatives))
 
 
 def padded(rows: Sequence[Sequence[int] | Rows]) -> Rows:
-    """Rows as a matrix, with NOTHING where there are fewer."""
+    """Rows as a matrix, filled up with NOTHING."""
     matrix = np.full((len(rows), max(map(len, rows))), NOTHING, dtype=np.int32)
     for number, found in enumerate(rows):
         matrix[number, : len(found)] = found

@@ -1,4 +1,4 @@
-"""Whether a teacher has something to teach: it should order documents better than their finder."""
+"""Checks that a teacher ranks documents better than the retriever that found them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def check_teacher(
     chosen: DevelopmentSet,
     measure: str,
 ) -> dict[str, Any] | None:
-    """The measure of a retriever's best for development queries, and as the teacher orders them.
+    """The measure of a retriever's first results for development queries, and re-ranked.
 
-    Says so, and what to do where the teacher is no better. The retriever is the first source of
-    negatives that knows more than the training queries; None where there is none, or where the
-    teacher knows no others either.
+    Reports both, and what to do if the teacher is no better. The retriever is the first source of
+    negatives that can rank any query; None where there is none, or where the teacher cannot.
     """
     if not teacher.any_query:
         return None
@@ -38,23 +37,23 @@ def check_teacher(
         return None
     queries = chosen.queries[:_QUERIES]
     found = candidates(ranker, corpus, queries, _DEPTH)
-    asked = LabelledQueries(queries, [[] for _ in queries])
-    taught = teacher.scores(asked, found.rows)
+    labelled = LabelledQueries(queries, [[] for _ in queries])
+    taught = teacher.scores(labelled, found.rows)
     retriever, reranked = (
         chosen.mean(measure, _rankings(queries, found.rows, scores, corpus))
         for scores in (found.scores, taught)
     )
-    said = (
+    message = (
         f"of {len(queries):,} development queries, the first {_DEPTH} as the teacher orders them: "
         f"{measure} {reranked:.3f}; as they were found: {retriever:.3f}"
     )
     if reranked <= retriever:
-        said += (
+        message += (
             ". A TEACHER THAT IS NO BETTER has little to teach: train it longer, at a higher rate, "
             "with more negatives, or from a stronger checkpoint (in a pipeline: --set "
             "stages.reranker.model=NAME)"
         )
-    notice(said)
+    notice(message)
     return {"measure": measure, "teacher": reranked, "retriever": retriever}
 
 

@@ -21,17 +21,17 @@ from isthmus.finetuning.teachers._base import INSTEAD, Teacher, TeacherSource
 from isthmus.progress import Bar, notice
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 
-_AT_ONCE = 1 << 13  # pairs: enough to put like beside like, few enough to see progress
+_AT_ONCE = 1 << 13  # pairs: enough to batch by length, few enough to see progress
 
 
 class CrossEncoderSettings(Settings):
-    """Which model teaches."""
+    """The model of the teacher."""
 
     model: str = Field(description="a re-ranker: a run of isthmus, a folder or hub name")
 
 
 class CrossEncoder(TeacherSource):
-    """Reads query and document together; what it scored once of a corpus, it does not again."""
+    """Scores queries and documents with a cross-encoder; scores are cached by corpus."""
 
     Settings = CrossEncoderSettings
 
@@ -41,7 +41,7 @@ class CrossEncoder(TeacherSource):
         return model_fingerprint(model_folder(model, "teacher.model")) or model
 
     def open(self, corpus: TrainingCorpus) -> Teacher:
-        """The model over the documents as its own tokenizer cuts them, and its earlier scores."""
+        """The model over the documents in its own tokens, with its earlier scores."""
         with named_at("teacher.model", INSTEAD):
             model = load_cross_encoder(self.settings.model, where="teacher.model")
         if model.settings.titles != corpus.titles:
@@ -76,17 +76,17 @@ class _Scorer:
         if not len(numbers):
             return found
         pairs = np.unique(np.stack([numbers, rows[numbers, columns]]), axis=1)
-        with Bar("ask the teacher", pairs.shape[1], "pairs") as bar:
+        with Bar("score by the teacher", pairs.shape[1], "pairs") as bar:
             try:
                 for start in range(0, pairs.shape[1], _AT_ONCE):
                     some, of = pairs[:, start : start + _AT_ONCE]
-                    self.store.add(known_by[some], of, self._ask(texts, some, of))
+                    self.store.add(known_by[some], of, self._score(texts, some, of))
                     bar.advance(len(some))
             finally:
                 self.store.flush()
         return self.store.look_up(known_by, rows)
 
-    def _ask(
+    def _score(
         self, texts: list[str], numbers: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> Scores:
         distinct, place = np.unique(numbers, return_inverse=True)

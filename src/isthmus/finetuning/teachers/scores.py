@@ -1,4 +1,4 @@
-"""A file of scores as teacher: whatever computed them, wherever."""
+"""A file of scores as teacher, whatever computed them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADERS = ("query-id", "query_id", "qid", "query")
 
 
 class ScoresSettings(Settings):
-    """Which file, and what holds for pairs that it does not have."""
+    """The file, and the score of pairs that it does not have."""
 
     file: str = Field(description="a TREC run file, or query, document and score separated by tabs")
     missing: float | None = Field(
@@ -44,17 +44,17 @@ class Scores(TeacherSource):
         return fingerprint([Path(self.settings.file)])
 
     def check(self, labelled: LabelledQueries, corpus: CorpusIds) -> None:
-        """Refuses a file of other documents, or one without scores of positives."""
-        table = _read(Path(self.settings.file), corpus, tell=lambda _: None)
+        """Raises on a file of other documents, or one without scores of positives."""
+        table = _read(Path(self.settings.file), corpus, report=lambda _: None)
         self._scores(table, corpus, labelled, padded(labelled.positives))
 
     def open(self, corpus: TrainingCorpus) -> Teacher:
         """The scores of the file that are of this corpus."""
         settings: ScoresSettings = self.settings
 
-        @cache  # read when first asked for, and once
+        @cache  # read at the first use
         def table() -> ScoreTable:
-            return _read(Path(settings.file), corpus.ids, tell=notice)
+            return _read(Path(settings.file), corpus.ids, report=notice)
 
         def scores(labelled: LabelledQueries, rows: Rows) -> Matrix:
             return self._scores(table(), corpus.ids, labelled, rows)
@@ -85,7 +85,7 @@ class Scores(TeacherSource):
         return found
 
 
-def _read(file: Path, corpus: CorpusIds, tell: Callable[[str], None]) -> ScoreTable:
+def _read(file: Path, corpus: CorpusIds, report: Callable[[str], None]) -> ScoreTable:
     problems = corpus.reading.account()
     queries, rows, scores = array("Q"), array("I"), array("f")
     known: dict[str, int] = {}
@@ -108,9 +108,9 @@ def _read(file: Path, corpus: CorpusIds, tell: Callable[[str], None]) -> ScoreTa
             remedy="give the file that belongs to this collection",
         )
     if elsewhere:
-        tell(f"{file}: {elsewhere:,} scores are of documents that the corpus does not have")
+        report(f"{file}: {elsewhere:,} scores are of documents that the corpus does not have")
     if message := problems.summary():
-        tell(message)
+        report(message)
     entries = np.empty(len(rows), ENTRY)
     entries["query"], entries["row"], entries["score"] = queries, rows, scores
     return ScoreTable(entries)

@@ -9,9 +9,9 @@ from isthmus.pretraining.probes._base import Probe
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.training import evaluation_callback as looking
+from isthmus.training import evaluation_callback
 from isthmus.training.curves import report_curves
-from isthmus.training.evaluation_callback import BEST, Best, Looking
+from isthmus.training.evaluation_callback import BEST, Best, EvaluationCallback
 from isthmus.training.trainer import Trainer
 
 __all__ = ["BEST", "PREFIX", "Probing", "best_step", "looks", "report_probes"]
@@ -19,7 +19,7 @@ _TOPIC = "probe"
 PREFIX = f"{_TOPIC}/"
 
 
-class Probing(Looking):
+class Probing(EvaluationCallback):
     """Calls every probe at each evaluation."""
 
     def __init__(
@@ -55,12 +55,12 @@ class Probing(Looking):
 
 def looks(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """The lines of a log that probes wrote."""
-    return looking.looks(history, _TOPIC)
+    return evaluation_callback.evaluations(history, _TOPIC)
 
 
 def best_step(output: Path) -> int:
     """The step of the model in `best`."""
-    return int(looking.best_look(output, _TOPIC)["step"])
+    return int(evaluation_callback.best_evaluation(output, _TOPIC)["step"])
 
 
 def report_probes(

@@ -284,7 +284,7 @@ def test_patience(
     probes = {"every": 1, "best_by": "scripted", "patience": patience}
     trainer = make(tmp_path, probes, probe, training={"save_steps": 100})
     history = trainer.fit()
-    told = f"scripted has not improved for {patience} looks: stop"
+    told = f"scripted has not improved for {patience} evaluations: stop"
     assert (told in capsys.readouterr().err) is (end is not None)
     assert [line[STOPPED_EARLY] for line in history if STOPPED_EARLY in line] == (
         [] if end is None else [end]

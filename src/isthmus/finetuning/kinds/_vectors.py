@@ -1,0 +1,107 @@
+"""What dense and sparse encoders share: one vector per text, compared by inner product."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from isthmus.encoders.encoder import Encoder, EncoderSettings, batch_tokens, pad
+from isthmus.encoders.loader import known_settings
+from isthmus.errors import InputError
+from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+from isthmus.finetuning.development_set import DevelopmentSet, Places
+from isthmus.finetuning.kinds._base import Kind
+from isthmus.finetuning.losses._base import Loss
+from isthmus.finetuning.mining.candidates import Rows, Scores
+from isthmus.finetuning.pairs import LabelledQueries, PairExamples, TaughtScores
+from isthmus.nn.backbone import Backbone
+from isthmus.text.batches import length_sorted_batches
+from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.chunks import in_chunks
+
+
+class Vectors(Kind):
+    """Trains on the scores of all passages of a batch, and ranks all documents."""
+
+    usual_loss = "contrastive"
+    gives = frozenset({"scores", "targets"})
+    form: ClassVar[Mapping[str, str]]
+    """The settings that decide what vectors mean, with their paths among a stage's settings."""
+
+    def __init__(self, chosen: Mapping[str, Any]) -> None:
+        super().__init__(chosen)
+        self.temperature: float = chosen["temperature"]
+
+    def load(self, folder: str, dropout: float | None, seed: int) -> Encoder:
+        """The backbone with its masked-LM head, as an encoder."""
+        tokenizer = Tokenizer.load(folder)
+        return self.encoder(Backbone.load(folder, "keep", dropout, seed), tokenizer, folder)
+
+    @abstractmethod
+    def encoder(self, backbone: Backbone, tokenizer: Tokenizer, folder: str) -> Encoder:
+        """The encoder around a backbone."""
+
+    def changes(self, model: str) -> Iterator[str]:
+        """Yields a message per setting that the model was made with and is not trained with."""
+        known: EncoderSettings | None = None
+        with suppress(InputError):  # pooled in a way that isthmus does not know
+            known = known_settings(model)
+        yield from self.becomes(model, known)
+        for key, path in self.form.items():
+            now, then = getattr(self.settings, key), getattr(known, key, None)
+            if then is not None and now != then:
+                yield (
+                    f"{model} was made with {key}={then}; it is trained with {now} here "
+                    f"(--set {path}={then} keeps it)"
+                )
+
+    def becomes(self, model: str, known: EncoderSettings | None) -> Iterator[str]:
+        """Yields a message where the model was of another kind."""
+        return iter(())
+
+    def task(
+        self, encoder: Encoder, group: int, losses: Sequence[Loss], mini_batch_size: int | None
+    ) -> BiEncoderTask:
+        """Queries and passages through one encoder."""
+        return BiEncoderTask(encoder, group, self.temperature, losses, mini_batch_size)
+
+    def examples(
+        self,
+        encoder: Encoder,
+        labelled: LabelledQueries,
+        negatives: Rows | None,
+        group: int,
+        corpus: TokenisedCorpus,
+        taught: TaughtScores | None,
+    ) -> PairExamples:
+        """A query, its positive and its negatives, each a text of its own."""
+        tokenizer, settings = encoder.tokenizer, encoder.settings
+        return PairExamples(
+            labelled, negatives, group, corpus, tokenizer, settings, taught, alike=encoder.alike
+        )
+
+    def rank(
+        self, encoder: Encoder, corpus: TokenisedCorpus, chosen: DevelopmentSet, depth: int
+    ) -> Iterable[tuple[Places, Scores]]:
+        """For each query the best of all documents by inner product, with all terms if sparse."""
+        settings, tokenizer = encoder.settings, encoder.tokenizer
+        device = encoder.backbone.word_embeddings.device
+        texts = [query.text for query in chosen.queries]
+        ids, mask = pad(tokenizer.encode(texts, settings.query_max_length), tokenizer.pad_id)
+        queries = in_chunks(encoder.represent_queries, ids.to(device), mask.to(device))
+        scores = torch.empty(len(queries), len(chosen.rows), device=device)
+        lengths = np.minimum(corpus.lengths[chosen.rows], settings.document_max_length)
+        for batch in length_sorted_batches(lengths, batch_tokens(device)):
+            tokens = (corpus.tokens(row) for row in chosen.rows[batch])
+            framed = [tokenizer.frame(row, settings.document_max_length) for row in tokens]
+            vectors = encoder.represent(framed)
+            with torch.autocast(device.type, enabled=False):  # bf16 would round scores to ties
+                scores[:, batch] = queries @ vectors.T
+        best = scores.topk(min(depth, len(chosen.rows)))
+        return zip(best.indices.cpu().numpy(), best.values.cpu().numpy(), strict=True)

@@ -1,0 +1,147 @@
+"""A stage's settings, resolved once into the parts they name; building them is the check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isthmus.config.models import model_fingerprint, model_folder
+from isthmus.errors import SettingsError
+from isthmus.finetuning.development_set import check_development
+from isthmus.finetuning.kinds._base import KINDS, Kind
+from isthmus.finetuning.losses._base import Loss, losses
+from isthmus.finetuning.negatives._base import Source, negative_sources
+from isthmus.finetuning.references import references, with_folders
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.teachers._base import TeacherSource, teacher_source
+from isthmus.training.arguments import check_trackers
+
+
+@dataclass(frozen=True)
+class ResolvedStage:
+    """One stage: its settings, and every part that they name."""
+
+    written: FinetuneSettings  # `stage:NAME` stands where an earlier stage is referred to
+    settings: FinetuneSettings  # with the folders of earlier stages in their place
+    earlier: Mapping[str, Path]
+    kind: Kind
+    sources: tuple[Source, ...]
+    losses: tuple[Loss, ...]
+    teacher: TeacherSource | None
+
+    @property
+    def output(self) -> Path:
+        """The folder that the stage writes."""
+        return Path(self.settings.output)
+
+    @property
+    def group(self) -> int:
+        """The passages of a query: one positive and the negatives of every source."""
+        negatives: list[int] = [source.settings.num_negatives for source in self.sources]
+        return 1 + sum(negatives)
+
+    @property
+    def distils(self) -> bool:
+        """Whether a loss learns from the teacher's scores."""
+        return any("teacher" in loss.needs for loss in self.losses)
+
+    def after(self, earlier: Mapping[str, Path]) -> ResolvedStage:
+        """The stage with the folders of earlier ones in the place of their names."""
+        return resolve_stage(self.written, earlier) if references(self.written) else self
+
+    def into(self, output: Path) -> ResolvedStage:
+        """The stage, to be written into another folder."""
+        changed = {"output": str(output)}
+        return replace(
+            self,
+            written=self.written.model_copy(update=changed),
+            settings=self.settings.model_copy(update=changed),
+        )
+
+    def identity(self, collection: str) -> dict[str, Any]:
+        """What makes two runs of a stage the same: settings, stages they refer to, and the data.
+
+        `collection` is the fingerprint of the collection. The output, and the paths of stages, are
+        no part of it: folders may move, and be named in several ways.
+        """
+        name = model_folder(self.settings.model)
+        negatives = [source.origin() for source in self.sources]
+        referred = sorted(set(references(self.written).values()))
+        stages = {stage: self.earlier[stage].name for stage in referred}
+        return {
+            "settings": self.written.model_dump(exclude={"output"}),
+            **({"stages": stages} if referred else {}),
+            "data": {
+                "collection": collection,
+                "model": model_fingerprint(name) or name,
+                **({"negatives": negatives} if any(negatives) else {}),
+                **({"teacher": self.teacher.origin()} if self.teacher else {}),
+            },
+        }
+
+
+def resolve_stage(
+    written: FinetuneSettings, earlier: Mapping[str, Path] | None = None
+) -> ResolvedStage:
+    """The parts that settings name; raises on what cannot work, before data or weights are read.
+
+    `earlier` are the folders of earlier stages. None: of a pipeline that has not run yet, whose
+    references to stages are left as they are.
+    """
+    settings = written if earlier is None else with_folders(written, earlier)
+    sources = tuple(negative_sources(settings.negatives, teacher=settings.teacher is not None))
+    _check_foreign(settings)
+    _check_batch(settings)
+    kind: Kind = KINDS.load(settings.encoder)(settings.model_dump())
+    teacher = teacher_source(settings.teacher)
+    given = {*kind.gives, *(["group"] if sources else []), *(["teacher"] if teacher else [])}
+    chosen = tuple(losses(settings.losses, given))
+    stage = ResolvedStage(written, settings, earlier or {}, kind, sources, chosen, teacher)
+    _check_teacher(stage)
+    check_development(settings.development, kind.retrieves)
+    check_trackers(settings.training)
+    return stage
+
+
+def _check_foreign(settings: FinetuneSettings) -> None:
+    """Raises on settings that have no effect on an encoder of the chosen kind."""
+    for key in KINDS.load(settings.encoder).foreign:
+        value, default = getattr(settings, key), FinetuneSettings.model_fields[key].default
+        if value != default:
+            shown = settings.model_dump(exclude_defaults=True)[key]
+            others = [kind for kind in KINDS.names() if key not in KINDS.load(kind).foreign]
+            raise SettingsError(
+                f"{key} = {shown!r} means nothing to a {settings.encoder} encoder",
+                where=key,
+                allowed=f"{key} with encoder={' or '.join(others)}",
+                remedy=f"--set encoder={others[0]}, or leave {key} out",
+            )
+
+
+def _check_batch(settings: FinetuneSettings) -> None:
+    """Raises on batches whose number of queries, hence of negatives, changes from step to step."""
+    if (tokens := settings.training.per_device_train_tokens) is not None:
+        raise SettingsError(
+            f"training.per_device_train_tokens = {tokens} is for pre-training: here the texts of a "
+            "batch are each other's negatives",
+            where="training.per_device_train_tokens",
+            allowed="null",
+            remedy="--set training.per_device_train_batch_size=N, and mini_batch_size where memory "
+            "is short",
+        )
+
+
+def _check_teacher(stage: ResolvedStage) -> None:
+    """Raises if no loss and no source of negatives uses the teacher."""
+    margins = any(source.settings.margin_by == "teacher" for source in stage.sources)
+    if stage.teacher is not None and not stage.distils and not margins:
+        raise SettingsError(
+            f"teacher = {stage.settings.teacher!r} is not used: no loss learns from it, and no "
+            "negatives are chosen by it",
+            where="teacher",
+            allowed="a teacher with a loss that needs one (kl, margin_mse), or with "
+            "negatives.margin_by=teacher",
+            remedy="--set losses.kl.weight=1.0, or leave the teacher out",
+        )

@@ -1,0 +1,61 @@
+"""A stage resolved once: every part its settings name, and none that training changes."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import BertConfig, BertForMaskedLM
+
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.finetuning.kinds._base import KINDS
+from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.nn.backbone import Backbone
+from isthmus.text.new_tokenizer import new_tokenizer
+
+
+def resolved(**values: Any) -> ResolvedStage:
+    flags = {"model": "m", "collection": "c", "output": "o"}
+    return resolve_stage(FinetuneSettings.parse({**flags, **values}, "test"))
+
+
+def test_every_part_is_there() -> None:
+    sources = [{"name": "bm25", "num_negatives": 3}, {"name": "retriever", "model": "stage:a"}]
+    teacher = {"name": "cross_encoder", "model": "stage:b"}
+    stage = resolved(negatives=sources, teacher=teacher, losses={"kl": {}})
+    assert [type(source).__name__ for source in stage.sources] == ["Bm25", "Retriever"]
+    assert stage.group == 1 + 3 + 15
+    assert stage.distils
+    assert not resolved().distils
+    placed = stage.after({"a": Path("x/a-1"), "b": Path("x/b-2")})
+    assert placed.sources[1].settings.model == str(Path("x/a-1"))
+    assert placed.teacher is not None
+    assert placed.teacher.settings.model == str(Path("x/b-2"))
+    assert placed.written == stage.written
+    moved = placed.into(Path("elsewhere"))
+    assert moved.output == Path("elsewhere")
+    assert moved.sources == placed.sources
+    with pytest.raises(FrozenInstanceError):
+        moved.losses = ()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", KINDS.names())
+def test_every_kind_of_the_settings_declares_what_is_foreign_to_it(kind: str) -> None:
+    assert kind in str(FinetuneSettings.model_fields["encoder"].annotation)
+    assert set(KINDS.load(kind).foreign) < FinetuneSettings.model_fields.keys()
+
+
+def test_two_trainings_of_a_stage_do_not_share_a_controller() -> None:
+    tokenizer = new_tokenizer(["some", "words"] * 20, 60)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+        intermediate_size=8,
+    )  # fmt: skip
+    encoder = SparseEncoder(Backbone(BertForMaskedLM(config)), tokenizer, SparseSettings())
+    stage = resolved(encoder="sparse", regularizers={"flops": {"target": {"documents": 9}}})
+    one, two = (stage.kind.task(encoder, 1, stage.losses, None) for _ in range(2))
+    assert one.controllers.keys() == two.controllers.keys() == {"flops/documents"}  # type: ignore[attr-defined]
+    assert one.controllers["flops/documents"] is not two.controllers["flops/documents"]  # type: ignore[attr-defined]
