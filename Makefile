@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
+PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
 LOCKING := .lock
 FREEZE := freeze --all --exclude pip --exclude-editable | sed -e 's/+[a-z0-9.]*$$//' \
 	-e "/^pyseismic/s/$$/ ; platform_machine == 'x86_64'/" \
 	-e "/^pytrec_eval/s/$$/ ; platform_machine != 'aarch64'/"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-development quickstart quickstart-scratch test torture check lock clean
+.PHONY: help setup setup-development quickstart quickstart-scratch test test-fast test-all torture check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,8 +26,14 @@ quickstart: .venv/run.installed ## documentation strings to an evaluated search 
 quickstart-scratch: .venv/run.installed ## the same with a tokenizer and an encoder trained from nothing
 	$(BIN)/isthmus quickstart --recipe quickstart-scratch --output runs/quickstart-scratch
 
-test: .venv/test.installed ## run all tests; one of them: make test TESTS=tests/golden
-	$(BIN)/pytest --numprocesses auto --dist loadfile $(TESTS)
+test: .venv/test.installed ## run the tests, at most ten minutes on 2 idle cores; one of them: make test TESTS=tests/golden
+	$(PYTEST) $(TESTS)
+
+test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, at most two minutes
+	$(PYTEST) -m 'not full and not slow' tests/architecture tests/golden tests/unit
+
+test-all: .venv/test.installed ## everything: every recipe on every architecture, every shape, more random examples
+	$(PYTEST) -m '' --hypothesis-profile full $(TESTS)
 
 torture: .venv/test.installed ## do the worst to everything for hours, resumable; some of it: make torture KINDS="kills fuzz"
 	$(BIN)/python -m tests.torture $(KINDS)

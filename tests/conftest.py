@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -11,17 +12,30 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# As the command line does; torch is not loaded yet.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Before torch is loaded, here and in children: one thread for each process, since the workers of
+# the suite fill all cores, and matrices this small gain nothing from more.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does
 
 # A shell that starts the suite in its background has Ctrl-C ignored, which tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Examples are slow when the machine is busy; what is checked is what they compute.
-settings.register_profile("isthmus", deadline=None)
+# Every run draws others; `make test-all` draws more of them at once.
+settings.register_profile("isthmus", deadline=None, max_examples=40)
+settings.register_profile("full", deadline=None, max_examples=200)
 settings.load_profile("isthmus")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_finish() -> None:
+    """Takes what is imported out of later collections of garbage, of which every training has two.
+
+    They would walk through some millions of objects each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -87,6 +87,7 @@ def test_locks_choose_no_accelerator(name: str) -> None:
     assert not [package for package in pins if re.match(r"nvidia|cuda|triton", package)]
 
 
+@pytest.mark.slow
 def test_what_lies_in_the_checkout_changes_no_test(tmp_path: Path) -> None:
     """README's two commands in their order: `make quickstart` leaves runs/, then the tests run."""
     copy = tmp_path / "checkout"

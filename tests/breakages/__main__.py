@@ -73,7 +73,7 @@ def run(copy: Path, tests: list[str]) -> tuple[int, str]:
     """pytest's exit code and what it said, of tests run against the copy."""
     data = os.environ.get("ISTHMUS_DATA", str(ROOT.parent / "shared" / "data"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+        [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", *tests],
         cwd=copy,
         env={
             **os.environ,

@@ -7,6 +7,7 @@ import os
 import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -44,30 +45,39 @@ class Commands:
             env=self.environment,
         )  # fmt: skip
 
-    def run(self, *arguments: str | Path) -> Result:
-        """What the command answered, whatever that is."""
-        self.start(*arguments)
+    def run(self, *arguments: str | Path, processes: int = 1, cache: Path | None = None) -> Result:
+        """What the command answered, whatever that is; processes are ranks that train together."""
+        self.start(*arguments, processes=processes, cache=cache)
         result = self.wait()
         assert result is not None
         return result
 
-    def succeed(self, *arguments: str | Path) -> Result:
-        """The same, for a command that must end well."""
-        result = self.run(*arguments)
+    def succeed(
+        self, *arguments: str | Path, processes: int = 1, cache: Path | None = None
+    ) -> Result:
+        """The answer of a command that must end well."""
+        result = self.run(*arguments, processes=processes, cache=cache)
         assert result.returncode == 0, result.stderr
         return result
 
-    def start(self, *arguments: str | Path) -> None:
+    def start(self, *arguments: str | Path, processes: int = 1, cache: Path | None = None) -> None:
         """Starts a command; `wait` or `kill` must follow."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         self._arguments = tuple(map(str, arguments))
+        environment = dict(self.environment)
+        if cache is not None:
+            environment["ISTHMUS_CACHE"] = str(cache)
+        if processes > 1:
+            environment |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+            environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": _free_port()}
+        output = {name: self.folder / name for name in ("stdout", "stderr")}
+        for file in output.values():
+            file.write_bytes(b"")
         command = {
-            "arguments": self._arguments,
-            "environment": self.environment,
-            "stdout": str(self.folder / "stdout"),
-            "stderr": str(self.folder / "stderr"),
-        }
+            "arguments": self._arguments, "environment": environment, "processes": processes,
+            **{name: str(file) for name, file in output.items()},
+        }  # fmt: skip
         self._parent.stdin.write(json.dumps(command) + "\n")
         self._child = int(self._parent.stdout.readline())
 
@@ -91,6 +101,12 @@ class Commands:
         assert self._parent.stdin is not None
         self._parent.stdin.close()
         self._parent.wait()
+
+
+def _free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return str(free.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 Importing the training libraries takes seconds; the tests run dozens of commands. Each line on
 standard input is a command; its process id, then its exit status, come back on standard output.
+A command of several processes is one group of them, as torchrun starts it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -21,34 +23,51 @@ _PRELOADED = (
 )  # fmt: skip
 
 
-def _become(command: dict[str, Any]) -> None:
-    """Turns this child into what the shell would have started."""
-    os.setpgid(0, 0)
-    os.nice(10)  # who kills it at a chosen moment must not come late
+def _become(command: dict[str, Any], rank: int, group: int) -> None:
+    """Turns this child into what the shell, or torchrun, would have started."""
+    os.setpgid(0, group)
+    os.nice(10)  # a kill at a chosen moment must not come late
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        file = os.open(command[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        file = os.open(command[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, descriptor)
         os.close(file)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.environ.clear()
     os.environ.update(command["environment"])
+    if command["processes"] > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     sys.argv = ["isthmus", *command["arguments"]]
+
+
+def _wait(children: list[int]) -> int:
+    """The exit status of the group: that of the first to fail, which ends the others."""
+    codes = []
+    for _ in children:
+        _, status = os.waitpid(-children[0], 0)
+        codes.append(os.waitstatus_to_exitcode(status))
+        if codes[-1] != 0 and len(codes) < len(children):
+            os.killpg(children[0], signal.SIGKILL)
+    return next((code for code in codes if code != 0), 0)
 
 
 def _serve() -> None:
     while line := sys.stdin.readline():
         command = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            _become(command)
-            from isthmus.cli import main
+        children: list[int] = []
+        for rank in range(command["processes"]):
+            group = children[0] if children else 0
+            child = os.fork()
+            if child == 0:
+                _become(command, rank, group)
+                from isthmus.cli import main
 
-            main()
-            return
-        print(child, flush=True)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+                main()
+                return
+            os.setpgid(child, group)  # here too: either process may run first
+            children.append(child)
+        print(children[0], flush=True)
+        print(_wait(children), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +91,6 @@ def interrupt(whole: Path, resumed: Path) -> None:
 def test_two_processes_equal_one_and_a_resumed_run_an_uninterrupted_one(
     commands: Any, small: list[str], teacher: Path, tmp_path: Path
 ) -> None:
-    jobs = []
     taught = sets(
         _KL, "teacher.name=cross_encoder", f"teacher.model={teacher}",
         f"training.max_steps={_STEPS}", "training.num_train_epochs=1",
@@ -117,12 +114,7 @@ def test_two_processes_equal_one_and_a_resumed_run_an_uninterrupted_one(
         for key, value in weights(Path(one)).items():
             np.testing.assert_array_equal(value, weights(tmp_path / "resumed")[key], err_msg=key)
         shutil.rmtree(tmp_path / "resumed")
-        jobs.append([*command, "--output", two, *split(_GLOBAL_BATCH // 2)])
-    # All in one launch: starting processes takes longer than training.
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc_per_node", "2", __file__, json.dumps(jobs)]
-    ended = subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+        commands.succeed(*command, "--output", two, *split(_GLOBAL_BATCH // 2), processes=2)
     for name in kinds:
         one, two = tmp_path / f"{name}-one", tmp_path / f"{name}-two"
         assert [entry["step"] for entry in log(one)] == list(range(1, _STEPS + 1))
@@ -203,15 +195,3 @@ def test_teachers_that_cannot_teach(
     assert ended.returncode != 0
     assert told in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
-
-
-def run_all(jobs: list[list[str]]) -> None:
-    """Runs commands one after the other, in each of the processes that were launched."""
-    from isthmus.cli import app
-
-    for arguments in jobs:
-        app(arguments, standalone_mode=False)
-
-
-if __name__ == "__main__":
-    run_all(json.loads(sys.argv[1]))

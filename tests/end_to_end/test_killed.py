@@ -19,13 +19,6 @@ import pytest
 from safetensors.numpy import load_file
 
 
-def uninterrupted(commands: Any, cache: Path, *arguments: str | Path) -> None:
-    """Runs the installed command itself, with a cache that the killed one does not see."""
-    command = [str(Path(sys.executable).with_name("isthmus")), *map(str, arguments)]
-    environment = {**commands.environment, "ISTHMUS_CACHE": str(cache)}
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-
-
 def losses(output: Path) -> list[dict[str, float]]:
     """Every logged loss by step, without times and rates."""
     log = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
@@ -74,7 +67,7 @@ def test_tokenising_and_pretraining(
     shared: list[str | Path] = ["pretrain", "--corpus", corpus, "--model", model]
     shared += settings("max_length=32", f"training.max_steps={steps}")
     reference, output = tmp_path / "reference", tmp_path / "output"
-    uninterrupted(commands, tmp_path / "cache", *shared, "--output", reference)
+    commands.succeed(*shared, "--output", reference, cache=tmp_path / "cache")
 
     cache = commands.folder / "cache"
     earlier = set(cache.rglob("manifest.json"))
@@ -109,7 +102,7 @@ def test_finetuning(
     shared: list[str | Path] = ["finetune", "--model", model, "--collection", collection]
     shared += settings(f"training.max_steps={steps}", "negatives.num_negatives=3")
     reference, output = tmp_path / "reference", tmp_path / "output"
-    uninterrupted(commands, tmp_path / "cache", *shared, "--output", reference)
+    commands.succeed(*shared, "--output", reference, cache=tmp_path / "cache")
 
     def stage() -> str:
         return "training" if (output / "negatives.npy").is_file() else "mining"
@@ -149,7 +142,10 @@ def test_indexing(
     if kind == "bm25":
         shared += ["--set", "memory=0.001"]  # many blocks are spilled, each a recorded step
     reference, output = tmp_path / "reference", tmp_path / "output"
-    uninterrupted(commands, tmp_path / "cache", *shared, "--output", reference)
+    # The installed command itself, in a process that was not forked.
+    isthmus = [str(Path(sys.executable).with_name("isthmus")), *map(str, shared)]
+    environment = {**commands.environment, "ISTHMUS_CACHE": str(tmp_path / "cache")}
+    subprocess.run([*isthmus, "--output", reference], env=environment, check=True)
 
     building = tmp_path / ".output.building"
 

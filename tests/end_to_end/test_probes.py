@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -53,11 +51,7 @@ def test_two_processes_stop_together(
     assert "masked_lm has not improved for 2 evaluations: stop" in told
     assert "final: the best by masked_lm, step 0" in told
     assert str(one / "probes.tsv") in told
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc_per_node", "2", "-m", "isthmus", *command, "--output", str(two)]
-    torchrun += [batch[0], f"{batch[1]}=8"]
-    ended = subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    ended = commands.succeed(*command, "--output", two, batch[0], f"{batch[1]}=8", processes=2)
     assert ended.stderr.count("has not improved") == 1, "told once"
     assert stops(one) == stops(two) == [4]
     assert results(one)["best_step"] == results(two)["best_step"] == 0

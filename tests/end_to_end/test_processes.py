@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,10 @@ _STEPS = 12
 _GLOBAL_BATCH = 16
 
 
-def on_two_processes(
-    commands: Any, *arguments: str | Path, program: Sequence[str] = ("-m", "isthmus")
-) -> None:
-    """`torchrun --nproc_per_node 2 -m isthmus …`, over gloo."""
+def launched(commands: Any, *arguments: str | Path) -> None:
+    """`torchrun --nproc_per_node 2 -m isthmus …`, over gloo, as users start it."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc_per_node", "2", *program, *map(str, arguments)]
+    torchrun += ["--nproc_per_node", "2", "-m", "isthmus", *map(str, arguments)]
     ended = subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
 
@@ -94,10 +92,10 @@ def test_pretraining(
     command += ["--set", "max_length=32", "--set", "probes.every=6", "--output"]
     one, two, passes = tmp_path / "one", tmp_path / "two", tmp_path / "passes"
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))
-    on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2))
+    launched(commands, *command, two, *split(_GLOBAL_BATCH // 2))
     assert_same_training(one, two)
     interrupt_after(6, two)
-    on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2))
+    commands.succeed(*command, two, *split(_GLOBAL_BATCH // 2), processes=2)
     assert_same_training(one, two)
     commands.succeed(*command, passes, *split(_GLOBAL_BATCH // 4, passes=4))
     assert_same_training(one, passes)
@@ -112,7 +110,7 @@ def test_pretraining_with_a_budget_of_tokens(
     # Two passes of one process are one pass of two, which take the batches in turn.
     one, two = tmp_path / "one", tmp_path / "two"
     commands.succeed(*command, one, "--set", "training.gradient_accumulation_steps=2")
-    on_two_processes(commands, *command, two)
+    commands.succeed(*command, two, processes=2)
     assert_same_training(one, two)
 
 
@@ -127,7 +125,6 @@ def test_pretraining_with_decoders_and_pairs(
     # A decoder that sees another text, texts of other processes as negatives, visibility drawn by
     # key, a lexicon.
     recipes = ("cotmae", "cocondenser", "retromae", "lexmae")
-    jobs: list[list[str]] = []
     for recipe in recipes:
         small = [
             f"training.max_steps={steps}", "training.dropout=0.0", "probes.documents=0",
@@ -139,14 +136,11 @@ def test_pretraining_with_decoders_and_pairs(
         command = ["pretrain", *command, *settings(*small)]
         one, two = (str(tmp_path / f"{recipe}-{count}") for count in ("one", "two"))
         commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
-        jobs.append([*command, "--output", two, *split(_GLOBAL_BATCH // 2)])
+        commands.succeed(*command, "--output", two, *split(_GLOBAL_BATCH // 2), processes=2)
         if recipe == "cocondenser":  # and with another number of texts in each process
             tokens = ["--set", "training.per_device_train_tokens=256"]
-            jobs.append([*command, "--output", str(tmp_path / "tokens"), *tokens])
-    # All in one launch: starting processes takes longer than training.
-    on_two_processes(commands, json.dumps(jobs), program=[__file__])
-    for recipe in recipes:
-        assert_same_training(tmp_path / f"{recipe}-one", tmp_path / f"{recipe}-two", steps)
+            commands.succeed(*command, "--output", tmp_path / "tokens", *tokens, processes=2)
+        assert_same_training(Path(one), Path(two), steps)
     assert (tmp_path / "tokens" / "final").is_dir()
 
 
@@ -160,17 +154,5 @@ def test_finetuning(
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))
     # In chunks too: neither half of the batch is ever held as a whole.
     in_chunks = ["--set", "mini_batch_size=5"]
-    on_two_processes(commands, *command, two, *split(_GLOBAL_BATCH // 2), *in_chunks)
+    commands.succeed(*command, two, *split(_GLOBAL_BATCH // 2), *in_chunks, processes=2)
     assert_same_training(one, two)
-
-
-def run_all(jobs: list[list[str]]) -> None:
-    """Runs commands one after the other, in each of the processes that were launched."""
-    from isthmus.cli import app
-
-    for arguments in jobs:
-        app(arguments, standalone_mode=False)
-
-
-if __name__ == "__main__":
-    run_all(json.loads(sys.argv[1]))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,13 +48,10 @@ def weights(output: Path) -> dict[str, Any]:
 def test_two_processes_equal_one(
     commands: Any, command: list[str], reranker: Path, tmp_path: Path
 ) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc_per_node", "2", "-m", "isthmus", *command, "--output", str(tmp_path)]
     # And chunks, which are each process's own affair.
-    torchrun += ["--set", f"training.per_device_train_batch_size={_BATCH // 2}"]
-    torchrun += ["--set", "mini_batch_size=3"]
-    ended = subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    half = ["--set", f"training.per_device_train_batch_size={_BATCH // 2}"]
+    half += ["--set", "mini_batch_size=3"]
+    commands.succeed(*command, "--output", tmp_path, *half, processes=2)
     assert [entry["step"] for entry in log(reranker)] == list(range(1, _STEPS + 1))
     for one, two in zip(log(reranker), log(tmp_path), strict=True):
         assert one["listwise"] == one["loss"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +45,6 @@ def weights(output: Path) -> dict[str, Any]:
 
 
 def test_two_processes_equal_one(commands: Any, small: list[str], tmp_path: Path) -> None:
-    jobs = []
     kinds = {
         "splade": ["--recipe", "splade", "--set", "regularizers.flops.queries=0.1"],
         # A parameter that the backbone does not have.
@@ -57,12 +54,7 @@ def test_two_processes_equal_one(commands: Any, small: list[str], tmp_path: Path
         command = ["finetune", *recipe, *small]
         one, two = (str(tmp_path / f"{name}-{count}") for count in ("one", "two"))
         commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
-        jobs.append([*command, "--output", two, *split(_GLOBAL_BATCH // 2)])
-    # All in one launch: starting processes takes longer than training.
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc_per_node", "2", __file__, json.dumps(jobs)]
-    ended = subprocess.run(torchrun, env=commands.environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+        commands.succeed(*command, "--output", two, *split(_GLOBAL_BATCH // 2), processes=2)
     for name in kinds:
         one, two = tmp_path / f"{name}-one", tmp_path / f"{name}-two"
         assert [entry["step"] for entry in log(one)] == list(range(1, _STEPS + 1))
@@ -147,15 +139,3 @@ def test_a_model_without_a_masked_lm_head(
     ended = commands.run(*command, "--model", tmp_path / "bare")
     assert ended.returncode != 0
     assert "has no masked-LM head" in " ".join(ended.stderr.split())
-
-
-def run_all(jobs: list[list[str]]) -> None:
-    """Runs commands one after the other, in each of the processes that were launched."""
-    from isthmus.cli import app
-
-    for arguments in jobs:
-        app(arguments, standalone_mode=False)
-
-
-if __name__ == "__main__":
-    run_all(json.loads(sys.argv[1]))

@@ -41,6 +41,17 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LENGTHS = [4, 1, 17, 9, 2, 13]  # the longest fills its row, the shortest is one token
 architecture = pytest.mark.parametrize("kind", MODELS)
+# Dynamo takes a second for each. All but ModernBERT are BERT's layers under other names, and MPNet
+# is the one that is never packed.
+compiled_architecture = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            kind, marks=() if kind in ("bert", "modernbert", "mpnet") else pytest.mark.full
+        )
+        for kind in MODELS
+    ],
+)
 kinds_of_attention = pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 
 
@@ -113,7 +124,7 @@ def test_states_and_gradients(kind: str, implementation: str) -> None:
         torch.testing.assert_close(packed[1][name], gradient, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@architecture
+@compiled_architecture
 @pytest.mark.parametrize("use_packing", [True, False], ids=["packed", "padded"])
 def test_compiled_layers(kind: str, use_packing: bool) -> None:
     backbone = random_backbone(kind, "eager")
@@ -130,7 +141,7 @@ def test_compiled_layers(kind: str, use_packing: bool) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
-@architecture
+@compiled_architecture
 @pytest.mark.parametrize("use_packing", [True, False], ids=["packed", "padded"])
 def test_states_of_a_compiled_layer(kind: str, use_packing: bool) -> None:
     backbone = random_backbone(kind, "eager")

@@ -21,7 +21,7 @@ from isthmus.pretraining.task import PretrainTask
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 TINY: dict[str, Any] = {
     "vocabulary": 300, "batch": 4, "steps": 3, "rounds": 2, "warm_up": 1,
     "pretrain": {"training": {"bf16": False}},

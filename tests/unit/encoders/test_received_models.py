@@ -112,6 +112,7 @@ def test_own_code_is_not_run_however_it_is_reached(model: Path, corpus: str) -> 
         assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_own_code_is_not_run_from_the_command_line(model: Path, corpus: str) -> None:
     place = model.parent
     made = index(corpus, place / "dense", str(model))  # from now on its encoder needs no --model

@@ -247,6 +247,7 @@ def _child(folder: Path) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.slow
 def test_killed_at_random_times(tmp_path: Path) -> None:
     child = _child(tmp_path / "whole")
     start = time.monotonic()

@@ -234,19 +234,19 @@ def test_opening_brings_neither_numba_nor_torch(folder: Path) -> None:
     assert (done.stdout, done.returncode) == ("60\n", 0), done.stderr
 
 
-def test_kernels_are_compiled_once(folder: Path, tmp_path: Path) -> None:
-    """The second process finds what the first one compiled."""
+@pytest.mark.slow
+def test_kernels_are_compiled_once(folder: Path) -> None:
+    """Another process finds what this one compiled, or found itself."""
+    ask(InvertedIndex.open(folder, 1), *[1.0] * SIZE)
     code = (
-        "import sys; from pathlib import Path; import scipy.sparse\n"
+        "from pathlib import Path; import scipy.sparse\n"
         "from isthmus.indexes.inverted.index import InvertedIndex\n"
         f"index = InvertedIndex.open(Path({str(folder)!r}), 1)\n"
-        "index.search(scipy.sparse.csr_matrix([[1.0] * 6]), 3, ['q'])\n"
+        "index.search(scipy.sparse.csr_matrix([[1.0] * 6], dtype='float32'), 3, ['q'])\n"
         "from isthmus.indexes.inverted import kernels\n"
         "counts = kernels.search.stats\n"
         "print(sum(counts.cache_hits.values()), sum(counts.cache_misses.values()))"
     )
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
     command = [sys.executable, "-c", code]
-    first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    second = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert (first.stdout, second.stdout) == ("0 1\n", "1 0\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 0\n"

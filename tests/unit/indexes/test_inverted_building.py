@@ -244,6 +244,7 @@ def _child(folder: Path) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.slow
 def test_killed_at_random_times(tmp_path: Path) -> None:
     _child(tmp_path / "first").wait()  # compiles what is not compiled yet
     child = _child(tmp_path / "whole")

@@ -435,6 +435,7 @@ while not Path(sys.argv[2]).exists():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_together")
 def test_readers_see_whole_commits_while_a_writer_works(dense_folder: Path, tmp_path: Path) -> None:
     """Every commit replaces the same three documents together: a reader sees all or none."""

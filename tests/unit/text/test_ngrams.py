@@ -176,6 +176,7 @@ pmi.pmi_column(corpus, counts, tokenizer, 2)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "lives"), [(1, 5), (2, 2)])
 def test_killed_at_any_moment(workers: int, lives: int, tmp_path: Path) -> None:
     TOKENIZER.backend.save(str(tmp_path / "tokenizer.json"))

@@ -39,6 +39,7 @@ from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer
 
+pytestmark = pytest.mark.slow
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 70)
 BACKBONE = new_backbone("tiny", len(TOKENIZER), 0)
 

@@ -50,7 +50,7 @@ from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 DOCUMENTS = 420
 STEPS = 8
 AUTOENCODING: dict[str, Any] = {
