@@ -404,7 +404,7 @@ def test_a_bag_is_filled_in_order_however_often_something_is_too_big(
     for more in (0, 3):
         with pytest.MonkeyPatch.context() as patch:
             if more:  # as on a device that is not asked whether a round still changed something
-                patch.setattr("isthmus.pretraining.labels._KNOWING", frozenset())
+                patch.setattr("isthmus.pretraining.labels._SYNCHRONOUS", frozenset())
             filled = _fill(torch.tensor([sizes]), torch.tensor([left]), len({*sizes} - {0}) + more)
         assert (filled[0] & torch.tensor(sizes).bool()).tolist() == taken
 

@@ -128,7 +128,7 @@ def _own_recipe(file: Path) -> Recipe:
 
 
 def _one_recipe(recipe: Recipe) -> RenderableType:
-    """The recipe's file, and as comments what else there is to say: written to a file, a recipe."""
+    """The recipe's file, then its bases as comments: still a valid recipe when saved."""
     lines = recipe.file.read_text(encoding="utf-8").splitlines()
     for below in recipe.chain[1:]:
         lines += ["", f"# {below.name}, on which it builds:"]
@@ -185,7 +185,7 @@ def _table(show_header: bool = True) -> Table:
 
 @dataclass(frozen=True)
 class _Fitting:
-    """The table that fits: nothing is squeezed where there is little room."""
+    """The wide table where the terminal has room for it, else the narrow one."""
 
     wide: RenderableType
     narrow: RenderableType

@@ -62,7 +62,7 @@ class Hidden:
 
 @dataclass(frozen=True)
 class MaskingReport:
-    """What was seen on a sample of the corpus."""
+    """What maskings hid in a sample of the corpus."""
 
     documents: int
     text: Hidden  # everything, as if all of it were hidden

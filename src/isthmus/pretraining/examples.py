@@ -23,7 +23,7 @@ _SIZES = 8  # of which, in steady batches, the number of `word_sizes` is a multi
 
 
 def check_texts(corpus: TokenisedCorpus, name: str) -> None:
-    """Refuses a corpus of which nothing would be left to see when something is hidden."""
+    """Raises if no text has two tokens: nothing would be left when one is hidden."""
     longest = int(corpus.lengths.max(initial=0))
     if longest < 2:
         raise InputError(
@@ -144,7 +144,7 @@ class PretrainExamples(Examples):
         return steady_width(longest, limit) if self.steady else longest
 
     def _filled(self, places: Integers, most: int) -> Integers:
-        """Up to as many as there can be among so many tokens: that has no shapes of its own."""
+        """Pads places with -1 to `most` in steady batches, so that shapes repeat."""
         more = max(most - len(places), 0) if self.steady else 0
         return np.concatenate([places, np.full(more, -1)])
 

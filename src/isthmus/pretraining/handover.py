@@ -25,7 +25,7 @@ def describe(
     settings: PretrainSettings,
     parts: Parts,
 ) -> None:
-    """Writes it beside a saved model, as `isthmus index` and sentence-transformers read it."""
+    """Writes the encoder's settings for `isthmus index` and sentence-transformers."""
     chosen = _encoding(settings, parts)
     if isinstance(chosen, SparseSettings):
         SparseEncoder(backbone, tokenizer, chosen).describe(folder)

@@ -12,7 +12,7 @@ from isthmus.training.task import Batch
 # The fields of a step that hold labels, and those that hold their places in the flattened batch.
 PLACES = {"labels": "label_places", "decoder_labels": "decoder_label_places"}
 # Devices that compute synchronously: reading a value does not wait for queued work.
-_KNOWING = frozenset({"cpu"})
+_SYNCHRONOUS = frozenset({"cpu"})
 
 
 def label_places(made: Batch, most: int | None) -> Batch:
@@ -20,9 +20,9 @@ def label_places(made: Batch, most: int | None) -> Batch:
     return {PLACES[name]: places_of(made[name] != IGNORED, most) for name in PLACES if name in made}
 
 
-def knows(values: Tensor) -> bool:
+def is_synchronous(values: Tensor) -> bool:
     """Whether reading a value needs no device synchronisation."""
-    return values.device.type in _KNOWING
+    return values.device.type in _SYNCHRONOUS
 
 
 def places_of(chosen: Tensor, most: int | None = None) -> Tensor:
@@ -32,7 +32,7 @@ def places_of(chosen: Tensor, most: int | None = None) -> Tensor:
     padded.
     """
     flat = chosen.flatten()
-    if most is None or knows(flat):
+    if most is None or is_synchronous(flat):
         places = flat.nonzero()[:, 0]
         assert most is None or len(places) <= most, f"{len(places)} labels, at most {most} allowed"
         return places
@@ -53,7 +53,7 @@ def asking(step: Batch, name: str | None) -> Asking:
 
 
 def at_labels(step: Batch, name: str, *values: Tensor) -> tuple[Tensor, ...]:
-    """The labels of a field, and what stands beside them in each [rows, length, ...].
+    """The labels of a field, and the entries at their places in each [rows, length, ...].
 
     They are found where the step does not say where they are.
     """

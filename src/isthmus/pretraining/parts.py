@@ -133,7 +133,7 @@ class View(Part, ABC):
     rows: ClassVar[int] = 1  # texts per document; the decoder rebuilds one from the other
 
     def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
-        """About how long a document's texts will be, to put like beside like."""
+        """About how long a document's texts will be, to batch similar lengths."""
         shown: npt.NDArray[np.integer] = np.minimum(lengths, room)
         return shown
 
@@ -175,14 +175,14 @@ class Corruption(Part, ABC):
             self.provides = self.decoder_provides
 
     def beside(self, encoder: Corruption | None) -> None:
-        """Meets the encoder's side (None: it is that side itself, or there is none)."""
+        """Adapts to the encoder's corruption, or raises; None: this is it, or there is none."""
 
     def stream(self, number: int) -> int:
         """The stream of random numbers for a use, on this side."""
         return number if self.side == "encoder" else number + 16
 
     def draw(self, batch: Batch, number: int, more: int = 0) -> Tensor:
-        """A 63-bit integer from this side's stream for every token, and for some more of a row."""
+        """A 63-bit integer from this side's stream for every token, and `more` for each row."""
         width = batch["input_ids"].shape[1] + more
         ahead = batch.get(f"drawn/{number}")
         return (
@@ -288,7 +288,7 @@ def first_states(step: Batch) -> Tensor:
 
 
 def decoder_prediction(step: Batch) -> Prediction:
-    """What a decoder said of the vocabulary."""
+    """The decoder's prediction of tokens."""
     return Prediction(*(step[name] for name in PREDICTED))
 
 

@@ -46,7 +46,7 @@ class TokenisedDocument:
 
 
 class _Lists:
-    """A column of lists as two arrays; asking Arrow for one list at a time takes far longer."""
+    """A column of lists as two arrays; reading one list at a time from Arrow takes far longer."""
 
     def __init__(self, column: pa.ListArray) -> None:
         self.values: Ints = column.values.to_numpy()
@@ -85,7 +85,7 @@ class TokenisedCorpus:
         ).astype(np.int32)
 
     def __reduce__(self) -> tuple[type[TokenisedCorpus], tuple[Path]]:
-        """Another process opens the files, instead of being sent what is in them."""
+        """Pickles the folder's name alone: another process opens the files itself."""
         return TokenisedCorpus, (self.folder,)
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class TokenisedCorpus:
         )
 
     def tokens(self, row: int) -> Ints:
-        """The tokens of a document alone, several times faster than all that is known of it."""
+        """The tokens of a document alone, several times faster than all of its columns."""
         block, inner = self._place(row)
         return block.tokens[inner]
 

@@ -33,7 +33,7 @@ def new_tokenizer(texts: Iterable[str], vocabulary: int = 16_000) -> Tokenizer:
 
 
 def _inner_letters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """Whatever stands somewhere inside of a word, sorted; punctuation is a word of its own."""
+    """All characters inside of words, sorted; punctuation is a word of its own."""
     found: set[str] = set()
     for text in texts:
         found.update(*(word[1:] for word in normalizer.normalize_str(text).split()))
@@ -43,7 +43,7 @@ def _inner_letters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> 
 
 
 def numbered_tokenizer(vocabulary: int) -> Tokenizer:
-    """One of exactly `vocabulary` tokens that stand for nothing, where no text is read."""
+    """A tokenizer of exactly `vocabulary` placeholder tokens, where no text is read."""
     tokens = [*_SPECIAL, *(f"token{number}" for number in range(vocabulary - len(_SPECIAL)))]
     ids = {token: number for number, token in enumerate(tokens)}
     return _framed(_backend(models.WordPiece(ids, unk_token="[UNK]")))

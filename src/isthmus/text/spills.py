@@ -31,11 +31,11 @@ class Spill:
         return cls(file, file.stat().st_size // (8 + dtype.itemsize), dtype)
 
     def keys(self, start: int, stop: int) -> Keys:
-        """Some of the keys, read."""
+        """Keys of a range of entries, read."""
         return np.fromfile(self.file, "<u8", stop - start, offset=8 * start)
 
     def counts(self, start: int, stop: int) -> Counts:
-        """Their counts, read."""
+        """Counts of a range of entries, read."""
         offset = 8 * self.size + self.dtype.itemsize * start
         return np.fromfile(self.file, self.dtype, stop - start, offset=offset)
 

@@ -154,7 +154,7 @@ class Tokenizer:
         return self.backend.encode_batch_fast(texts, add_special_tokens=False)
 
     def framed(self, encodings: list[Encoding], max_length: int) -> list[list[int]]:
-        """Their ids with special tokens, cut to `max_length` in all."""
+        """The ids of encodings with special tokens, cut to `max_length` in all."""
         room = max_length - len(self.prefix) - len(self.suffix)
         return [[*self.prefix, *encoding.ids[:room], *self.suffix] for encoding in encodings]
 

@@ -258,7 +258,7 @@ def test_room_for_more_labels_than_there_are_changes_nothing(
     seen = []
     for more in (None, 0, 9):
         if more is not None:
-            monkeypatch.setattr("isthmus.pretraining.labels._KNOWING", frozenset())
+            monkeypatch.setattr("isthmus.pretraining.labels._SYNCHRONOUS", frozenset())
             monkeypatch.setattr(
                 "isthmus.pretraining.labels.places_of",
                 lambda chosen, most, more=more: places_of(chosen, most + more),

@@ -60,7 +60,7 @@ class Contestant(Protocol):
     """Takes turns with others."""
 
     def warm_up(self, steps: int) -> None:
-        """So many steps that are not timed."""
+        """Runs steps that are not timed."""
 
     def turn(self) -> Turn:
         """Trains on all texts once, timed."""
@@ -111,7 +111,7 @@ class Ours:
         self._before = before
 
     def warm_up(self, steps: int) -> None:
-        """Compiles, and makes what stays: optimiser, caches."""
+        """Runs steps that are not timed: compiles, and allocates what stays."""
         if self.trainer.graphs is not None:
             # A shape is captured when it is seen again; then all have been before any is timed.
             steps = max(steps, self.steps + 1)
@@ -198,7 +198,7 @@ class Plain:
         self._before = before
 
     def warm_up(self, steps: int) -> None:
-        """Makes what stays."""
+        """Runs steps that are not timed; allocates what stays."""
         for _ in range(steps):
             self._step()
         self.own = _allocated() - self._before
@@ -252,7 +252,7 @@ class MatrixProduct:
 
 
 class _Watched(Trainer):
-    """The product's trainer, whose batches are kept to be counted when the clock stands still."""
+    """The product's trainer, whose batches are kept, to be counted outside of the timed steps."""
 
     def __init__(self, task: PretrainTask, examples: PretrainExamples, *more: Any) -> None:
         super().__init__(task, examples, *more)
@@ -265,7 +265,7 @@ class _Watched(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[Batch], dict[str, Tensor]]:
-        """What the trainer gets, remembered."""
+        """The trainer's batches, kept in `seen`."""
         batches, totals = super().get_batch_samples(epoch_iterator, num_batches, device)
         self.seen += batches
         return batches, totals
@@ -294,7 +294,7 @@ class _Watch(transformers.TrainerCallback):  # type: ignore[misc]
     began = 0.0
 
     def start(self, skipped: int, seen: list[Batch]) -> None:
-        """Before a training begins."""
+        """Resets the clock and the counters before a training."""
         self.skipped = skipped
         self.seen = seen
         # Here: what is captured takes its memory then, and keeps some of it.
@@ -350,7 +350,7 @@ def _paths(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _some_rows(corpus: TokenisedCorpus, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """So many documents in random order; again from the first where there are fewer."""
+    """Rows of `count` documents in random order; repeated where there are fewer."""
     order = np.random.default_rng(seed).permutation(np.flatnonzero(corpus.lengths >= 2))
     return np.resize(order, count)
 

@@ -121,7 +121,7 @@ def _timed(
 
 
 def _chosen(settings: SpeedSettings) -> list[str]:
-    """Masked LM first, because all others are compared with it."""
+    """The recipes to time, masked LM first: all others are compared with it."""
     if settings.recipes:
         for name in settings.recipes:
             find_recipe(name, "pretrain")
@@ -256,7 +256,7 @@ class _Field:
 
 @contextmanager
 def _quick_collection() -> Iterator[None]:
-    """The garbage collector leaves alone what is there already.
+    """Takes existing objects out of garbage collection.
 
     A trainer collects whenever it starts, and looking through all of torch and transformers takes
     longer than a turn.

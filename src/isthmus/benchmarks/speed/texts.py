@@ -100,7 +100,7 @@ class RandomColumn:
 
 
 def columns_of(parts: Parts, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
-    """What the parts must know of every token."""
+    """The columns that the parts need of every token."""
     columns: dict[str, Column] = {}
     for part in parts:
         if isinstance(corpus, RandomCorpus):

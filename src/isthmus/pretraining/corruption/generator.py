@@ -146,7 +146,7 @@ class Generator(Corruption):
         return torch.where(special, IGNORED, batch["input_ids"])
 
     def most_labels(self, batch: Batch) -> int | None:
-        """Every token that is not special, or the budget's."""
+        """The tokens that are not special, or the budget."""
         if self.settings.labels == "chosen":
             return most_hidden(batch, self.settings.rate)
         return len(batch["regular"]) if "regular" in batch else None

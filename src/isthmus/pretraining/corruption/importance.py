@@ -121,7 +121,7 @@ class Importance(Corruption):
         return choose_smallest(ordered, torch.minimum(wanted, available))
 
     def most_labels(self, batch: Batch) -> int | None:
-        """No more than the budget's, which rounds where this takes the floor."""
+        """The budget of the batch, which rounds where this takes the floor."""
         return most_hidden(batch, self.settings.rate)
 
 

@@ -66,7 +66,7 @@ class Nested(Corruption):
         return hidden | choose_uniformly(maskable ^ hidden, drawn, amount)
 
     def most_labels(self, batch: Batch) -> int | None:
-        """The budget's, which holds the encoder's of a lower rate where that side keeps to one."""
+        """The budget of the batch, if the encoder's side, of a lower rate, keeps to its own."""
         if self._encoder is None or self._encoder.most_labels(batch) is None:
             return None
         return most_hidden(batch, self.settings.rate)

@@ -24,5 +24,5 @@ class Uniform(Corruption):
         return choose_uniformly(maskable, self.draw(batch, CHOICE_STREAM), amount)
 
     def most_labels(self, batch: Batch) -> int | None:
-        """The budget's."""
+        """The budget of the batch."""
         return most_hidden(batch, self.settings.rate)

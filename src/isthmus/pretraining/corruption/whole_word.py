@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isthmus.pretraining.corruption._budget import budget, most_hidden
-from isthmus.pretraining.labels import knows
+from isthmus.pretraining.labels import is_synchronous
 from isthmus.pretraining.parts import Corruption
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -46,7 +46,7 @@ class WholeWord(Corruption):
         return taken.gather(1, columns)
 
     def most_labels(self, batch: Batch) -> int | None:
-        """No more than the budget's."""
+        """The budget of the batch: fewer where no word fits."""
         return most_hidden(batch, self.settings.rate)
 
 
@@ -66,7 +66,7 @@ def _fill(sizes: Tensor, left: Tensor, different: int) -> Tensor:
     sums = summed.cumsum(1)
     for _ in range(different - 1):
         # Asking a GPU would mean waiting for it; rounds that change nothing cost less.
-        if knows(sums) and (sums[:, -1] >= 0).all():
+        if is_synchronous(sums) and (sums[:, -1] >= 0).all():
             break
         items *= sums.cummax(1).values[:, :-1] <= fitting
         sums = summed.cumsum(1)

@@ -19,7 +19,7 @@ from isthmus.training.task import Batch
 
 
 class SpanContrastSettings(ObjectiveSettings):
-    """How sharp."""
+    """How sharp the softmax is."""
 
     temperature: float = Field(1.0, gt=0, description="dot products are divided by it")
 

@@ -1,1 +1,1 @@
-"""What is measured on held-out documents while training goes on: when to stop."""
+"""Measurements on held-out documents while training goes on: when to stop."""

@@ -62,7 +62,7 @@ def represent(task: PretrainTask, batch: Batch, vector: Vector, terms: int) -> T
 
 
 def vocabulary_logits(task: PretrainTask, held_out: HeldOut) -> Iterator[tuple[Batch, Tensor]]:
-    """Each batch of texts, and what their vectors say about the vocabulary, in float32."""
+    """Each batch of texts, and the logits that their vectors predict, in float32."""
     for number, batch in enumerate(on_device(task, held_out.texts)):
         if number == len(held_out.logits):
             states = task.backbone(batch["input_ids"], batch["attention_mask"])

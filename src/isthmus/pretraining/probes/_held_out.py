@@ -37,7 +37,7 @@ class Frame:
         self.size = len(tokenizer.prefix) + len(tokenizer.suffix)
 
     def batches(self, rows: Sequence[Sequence[int]]) -> list[Batch]:
-        """In the order given; the keys that draw masks follow the place."""
+        """Batches in the order given; the keys that draw masks follow the place."""
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
         made = []
         for block in _blocks(len(rows)):

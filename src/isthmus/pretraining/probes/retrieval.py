@@ -24,7 +24,7 @@ Tokens = list[list[int]]
 
 
 class RetrievalSettings(Settings):
-    """What plays the query, and how much of a lexicon counts."""
+    """What serves as the query, and how much of a lexicon counts."""
 
     query: Literal["auto", "title", "sentence"] = "auto"
     terms: int = Field(
@@ -135,7 +135,7 @@ def _sentences(held_out: HeldOut) -> tuple[Tokens, Tokens]:
 
 def _no_query(missing: str, where: str) -> InputError:
     return InputError(
-        f"nothing can play the query of the retrieval probe: the held-out documents have {missing}",
+        f"the retrieval probe has no queries: the held-out documents have {missing}",
         where=where,
         allowed="documents with titles, or of at least two sentences of a few words each",
         remedy="--set probes.best_by=null, or leave the retrieval probe out of probes.measure",
