@@ -121,13 +121,13 @@ def track(
 
 
 def result(message: RenderableType) -> None:
-    """Tells the user what came of it, on standard output, once per launch."""
+    """Prints a result on standard output, once per launch."""
     message = visible(message) if isinstance(message, str) else message
     if os.environ.get("RANK", "0") == "0":
         Console(soft_wrap=True).print(message, highlight=False, markup=False)
 
 
 def notice(message: str) -> None:
-    """Tells the user something worth knowing, on standard error, once per launch."""
+    """Prints a remark on standard error, once per launch."""
     if os.environ.get("RANK", "0") == "0":
         console.print(visible(message), highlight=False, markup=False, soft_wrap=True)

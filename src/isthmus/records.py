@@ -1,4 +1,4 @@
-"""The words everything speaks: documents, queries, judgements and rankings."""
+"""The records that all layers exchange: documents, queries, judgements and rankings."""
 
 from __future__ import annotations
 

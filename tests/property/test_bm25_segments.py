@@ -42,7 +42,7 @@ def small_segments_are_large() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("isthmus.config.output.environment", dict)  # quicker
         patch.setattr(merging, "_TOGETHER", 3)
-        patch.setattr(merging, "_BLOCK", 2)
+        patch.setattr("isthmus.indexes.bm25.builder.ABSORBED", 2)
         yield
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.index_bytes import verify
 
+from isthmus.indexes import construction
 from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.inverted import forward
 from isthmus.indexes.inverted.builder import InvertedBuilder
@@ -44,7 +45,7 @@ def small_segments_are_large() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("isthmus.config.output.environment", dict)  # quicker
         patch.setattr(merging, "_TOGETHER", 3)
-        patch.setattr(merging, "_BLOCK", 2)
+        patch.setattr(construction, "ABSORBED", 2)
         patch.setattr(forward, "_POSTINGS", 3)
         patch.setattr(forward, "_KEPT", 4)
         yield

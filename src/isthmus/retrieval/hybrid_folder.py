@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HYBRID = "hybrid.json"
 
 
-class Fusing(Settings):
+class FusionSettings(Settings):
     """What is fused, and how scores are made comparable."""
 
     fusion: str = Field("weighted_sum", description="weighted_sum, reciprocal_rank or raw_sum")
@@ -38,7 +38,7 @@ class Fusing(Settings):
     candidates: int = Field(1000, ge=1, description="documents per query that are fused")
 
 
-class Combination(Fusing):
+class Combination(FusionSettings):
     """How the answers of several indexes become one."""
 
     weights: list[float] | None = Field(None, description="one per index; null: all alike")

@@ -21,6 +21,7 @@ from isthmus.errors import InputError, OutputError
 from isthmus.evaluation import EvaluationSettings, evaluate
 from isthmus.indexes import construction as building
 from isthmus.indexes.approximation import ApproximationSettings
+from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import workplace
 from isthmus.retrieval import (
@@ -326,23 +327,23 @@ def test_a_full_disk_is_told_truly_and_the_same_command_succeeds_later(
 def test_a_full_disk_after_recorded_steps_says_that_it_resumes(
     corpus: str, tmp_path: Path, encoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, blocks = building.DenseBuilder.add, []
+    plain, blocks = DenseBuilder.add, []
 
-    def full(self: building.DenseBuilder, documents: Any, vectors: Any) -> None:
+    def full(self: DenseBuilder, documents: Any, vectors: Any) -> None:
         blocks.append(documents)
         if len(blocks) == 2:
             with building.writing(tmp_path):
                 raise OSError(28, os.strerror(28))
         plain(self, documents, vectors)
 
-    monkeypatch.setattr(building.DenseBuilder, "add", full)
+    monkeypatch.setattr(DenseBuilder, "add", full)
     settings = IndexSettings(block_size=2)
     with pytest.raises(OutputError, match="no space left") as caught:
         index(corpus, tmp_path / "index", "model", settings)
     assert caught.value.remedy == "free some space and run again: it resumes"
-    with pytest.raises(InputError, match="has not come to its end") as told:
+    with pytest.raises(InputError, match="has not come to its end") as unfinished:
         open_searcher(tmp_path / "index")
-    assert "it resumes where it stopped" in told.value.remedy
+    assert "it resumes where it stopped" in unfinished.value.remedy
     encoder.encoded = 0
     index(corpus, tmp_path / "index", "model", settings)
     assert encoder.encoded == 3

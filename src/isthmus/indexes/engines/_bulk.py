@@ -157,5 +157,5 @@ def _requests(contents: Contents) -> Iterator[str]:
 
 
 def _inner_product(score: float) -> float:
-    """What both engines made a score of, which may not be negative: s + 1, or 1 / (1 - s)."""
+    """The inner product s that both engines return as s + 1, or 1 / (1 - s) if it is negative."""
     return score - 1 if score >= 1 else 1 - 1 / score

@@ -1,4 +1,4 @@
-"""Milvus, embedded (a path that ends in .db) or at any address: dense, sparse and hybrid search."""
+"""Milvus, embedded (a path that ends in .db) or at any address: dense and sparse vectors."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from isthmus.retrieval.fusion import fusions
 from isthmus.retrieval.hybrid_folder import (
     HYBRID,
     Combination,
-    Fusing,
+    FusionSettings,
     Hybrid,
     Member,
     fingerprint,
@@ -32,7 +32,7 @@ from isthmus.retrieval.hybrid_folder import (
 from isthmus.retrieval.weights import TunedWeights, tune_weights
 
 
-class TuneSettings(Fusing, ReadingSettings):
+class TuneSettings(FusionSettings, ReadingSettings):
     """What is measured, how finely weights are tried, and what is fused."""
 
     verb = "tune"
@@ -78,7 +78,9 @@ def tune(
     }
     output = Path(output)
     with claimed(output, "tune", identity):
-        together = Combination.model_validate(settings.model_dump(include=set(Fusing.model_fields)))
+        together = Combination.model_validate(
+            settings.model_dump(include=set(FusionSettings.model_fields))
+        )
         hybrid = together.searcher(searchers)
         readable = [query for query in asked if hybrid.has_tokens(query.text)]
         if len(readable) < len(asked):
