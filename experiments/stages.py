@@ -222,7 +222,7 @@ def all_jobs(place: Place, seeds: Iterable[int]) -> Iterator[Job]:
         "output": str(place.base),
         "model": str(place.output / "start"),
         "recipe": str(HERE / "base.yaml"),
-        "overrides": {**QUIET, **small},
+        "settings": {**QUIET, **small},
     }
     yield Job("base", "pretrain", base, ("texts",), seconds=200)
     for collection, numbers in COLLECTIONS.items():
@@ -238,7 +238,7 @@ def all_jobs(place: Place, seeds: Iterable[int]) -> Iterator[Job]:
                 "output": str(place.bow(collection, seed)),
                 "model": str(place.base),
                 "recipe": str(HERE / "pretrain.yaml"),
-                "overrides": {
+                "settings": {
                     "training.max_steps": numbers.bow_steps,
                     "training.seed": seed,
                     **QUIET,
@@ -280,7 +280,7 @@ def _pipeline(
             "collection": f"beir:{place.collection(collection)}",
             "output": str(place.pipeline(collection, model, kind, seed)),
             "recipe": str(HERE / recipe),
-            "overrides": {**common, **settings},
+            "settings": {**common, **settings},
         }
         seconds = 20 + step_seconds * numbers.steps * (2 if kind == "sparse" else 1)
         return Job(f"{name}/{step}", "finetune", arguments, needs, seconds, rows)
@@ -374,7 +374,8 @@ def measure(
     A model of None is BM25; a re-ranker orders the first 50 documents that the model finds.
     """
     from isthmus.evaluation import evaluate
-    from isthmus.retrieval import index, search
+    from isthmus.retrieval.verbs.index import index
+    from isthmus.retrieval.verbs.search import search
 
     results = place.output / "results.jsonl"
     known = results.read_text(encoding="utf-8").splitlines() if results.is_file() else []
@@ -395,11 +396,11 @@ def measure(
     asked: dict[str, Any] = {"depth": DEPTH}
     if reranker is not None:
         asked |= {"rerank.model": reranker, "rerank.candidates": 50}
-    index(f"beir:{place.collection(row.collection)}", folder, model, kept)
+    index(f"beir:{place.collection(row.collection)}", folder, model, settings=kept)
     search(folder, queries=place.tests(row.collection) / "test.jsonl", run=found, settings=asked)
     shutil.rmtree(folder)
     judged = place.collection(row.collection) / "qrels" / "test.tsv"
-    means = evaluate(found, judged, {"measures": MEASURES}, report).means
+    means = evaluate(found, judged, settings={"measures": MEASURES}, output=report).means
     line |= {measure: means[measure][row.name] for measure in means}
     if trained is not None:
         of = read_snapshot(trained)["results"]
@@ -512,11 +513,11 @@ def _forget_checkpoints(folder: Path) -> None:
 
 def command(job: Job) -> str:
     """The same job on the command line of isthmus."""
-    flags = {key: value for key, value in job.arguments.items() if key != "overrides"}
+    flags = {key: value for key, value in job.arguments.items() if key != "settings"}
     words = ["isthmus", job.verb]
     for key, value in flags.items():
         words += [f"--{key}", value]
-    for path, value in job.arguments["overrides"].items():
+    for path, value in job.arguments["settings"].items():
         words += ["--set", f"{path}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words)
 

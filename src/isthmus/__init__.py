@@ -1,3 +1,96 @@
-"""isthmus: turns a pile of documents into a retriever that knows them."""
+"""isthmus turns a pile of documents into a retriever that knows them.
 
-__version__ = "0.1.0"
+Every verb of the command line is a function here, with the names of its options as arguments, and
+so are the types that they return. Names are imported at first use: importing the package is free.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from isthmus._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from isthmus.benchmarks.speed.report import SpeedReport as SpeedReport
+    from isthmus.benchmarks.speed.speed import speed as speed
+    from isthmus.collections.spec import open_collection as open_collection
+    from isthmus.collections.spec import open_corpus as open_corpus
+    from isthmus.encoders.encoder import Encoder as Encoder
+    from isthmus.encoders.loader import load_cross_encoder as load_cross_encoder
+    from isthmus.encoders.loader import load_encoder as load_encoder
+    from isthmus.errors import IsthmusError as IsthmusError
+    from isthmus.evaluation.evaluate import evaluate as evaluate
+    from isthmus.evaluation.report import Report as Report
+    from isthmus.finetuning.finetune import finetune as finetune
+    from isthmus.inspection.catalogue import listing as listing
+    from isthmus.inspection.doctor import doctor as doctor
+    from isthmus.inspection.masking import masking as masking
+    from isthmus.inspection.negatives import negatives as negatives
+    from isthmus.pretraining.pretrain import pretrain as pretrain
+    from isthmus.records import Document as Document
+    from isthmus.records import Query as Query
+    from isthmus.records import Ranking as Ranking
+    from isthmus.records import Run as Run
+    from isthmus.retrieval.hits import Hit as Hit
+    from isthmus.retrieval.hits import Hits as Hits
+    from isthmus.retrieval.hybrid import HybridSearcher as HybridSearcher
+    from isthmus.retrieval.reranker import RerankingSearcher as RerankingSearcher
+    from isthmus.retrieval.searcher import Searcher as Searcher
+    from isthmus.retrieval.searcher import open_searcher as open_searcher
+    from isthmus.retrieval.verbs.export import export as export
+    from isthmus.retrieval.verbs.index import index as index
+    from isthmus.retrieval.verbs.search import search as search
+    from isthmus.retrieval.verbs.sparsify import sparsify as sparsify
+    from isthmus.retrieval.verbs.tune import tune as tune
+    from isthmus.retrieval.verbs.update import Writer as Writer
+    from isthmus.retrieval.verbs.update import add as add
+    from isthmus.retrieval.verbs.update import delete as delete
+    from isthmus.retrieval.verbs.update import merge as merge
+    from isthmus.retrieval.verbs.update import open_writer as open_writer
+    from isthmus.workflows.quickstart import quickstart as quickstart
+    from isthmus.workflows.rerun import rerun as rerun
+
+_HOMES = {
+    "isthmus.benchmarks.speed.report": ["SpeedReport"],
+    "isthmus.benchmarks.speed.speed": ["speed"],
+    "isthmus.collections.spec": ["open_collection", "open_corpus"],
+    "isthmus.encoders.encoder": ["Encoder"],
+    "isthmus.encoders.loader": ["load_cross_encoder", "load_encoder"],
+    "isthmus.errors": ["IsthmusError"],
+    "isthmus.evaluation.evaluate": ["evaluate"],
+    "isthmus.evaluation.report": ["Report"],
+    "isthmus.finetuning.finetune": ["finetune"],
+    "isthmus.inspection.catalogue": ["listing"],
+    "isthmus.inspection.doctor": ["doctor"],
+    "isthmus.inspection.masking": ["masking"],
+    "isthmus.inspection.negatives": ["negatives"],
+    "isthmus.pretraining.pretrain": ["pretrain"],
+    "isthmus.records": ["Document", "Query", "Ranking", "Run"],
+    "isthmus.retrieval.hits": ["Hit", "Hits"],
+    "isthmus.retrieval.hybrid": ["HybridSearcher"],
+    "isthmus.retrieval.reranker": ["RerankingSearcher"],
+    "isthmus.retrieval.searcher": ["Searcher", "open_searcher"],
+    "isthmus.retrieval.verbs.export": ["export"],
+    "isthmus.retrieval.verbs.index": ["index"],
+    "isthmus.retrieval.verbs.search": ["search"],
+    "isthmus.retrieval.verbs.sparsify": ["sparsify"],
+    "isthmus.retrieval.verbs.tune": ["tune"],
+    "isthmus.retrieval.verbs.update": ["Writer", "add", "delete", "merge", "open_writer"],
+    "isthmus.workflows.quickstart": ["quickstart"],
+    "isthmus.workflows.rerun": ["rerun"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = ["__version__", *_HOME]
+
+
+if not TYPE_CHECKING:  # for which every name would exist
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported when it is first used."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Public names, those included that are not imported yet."""
+    return sorted({*globals(), *_HOME})

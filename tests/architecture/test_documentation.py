@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 
+import isthmus
 from isthmus.benchmarks.speed import SpeedSettings
 from isthmus.cli import app
 from isthmus.config import Settings, resolve
@@ -22,17 +23,12 @@ from isthmus.finetuning import pipeline
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
-from isthmus.retrieval import (
-    AddSettings,
-    DeleteSettings,
-    ExportSettings,
-    IndexSettings,
-    MergeSettings,
-    ParitySettings,
-    SearchSettings,
-    SparsifySettings,
-    TuneSettings,
-)
+from isthmus.retrieval.verbs.export import ExportSettings
+from isthmus.retrieval.verbs.index import IndexSettings
+from isthmus.retrieval.verbs.search import SearchSettings
+from isthmus.retrieval.verbs.sparsify import SparsifySettings
+from isthmus.retrieval.verbs.tune import TuneSettings
+from isthmus.retrieval.verbs.update import AddSettings, DeleteSettings, MergeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -56,7 +52,6 @@ SETTINGS: dict[str, type[Settings]] = {
     "sparsify": SparsifySettings,
     "evaluate": EvaluationSettings,
     "export": ExportSettings,
-    "parity": ParitySettings,
     "benchmark speed": SpeedSettings,
 }
 FLAGS = {
@@ -124,7 +119,7 @@ def test_commands_can_be_typed(page: str, words: list[str]) -> None:
 def check_settings(verb: str, values: dict[str, Any]) -> None:
     """Resolves recipe, flags and overrides as the verb does: misspelt settings are refused."""
     if verb in SETTINGS and not values.get("resume"):  # whose settings lie in the folder
-        overrides = values.pop("overrides") or ()
+        overrides = values.pop("settings") or ()
         recipe = values.pop("recipe", None)
         flags = {
             FLAGS.get(key, key): value
@@ -166,7 +161,7 @@ def has_setting(model: type[Settings], path: str) -> bool:
 
 
 def test_there_are_commands_for_every_verb() -> None:
-    shown = {words[0] for page, words in ours() if page == "README.md"}
+    shown = {words[0] for page, words in ours() if page == "all-commands.md"}
     assert shown == set(COMMAND.commands) - {"quickstart"}  # which make runs
 
 
@@ -199,8 +194,8 @@ def python_blocks() -> list[tuple[str, str]]:
     return [(page.name, block) for page in PAGES for block in blocks(page, "python")]
 
 
-@pytest.mark.parametrize(("page", "block"), python_blocks(), ids=lambda value: value[:30])
-def test_python_names_exist_and_take_these_arguments(page: str, block: str) -> None:
+def public_calls(block: str) -> Iterator[tuple[ast.Call, str, Any]]:
+    """Calls of what a block imports from isthmus: `NAME(…)` and `isthmus.NAME(…)`."""
     tree = ast.parse(block)
     imported: dict[str, Any] = {}
     for node in ast.walk(tree):
@@ -208,25 +203,42 @@ def test_python_names_exist_and_take_these_arguments(page: str, block: str) -> N
             module = importlib.import_module(str(node.module))
             imported |= {alias.name: getattr(module, alias.name) for alias in node.names}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            function = imported.get(node.func.id)
-            if function is not None:
-                keywords = {keyword.arg: None for keyword in node.keywords if keyword.arg}
-                inspect.signature(function).bind(*node.args, **keywords)
-                check_written_settings(node, imported)
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Name(name) if name in imported:
+                    yield node, name, imported[name]
+                case ast.Attribute(ast.Name("isthmus"), name):
+                    yield node, name, getattr(isthmus, name)
 
 
-def check_written_settings(call: ast.Call, imported: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("page", "block"), python_blocks(), ids=lambda value: value[:30])
+def test_python_names_exist_and_take_these_arguments(page: str, block: str) -> None:
+    for call, name, called in public_calls(block):
+        keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+        inspect.signature(called).bind(*call.args, **keywords)
+        check_written_settings(call, name, called)
+
+
+def check_written_settings(call: ast.Call, name: str, called: Any) -> None:
     """Parses settings that a call writes out, as the function or the class would."""
-    assert isinstance(call.func, ast.Name)
-    written = {keyword.arg: keyword.value for keyword in call.keywords}
-    if isinstance(settings := written.get("settings"), ast.Dict):
-        SETTINGS[call.func.id].given(ast.literal_eval(settings))
-    made = imported[call.func.id]
-    if made in SETTINGS.values():
-        literal = ast.Constant | ast.List | ast.Dict
-        plain = {name: value for name, value in written.items() if isinstance(value, literal)}
-        made(**{name: ast.literal_eval(value) for name, value in plain.items()})
+    literal = ast.Constant | ast.List | ast.Dict
+    written = {str(one.arg): one.value for one in call.keywords if isinstance(one.value, literal)}
+    values = {name: ast.literal_eval(value) for name, value in written.items() if plain(value)}
+    if called in SETTINGS.values():
+        called(**values)
+    elif name in SETTINGS:
+        check_settings(name, {"settings": None, **values})
+
+
+def plain(value: ast.expr) -> bool:
+    """Whether an expression is a literal through and through."""
+    return not any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(value))
+
+
+def test_the_page_of_all_commands_has_every_verb_in_python() -> None:
+    (block,) = blocks(ROOT / "docs/how-to/all-commands.md", "python")
+    called = {name for _, name, _ in public_calls(block)}
+    assert called == {"speed", "listing", *COMMAND.commands} - {"benchmark", "list"}
 
 
 def test_the_map_names_what_is_there() -> None:

@@ -17,7 +17,7 @@ from isthmus.encoders import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.records import Query
-from isthmus.retrieval import open_searcher
+from isthmus.retrieval.searcher import open_searcher
 
 pytest.importorskip("faiss", reason="the extra [ann] is not installed")
 SEISMIC = pytest.mark.skipif(

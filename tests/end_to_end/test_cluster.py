@@ -30,8 +30,11 @@ from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
-from isthmus.retrieval import IndexSettings, SearchSettings, index, merge, open_searcher, search
+from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs import index as indexing_module
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.update import merge
 from isthmus.text import corpus as corpus_module
 from isthmus.text import ngrams as ngrams_module
 from isthmus.text import pmi as pmi_module
@@ -146,11 +149,13 @@ def test_a_machine_dies_while_encoding(
     machines: Any, cranfield: Path, models: dict[str, Path], tmp_path: Path
 ) -> None:
     model, corpus = str(models["sparse"]), str(cranfield)
-    one = index(corpus, tmp_path / "one", model, IndexSettings(block_size=BLOCK, problems="skip"))
+    one = index(
+        corpus, tmp_path / "one", model, settings=IndexSettings(block_size=BLOCK, problems="skip")
+    )
     killer = Killer(machines, workplace(tmp_path / "many"))
     killer.start()
     settings = IndexSettings(block_size=BLOCK, problems="skip", cluster=_settings(machines))
-    many = index(corpus, tmp_path / "many", model, settings)
+    many = index(corpus, tmp_path / "many", model, settings=settings)
     killer.ended.set()
     killer.join()
     assert killer.killed, "the index was whole before a machine could be killed at work on it"
@@ -182,9 +187,11 @@ def test_dense_vectors_and_rankings_are_the_same(
     machines: Any, cluster: Cluster, cranfield: Path, models: dict[str, Path], tmp_path: Path
 ) -> None:
     model, corpus = str(models["dense"]), str(cranfield)
-    one = index(corpus, tmp_path / "one", model, IndexSettings(block_size=BLOCK, problems="skip"))
+    one = index(
+        corpus, tmp_path / "one", model, settings=IndexSettings(block_size=BLOCK, problems="skip")
+    )
     settings = IndexSettings(block_size=BLOCK, problems="skip", cluster=_settings(machines))
-    many = index(corpus, tmp_path / "many", model, settings)
+    many = index(corpus, tmp_path / "many", model, settings=settings)
     parts = [np.load(file) for file in sorted(many.glob("segments/*/vectors.npy"))]
     np.testing.assert_array_equal(np.concatenate(parts), np.load(one / "vectors.npy"))
     queries = list(read_queries(cranfield / "queries.jsonl.zst"))[:20]
@@ -199,7 +206,9 @@ def test_dense_vectors_and_rankings_are_the_same(
     assert _fetch_process(served.index) != process
     ids = expected[0].document_ids
     assert served.documents(ids) == open_searcher(one).documents(ids)
-    index(corpus, many, model, IndexSettings(block_size=BLOCK, problems="skip"))  # is the same
+    index(
+        corpus, many, model, settings=IndexSettings(block_size=BLOCK, problems="skip")
+    )  # is the same
     merge(many)
     np.testing.assert_array_equal(np.load(many / "vectors.npy"), np.load(one / "vectors.npy"))
     assert open_searcher(many).search(queries, DEPTH) == expected
@@ -219,7 +228,7 @@ def test_what_was_built_before_an_interruption_stays(
     tmp_path: Path,
 ) -> None:
     settings = IndexSettings(block_size=BLOCK, problems="skip")
-    one = index(str(cranfield), tmp_path / "one", str(models["dense"]), settings)
+    one = index(str(cranfield), tmp_path / "one", str(models["dense"]), settings=settings)
     description = Description(
         **{k: v for k, v in read_manifest(one) if k in Description.model_fields}
     )
@@ -358,10 +367,10 @@ def test_what_cannot_be_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", _refused)
     with pytest.raises(InputError, match="no Ray cluster answers at 'there:1': nobody"):
-        index("c", "o", "m", IndexSettings(cluster=ClusterSettings(address="there:1")))
+        index("c", "o", "m", settings=IndexSettings(cluster=ClusterSettings(address="there:1")))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError) as caught:
-        index("c", "o", "m", IndexSettings(cluster=ClusterSettings(address="local")))
+        index("c", "o", "m", settings=IndexSettings(cluster=ClusterSettings(address="local")))
     assert caught.value.remedy == "pip install 'isthmus[cluster]'"
 
 

@@ -22,7 +22,7 @@ from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Document, Query
-from isthmus.retrieval import Searcher, open_searcher
+from isthmus.retrieval.searcher import Searcher, open_searcher
 
 SIZE = 12
 # Adds, replaces and deletes for ever; says what it is about to do, and when it is done.

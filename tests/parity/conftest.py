@@ -17,7 +17,7 @@ import scipy.sparse
 
 from isthmus.collections import open_corpus, read_queries
 from isthmus.records import Document, Query
-from isthmus.retrieval import IndexSettings, index
+from isthmus.retrieval.verbs.index import IndexSettings, index
 
 QUERIES = 30
 
@@ -111,7 +111,10 @@ def medline(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Inde
         patch.setattr("isthmus.encoders.load_encoder", lambda name, **_: encoders[name])
         folders = {
             name: index(
-                f"beir:{collection}", place / name, name, settings if name == "float" else None
+                f"beir:{collection}",
+                place / name,
+                name,
+                settings=settings if name == "float" else None,
             )
             for name in encoders
         }

@@ -20,7 +20,7 @@ from isthmus.errors import InputError, MismatchError, OutputError
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Ranking
-from isthmus.retrieval import ExportSettings, ParitySettings, export, parity
+from isthmus.retrieval.verbs.export import ExportSettings, export
 
 ENGINES = ["elasticsearch", "opensearch"]
 
@@ -160,12 +160,16 @@ def test_the_same_answers(medline, loads, tmp_path: Path, serve, to: str, monkey
     monkeypatch.setenv("ISTHMUS_ENGINE_TOKEN", "ApiKey token")
     output = tmp_path / "out"
     settings = ExportSettings(name="passages")
-    following = export(medline.folders["sparse"], to, output, medline.folders["dense"], settings)
+    following = export(
+        medline.folders["sparse"], to, output, medline.folders["dense"], settings=settings
+    )
     assert "ADDRESS/passages/_bulk" in following
     address = serve(output, "passages")
     for name in ("sparse", "dense"):
-        settings = ParitySettings(name="passages", depth=1000)  # down to negative scores
-        found = parity(medline.folders[name], to, address, medline.query_file, settings=settings)
+        settings = ExportSettings(name="passages", depth=1000)  # down to negative scores
+        found = export(
+            medline.folders[name], to, verify=address, queries=medline.query_file, settings=settings
+        )
         assert found.exact
         if name == "sparse":
             assert all(one.same_order for one in found.comparisons)
@@ -175,7 +179,7 @@ def test_the_same_answers(medline, loads, tmp_path: Path, serve, to: str, monkey
 def test_what_nine_bits_lose_is_said(medline, loads, tmp_path: Path, serve, to: str) -> None:
     export(medline.folders["heavy"], to, tmp_path / "out")
     address = serve(tmp_path / "out", "isthmus")
-    found = parity(medline.folders["heavy"], to, address, medline.query_file)
+    found = export(medline.folders["heavy"], to, verify=address, queries=medline.query_file)
     assert not found.exact
     assert 0 < max(one.score_difference for one in found.comparisons) < 0.004
     assert np.mean([one.overlap for one in found.comparisons]) > 0.95
@@ -238,21 +242,23 @@ def test_the_same_export_is_reused_and_another_refused(
 def test_addresses_that_do_not_answer(medline, loads, tmp_path: Path, serve) -> None:
     for address in ("localhost:9200", "http://127.0.0.1:9", "file:///etc"):
         with pytest.raises(InputError, match=r"no address|did not answer") as caught:
-            parity(medline.folders["sparse"], "opensearch", address, medline.query_file)
+            export(
+                medline.folders["sparse"], "opensearch", verify=address, queries=medline.query_file
+            )
         assert "ISTHMUS_ENGINE_TOKEN" in caught.value.remedy
     export(medline.folders["sparse"], "opensearch", tmp_path / "out")
     address = serve(tmp_path / "out", "isthmus")
     with pytest.raises(MismatchError, match="no dense vectors"):
-        parity(medline.folders["dense"], "opensearch", address, medline.query_file)
+        export(medline.folders["dense"], "opensearch", verify=address, queries=medline.query_file)
     body = json.loads((tmp_path / "out" / "index.json").read_text())
     del body["mappings"]["_meta"]
     (tmp_path / "out" / "index.json").write_text(json.dumps(body))
     with pytest.raises(InputError, match="not written by isthmus"):
-        parity(
+        export(
             medline.folders["sparse"],
             "opensearch",
-            serve(tmp_path / "out", "isthmus"),
-            medline.query_file,
+            verify=serve(tmp_path / "out", "isthmus"),
+            queries=medline.query_file,
         )
 
 
@@ -262,10 +268,10 @@ def test_on_the_command_line(medline, loads, tmp_path: Path, serve) -> None:
     ended = runner.invoke(app, ["export", folder, *to, "--output", str(tmp_path / "out")])
     assert ended.exit_code == 0, ended.output
     assert "_bulk" in ended.output
-    at = ["--at", serve(tmp_path / "out", "isthmus"), "--queries", str(medline.query_file)]
+    at = ["--verify", serve(tmp_path / "out", "isthmus"), "--queries", str(medline.query_file)]
     file = tmp_path / "parity.tsv"
     more = ["--depth", "5", "--output", str(file)]
-    ended = runner.invoke(app, ["parity", folder, *to, *at, *more])
+    ended = runner.invoke(app, ["export", folder, *to, *at, *more])
     assert ended.exit_code == 0, ended.output
     assert "30 queries, depth 5" in ended.output
     header, *lines = [line.split("\t") for line in file.read_text().splitlines()]
@@ -306,12 +312,12 @@ def test_anserini_files(medline, anserini: Path) -> None:
 def test_real_lucene_answers_the_same(medline, anserini: Path, loads) -> None:
     if shutil.which("java") is None or not os.environ.get("ANSERINI_JAR"):
         pytest.skip("needs java, and ANSERINI_JAR naming a fatjar of Anserini")
-    settings = ParitySettings(depth=1000)
-    found = parity(
+    settings = ExportSettings(depth=1000)
+    found = export(
         medline.folders["sparse"],
         "anserini",
-        str(anserini),
-        medline.query_file,
+        verify=str(anserini),
+        queries=medline.query_file,
         settings=settings,
     )
     assert found.exact
@@ -333,5 +339,7 @@ def test_anserini_without_its_jar(
     for jar, message in (("", "ANSERINI_JAR=''|java"), (__file__, "Anserini ended with|java")):
         monkeypatch.setenv("ANSERINI_JAR", jar)
         with pytest.raises(InputError, match=message):
-            parity(medline.folders["sparse"], "anserini", str(copy), medline.query_file)
+            export(
+                medline.folders["sparse"], "anserini", verify=str(copy), queries=medline.query_file
+            )
         assert not (copy / "lucene").exists()

@@ -12,7 +12,7 @@ from isthmus.errors import InputError, MismatchError, MissingPackageError, Outpu
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.records import Document, Ranking
-from isthmus.retrieval import ExportSettings, ParitySettings, export, parity
+from isthmus.retrieval.verbs.export import ExportSettings, export
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
@@ -33,8 +33,15 @@ def both(medline, tmp_path_factory) -> str:
 @pytest.mark.parametrize("name", ["sparse", "dense"])
 @pytest.mark.parametrize("depth", [1, 10, 1000])
 def test_the_same_answers(medline, both: str, loads, name: str, depth: int) -> None:
-    settings = ParitySettings(depth=depth)
-    found = parity(medline.folders[name], "milvus", both, medline.query_file, None, settings)
+    settings = ExportSettings(depth=depth)
+    found = export(
+        medline.folders[name],
+        "milvus",
+        verify=both,
+        queries=medline.query_file,
+        output=None,
+        settings=settings,
+    )
     assert found.exact
     assert len(found.comparisons) == 30
     if name == "sparse":  # whole numbers, so that ties are seen and ordered as ours
@@ -81,7 +88,7 @@ def test_another_encoder_is_refused(medline, both: str, loads) -> None:
     with pytest.raises(InputError, match="Milvus refuses"):
         Milvus(both, "another").encoders()
     with pytest.raises(MismatchError, match="vectors of the encoder sparse-1, the index those"):
-        parity(medline.folders["heavy"], "milvus", both, medline.query_file)
+        export(medline.folders["heavy"], "milvus", verify=both, queries=medline.query_file)
 
 
 def test_a_name_that_is_taken(medline, both: str) -> None:
@@ -185,5 +192,5 @@ def test_approximate_has_a_graph(medline, tmp_path: Path, loads) -> None:
     export(folder, "milvus", place, settings=ExportSettings(approximate=True))
     client = Milvus(place, "isthmus")._client
     assert client.describe_index("isthmus", "dense")["index_type"] == "HNSW"
-    found = parity(folder, "milvus", place, medline.query_file)
+    found = export(folder, "milvus", verify=place, queries=medline.query_file)
     assert np.mean([one.overlap for one in found.comparisons]) > 0.9

@@ -29,7 +29,8 @@ from isthmus.collections.sources import Package
 from isthmus.config import resolve
 from isthmus.config.recipes import find_recipe
 from isthmus.errors import IsthmusError
-from isthmus.retrieval import IndexSettings, SearchSettings
+from isthmus.retrieval.verbs.index import IndexSettings
+from isthmus.retrieval.verbs.search import SearchSettings
 
 SECONDS = float(os.environ.get("ISTHMUS_FUZZ_SECONDS", "0.5"))
 LINE_LIMIT = 20_000

@@ -134,7 +134,10 @@ def _settings(scratch: Path) -> dict[str, Target]:
     from isthmus.finetuning.settings import FinetuneSettings
     from isthmus.pretraining.recipe import assemble
     from isthmus.pretraining.settings import PretrainSettings
-    from isthmus.retrieval import IndexSettings, SearchSettings, SparsifySettings, TuneSettings
+    from isthmus.retrieval.verbs.index import IndexSettings
+    from isthmus.retrieval.verbs.search import SearchSettings
+    from isthmus.retrieval.verbs.sparsify import SparsifySettings
+    from isthmus.retrieval.verbs.tune import TuneSettings
 
     models: list[Any] = [
         EvaluationSettings, FinetuneSettings, PretrainSettings, IndexSettings, SearchSettings,

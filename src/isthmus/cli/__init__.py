@@ -26,7 +26,6 @@ from isthmus.cli import (
     masking,
     merge,
     negatives,
-    parity,
     pretrain,
     quickstart,
     rerun,
@@ -47,28 +46,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (
-    pretrain,
-    finetune,
-    index,
-    add,
-    delete,
-    merge,
-    search,
-    tune,
-    sparsify,
-    evaluate,
-    export,
-    parity,
-    masking,
-    negatives,
-    rerun,
-    benchmark,
-    listing,
-    doctor,
-    quickstart,
-):
-    verb.add_to(app)
+_PANELS = {
+    "Learn": (pretrain.pretrain, finetune.finetune),
+    "Search": (
+        index.index, search.search, add.add, delete.delete, merge.merge, tune.tune,
+        sparsify.sparsify, export.export,
+    ),
+    "Evaluate": (evaluate.evaluate,),
+    "Inspect": (doctor.doctor, masking.masking, negatives.negatives),
+    "Whole jobs": (quickstart.quickstart, rerun.rerun),
+}  # fmt: skip
+for panel, verbs in _PANELS.items():
+    for verb in verbs:
+        app.command(rich_help_panel=panel)(verb)
+app.add_typer(benchmark.app, name="benchmark", rich_help_panel="Evaluate")
+app.command(name="list", rich_help_panel="Inspect")(listing.listing)
 
 
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
@@ -79,7 +71,7 @@ _RECORDING = (  # verbs that record steps from which they resume
 
 
 def main() -> None:
-    """Runs the command line; what the user got wrong ends in a message, never in a traceback."""
+    """Runs the command line; errors in the input end in a message, never in a traceback."""
     # Threads that wait for each other by spinning make training on CPU much slower as soon as
     # another program wants a core (benchmarks/cpu_waiting.py). Read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -93,12 +85,12 @@ def main() -> None:
             _say_stopped(received)
         raise
     except Exception as error:
-        if received:  # a library made another error of the KeyboardInterrupt
+        if received:  # a library turned the KeyboardInterrupt into another error
             _say_stopped(received)
         from isthmus.errors import InputError, IsthmusError, visible
 
         if isinstance(error, OSError) and error.filename is not None:
-            # What no reader expected of a file (no permission, a name too long, a device).
+            # A file error that no reader handles: no permission, a name too long, a device.
             error = InputError(
                 f"{error.strerror or type(error).__name__}: {error.filename!r}",
                 where=str(error.filename),

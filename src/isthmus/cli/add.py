@@ -6,12 +6,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(add)
+import isthmus
+from isthmus.cli.options import settings_option
 
 
 def add(
@@ -20,7 +16,7 @@ def add(
     model: Annotated[
         str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
     ] = None,
-    overrides: Annotated[list[str] | None, overrides_option("add", "problems=skip")] = None,
+    settings: Annotated[list[str] | None, settings_option("add", "problems=skip")] = None,
 ) -> None:
     """Add documents to an index; those whose ids are there already are replaced.
 
@@ -28,12 +24,9 @@ def add(
 
     Example: isthmus add idx --corpus more.jsonl
     """
-    from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.retrieval import AddSettings, add
 
-    values = resolve("add", None, {"model": model}, overrides or ())
-    update = add(index, corpus, AddSettings.parse(values, "isthmus add"))
+    update = isthmus.add(index, corpus, model=model, settings=settings)
     result(
         f"added {update.added:,} documents, replaced {update.replaced:,}; the index has "
         f'{update.documents:,}\nnext: isthmus search {index} "a query"'

@@ -6,19 +6,27 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import overrides_option
+import isthmus
+from isthmus.cli.options import settings_option
 
 _WIDE = 160
+Recipes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--recipe",
+        help="A pre-training recipe, shipped or a path. Repeatable. All but simlm, if none.",
+    ),
+]
+Lengths = Annotated[
+    list[int] | None,
+    typer.Option("--length", help="Tokens per text. Repeatable. The default: 144."),
+]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    group = typer.Typer(no_args_is_help=True)
-    group.callback()(benchmark)
-    group.command()(speed)
-    app.add_typer(group, name="benchmark")
+app = typer.Typer(no_args_is_help=True)
 
 
+@app.callback()
 def benchmark() -> None:
     """Measure this machine: how fast every recipe trains.
 
@@ -26,14 +34,9 @@ def benchmark() -> None:
     """
 
 
+@app.command()
 def speed(
-    recipes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--recipe",
-            help="A pre-training recipe, shipped or a path. Repeatable. All but simlm, if none.",
-        ),
-    ] = None,
+    recipes: Recipes = None,
     init: Annotated[
         str | None,
         typer.Option(
@@ -49,10 +52,7 @@ def speed(
             help="Texts of real lengths, as for `pretrain`. None: random tokens, full length."
         ),
     ] = None,
-    lengths: Annotated[
-        list[int] | None,
-        typer.Option("--length", help="Tokens per text. Repeatable. The default: 144."),
-    ] = None,
+    lengths: Lengths = None,
     batch: Annotated[int | None, typer.Option(help="Texts per step.")] = None,
     tokens: Annotated[
         int | None,
@@ -62,7 +62,7 @@ def speed(
         str | None,
         typer.Option(help="The folder to write: results.json, table.md, speed.svg. Resumes."),
     ] = None,
-    overrides: Annotated[list[str] | None, overrides_option("benchmark speed", "rounds=3")] = None,
+    settings: Annotated[list[str] | None, settings_option("benchmark speed", "rounds=3")] = None,
 ) -> None:
     """Time training with every recipe beside plain Hugging Face, in turns and in one run.
 
@@ -76,12 +76,17 @@ def speed(
     """
     from rich.console import Console
 
-    from isthmus.benchmarks.speed import speed
-
-    shape = {"batch": batch, "tokens": tokens}
-    chosen = [f"{name}={value}" for name, value in shape.items() if value is not None]
-    more = [*chosen, *(overrides or ())]
-    report = speed(output, recipes or (), model, init, corpus, lengths or (), more)
+    report = isthmus.speed(
+        output,
+        recipes or (),
+        init=init,
+        model=model,
+        corpus=corpus,
+        lengths=lengths or (),
+        batch=batch,
+        tokens=tokens,
+        settings=settings,
+    )
     console = Console()
     if not console.is_terminal:  # in a file, a row is a line
         console = Console(width=max(console.width, _WIDE))

@@ -6,10 +6,7 @@ from typing import Annotated
 
 import typer
 
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(doctor)
+import isthmus
 
 
 def doctor(
@@ -29,9 +26,9 @@ def doctor(
     """
     from rich.console import Console
 
-    from isthmus.inspection.doctor import doctor, findings_table
+    from isthmus.inspection.doctor import findings_table
 
-    findings = doctor(corpus, collection, model, folder or index)
+    findings = isthmus.doctor(folder or index, corpus=corpus, collection=collection, model=model)
     Console().print(findings_table(findings))
     if any(finding.verdict == "wrong" for finding in findings):
         raise typer.Exit(1)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(evaluate)
+import isthmus
+from isthmus.cli.options import settings_option
 
 
 def evaluate(
@@ -24,9 +19,7 @@ def evaluate(
     output: Annotated[
         str | None, typer.Option(help="A folder for tables (md, tex), JSON and per-query scores.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, overrides_option("evaluate", "test=randomisation")
-    ] = None,
+    settings: Annotated[list[str] | None, settings_option("evaluate", "test=randomisation")] = None,
 ) -> None:
     """Measure runs against judgements; several runs are compared by paired tests.
 
@@ -34,11 +27,5 @@ def evaluate(
     """
     from rich.console import Console
 
-    from isthmus.config import resolve
-    from isthmus.evaluation import EvaluationSettings, evaluate, report_table
-
-    flags = {"measures": measures.replace(",", " ").split() if measures else None}
-    values = resolve("evaluate", None, flags, overrides or ())
-    settings = EvaluationSettings.parse(values, "isthmus evaluate")
-    report = evaluate(runs, qrels, settings, Path(output) if output else None)
-    Console().print(report_table(report).terminal())
+    report = isthmus.evaluate(runs, qrels, measures=measures, output=output, settings=settings)
+    Console().print(report)

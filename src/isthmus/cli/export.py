@@ -6,40 +6,53 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(export)
+import isthmus
+from isthmus.cli.options import settings_option
 
 
 def export(
     index: Annotated[str, typer.Argument(help="An index folder.")],
     to: Annotated[str, typer.Option(help="anserini, elasticsearch, milvus or opensearch.")],
     output: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="The folder to write; for milvus a path that ends in .db, or an address."
+            help="The folder to write; for milvus a path that ends in .db, or an address. With "
+            "--verify, a file for a line per query (tsv)."
         ),
-    ],
+    ] = None,
     hybrid: Annotated[
         str | None,
         typer.Option("--with", help="A second index of the same documents, dense beside sparse."),
     ] = None,
-    overrides: Annotated[list[str] | None, overrides_option("export", "name=passages")] = None,
+    verify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Export nothing, compare: where the filled engine answers, an address, a path "
+            "that ends in .db, or (anserini) the folder of the export.",
+        ),
+    ] = None,
+    queries: Annotated[
+        str | None, typer.Option(help="With --verify, a file of queries (jsonl or tsv).")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="With --verify, documents per query.")] = None,
+    settings: Annotated[list[str] | None, settings_option("export", "name=passages")] = None,
 ) -> None:
-    """Bring the documents and vectors of an index into a search engine.
+    """Bring the documents and vectors of an index into a search engine, or compare their answers.
 
-    Example: isthmus export idx --to milvus --output milvus.db; isthmus export sparse
-    --with dense --to elasticsearch --output bulk --set name=passages
+    Examples: isthmus export idx --to milvus --output milvus.db; isthmus export sparse
+    --with dense --to elasticsearch --output bulk --set name=passages; isthmus export idx
+    --to milvus --verify milvus.db --queries queries.jsonl --depth 100
     """
-    from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.retrieval import ExportSettings, export
 
-    settings = ExportSettings.parse(
-        resolve("export", None, None, overrides or ()), "isthmus export"
+    found = isthmus.export(
+        index, to, output, hybrid, verify=verify, queries=queries, depth=depth, settings=settings
     )
-    following = export(index, to, output, hybrid, settings)
-    result(f"exported: {output}\nnext: {following or f'isthmus parity {index} --to {to} …'}")
+    if isinstance(found, str):
+        comparison = f"isthmus export {index} --to {to} --verify {output} --queries …"
+        result(f"exported: {output}\nnext: {found or comparison}")
+    else:
+        from rich.console import Console
+
+        Console().print(found.table())

@@ -6,18 +6,14 @@ from typing import Annotated
 
 import typer
 
+import isthmus
 from isthmus.cli.options import (
     OutputUnlessResumed,
     Recipe,
     Resume,
-    overrides_option,
     refuse_new_recipe,
+    settings_option,
 )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(finetune)
 
 
 def finetune(
@@ -32,8 +28,8 @@ def finetune(
     ] = None,
     output: OutputUnlessResumed = None,
     recipe: Recipe = "dense",
-    overrides: Annotated[
-        list[str] | None, overrides_option("finetune", "training.learning_rate=1e-5")
+    settings: Annotated[
+        list[str] | None, settings_option("finetune", "training.learning_rate=1e-5")
     ] = None,
     resume: Resume = None,
 ) -> None:
@@ -46,11 +42,11 @@ def finetune(
     --output runs/dense --set stages.mined.negatives.num_negatives=7; isthmus finetune --resume
     runs/dense
     """
-    from isthmus.finetuning import finetune, next_step, summary
+    from isthmus.finetuning import next_step, summary
     from isthmus.progress import result
 
     refuse_new_recipe(context, resume)
-    made = finetune(model, collection, output, recipe, overrides or (), resume).parent
-    if table := summary(made):
+    final = isthmus.finetune(model, collection, output, recipe, settings=settings, resume=resume)
+    if table := summary(final.parent):
         result(table.terminal())
-    result(next_step(made))
+    result(next_step(final.parent))

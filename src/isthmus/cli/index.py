@@ -6,12 +6,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Cluster, Output, overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(index)
+import isthmus
+from isthmus.cli.options import Cluster, Output, settings_option
 
 
 def index(
@@ -21,7 +17,7 @@ def index(
         str, typer.Option(help="The retriever: a run, a folder, a hub name; or bm25.")
     ] = "bm25",
     cluster: Cluster = None,
-    overrides: Annotated[list[str] | None, overrides_option("index", "problems=skip")] = None,
+    settings: Annotated[list[str] | None, settings_option("index", "problems=skip")] = None,
 ) -> None:
     """Encode a corpus and build an index that `search` opens at once.
 
@@ -31,10 +27,7 @@ def index(
     Examples: isthmus index --model runs/dense --corpus docs.jsonl --output idx; isthmus index
     --model runs/sparse --corpus docs.jsonl --output idx --set approximate.name=seismic
     """
-    from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.retrieval import IndexSettings, index
 
-    values = resolve("index", None, {"cluster.address": cluster}, overrides or ())
-    folder = index(corpus, output, model, IndexSettings.parse(values, "--set"))
+    folder = isthmus.index(corpus, output, model, cluster=cluster, settings=settings)
     result(f'index: {folder}\nnext: isthmus search {folder} "a query"')

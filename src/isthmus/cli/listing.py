@@ -6,10 +6,7 @@ from typing import Annotated
 
 import typer
 
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command(name="list")(listing)
+import isthmus
 
 
 def listing(
@@ -29,6 +26,4 @@ def listing(
     """
     from rich.console import Console
 
-    from isthmus.inspection.catalogue import listing
-
-    Console().print(listing(*(words or ())), soft_wrap=True)
+    Console().print(isthmus.listing(*(words or ())), soft_wrap=True)

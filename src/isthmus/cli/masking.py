@@ -7,12 +7,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Recipe, overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(masking)
+import isthmus
+from isthmus.cli.options import Recipe, settings_option
 
 
 def masking(
@@ -21,15 +17,13 @@ def masking(
     ],
     model: Annotated[str, typer.Option(help="Whose tokenizer is used: a folder or hub name.")],
     recipe: Recipe = "cdmae",
-    documents: Annotated[int, typer.Option(min=1, help="How many to look at.")] = 2000,
+    documents: Annotated[int, typer.Option(min=1, help="How many are sampled.")] = 2000,
     words: Annotated[int, typer.Option(min=1, help="How many words to print.")] = 20,
     stop_words: Annotated[
         Path | None, typer.Option(help="A file of stop words, one a line; English if none.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="A .json file for everything seen.")] = None,
-    overrides: Annotated[
-        list[str] | None, overrides_option("masking", "corruption.rate=0.5")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="A .json file for all numbers.")] = None,
+    settings: Annotated[list[str] | None, settings_option("masking", "corruption.rate=0.5")] = None,
 ) -> None:
     """Show what a recipe's masking hides, and which words of a corpus are important.
 
@@ -37,18 +31,14 @@ def masking(
     """
     from rich.console import Console
 
-    from isthmus.collections import Problems
-    from isthmus.collections.files import lines
-    from isthmus.config.output import reserved
-    from isthmus.indexes.bm25.library import STOPWORDS_EN_PLUS
-    from isthmus.inspection.masking import masking
-
-    chosen = STOPWORDS_EN_PLUS
-    if stop_words is not None:
-        listed = lines(stop_words, Problems("refuse"))
-        chosen = [word for _, line in listed for word in line.lower().split()]
-    with reserved(output):
-        report = masking(corpus, model, recipe, documents, chosen, overrides or ())
-        if output is not None:
-            report.save(output)
-    Console().print(report.table(words))
+    report = isthmus.masking(
+        corpus,
+        model,
+        recipe,
+        documents=documents,
+        words=words,
+        stop_words=stop_words,
+        output=output,
+        settings=settings,
+    )
+    Console().print(report.table())

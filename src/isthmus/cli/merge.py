@@ -6,12 +6,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(merge)
+import isthmus
+from isthmus.cli.options import settings_option
 
 
 def merge(
@@ -19,9 +15,7 @@ def merge(
     model: Annotated[
         str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, overrides_option("merge", "approximate.name=hnsw")
-    ] = None,
+    settings: Annotated[list[str] | None, settings_option("merge", "approximate.name=hnsw")] = None,
 ) -> None:
     """Make an index one whole again: no segments, no traces of deleted documents.
 
@@ -30,10 +24,7 @@ def merge(
 
     Examples: isthmus merge idx; isthmus merge idx --set approximate.name=hnsw
     """
-    from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.retrieval import MergeSettings, merge
 
-    values = resolve("merge", None, {"model": model}, overrides or ())
-    update = merge(index, MergeSettings.parse(values, "isthmus merge"))
+    update = isthmus.merge(index, model=model, settings=settings)
     result(f"the index is one whole of {update.documents:,} documents")

@@ -7,12 +7,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Recipe, overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(negatives)
+import isthmus
+from isthmus.cli.options import Recipe, settings_option
 
 
 def negatives(
@@ -27,8 +23,8 @@ def negatives(
     ] = None,
     recipe: Recipe = "dense",
     output: Annotated[Path | None, typer.Option(help="An .html file, to read samples.")] = None,
-    overrides: Annotated[
-        list[str] | None, overrides_option("negatives", "negatives.num_negatives=7")
+    settings: Annotated[
+        list[str] | None, settings_option("negatives", "negatives.num_negatives=7")
     ] = None,
 ) -> None:
     """Show which negatives a fine-tuning draws: false ones, duplicates, leaks, ranks.
@@ -38,12 +34,9 @@ def negatives(
     """
     from rich.console import Console
 
-    from isthmus.config.output import reserved
-    from isthmus.finetuning.mining.audit_page import audit_table, write_page
-    from isthmus.inspection.negatives import negatives
+    from isthmus.finetuning.mining.audit_page import audit_table
 
-    with reserved(output):
-        found = negatives(run, model, collection, recipe, overrides or ())
-        if output is not None:
-            write_page(found, output)
+    found = isthmus.negatives(
+        run, model=model, collection=collection, recipe=recipe, output=output, settings=settings
+    )
     Console().print(audit_table(found))

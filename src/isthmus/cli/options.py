@@ -1,4 +1,4 @@
-"""The options that several verbs share, said once."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refuse_new_recipe(context: typer.Context, resume: str | None) -> None:
         )
 
 
-def overrides_option(verb: str, example: str) -> OptionInfo:
+def settings_option(verb: str, example: str) -> OptionInfo:
     """`--set`, with an example that the verb takes."""
     option: OptionInfo = typer.Option(
         "--set",

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import isthmus
 from isthmus.cli.options import (
     Cluster,
     OutputUnlessResumed,
     Recipe,
     Resume,
-    overrides_option,
     refuse_new_recipe,
+    settings_option,
 )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(pretrain)
 
 
 def pretrain(
@@ -40,8 +35,8 @@ def pretrain(
     ] = None,
     recipe: Recipe = "bow",
     cluster: Cluster = None,
-    overrides: Annotated[
-        list[str] | None, overrides_option("pretrain", "training.learning_rate=1e-4")
+    settings: Annotated[
+        list[str] | None, settings_option("pretrain", "training.learning_rate=1e-4")
     ] = None,
     resume: Resume = None,
 ) -> None:
@@ -50,13 +45,11 @@ def pretrain(
     Example: isthmus pretrain --recipe bow --corpus docs.jsonl --model bert-base-uncased
     --output runs/bow; isthmus pretrain --resume runs/bow
     """
-    from isthmus.pretraining import pretrain
     from isthmus.progress import result
 
     refuse_new_recipe(context, resume)
-    chosen_cluster = [f"cluster.address={json.dumps(cluster)}"] if cluster is not None else []
-    final = pretrain(
-        corpus, output, model, init, recipe, [*chosen_cluster, *(overrides or ())], resume
+    final = isthmus.pretrain(
+        corpus, output, model, init, recipe, cluster=cluster, settings=settings, resume=resume
     )
     result(f"encoder: {final}\nnext: {_next(final.parent)}")
 

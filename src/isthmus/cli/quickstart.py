@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from isthmus.cli.options import Output, Recipe, overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(quickstart)
+import isthmus
+from isthmus.cli.options import Output, Recipe, settings_option
 
 
 def quickstart(
     output: Output = "runs/quickstart",
     recipe: Recipe = "quickstart",
-    overrides: Annotated[
-        list[str] | None, overrides_option("quickstart", "limit_per_package=100")
+    settings: Annotated[
+        list[str] | None, settings_option("quickstart", "limit_per_package=100")
     ] = None,
 ) -> None:
     """Do the main job on the documentation of the Python packages on this machine.
@@ -28,6 +22,4 @@ def quickstart(
 
     Example: isthmus quickstart --output runs/quickstart
     """
-    from isthmus.workflows.quickstart import quickstart
-
-    quickstart(output, recipe, overrides or ())
+    isthmus.quickstart(output, recipe, settings=settings)

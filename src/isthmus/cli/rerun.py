@@ -6,10 +6,7 @@ from typing import Annotated
 
 import typer
 
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(rerun)
+import isthmus
 
 
 def rerun(
@@ -23,6 +20,5 @@ def rerun(
     Example: isthmus rerun runs/dense --output runs/dense-again
     """
     from isthmus.progress import result
-    from isthmus.workflows.rerun import rerun
 
-    result(f"repeated in {rerun(folder, output)}")
+    result(f"repeated in {isthmus.rerun(folder, output)}")

@@ -6,12 +6,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Cluster, overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(search)
+import isthmus
+from isthmus.cli.options import Cluster, settings_option
 
 
 def search(
@@ -33,7 +29,7 @@ def search(
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
     cluster: Cluster = None,
-    overrides: Annotated[list[str] | None, overrides_option("search", "depth=20")] = None,
+    settings: Annotated[list[str] | None, settings_option("search", "depth=20")] = None,
 ) -> None:
     """Search an index for one query, or write a run file for many.
 
@@ -41,25 +37,23 @@ def search(
     --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set rerank.candidates=50;
     isthmus search idx "a query" --set backend=hnsw
     """
-    from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.retrieval import SearchSettings, search
-    from isthmus.retrieval.display import hits_table
 
-    flags = {
-        "depth": depth,
-        "hybrid": hybrid or None,
-        "model": model,
-        "rerank.model": rerank,
-        "cluster.address": cluster,
-    }
-    settings = SearchSettings.parse(
-        resolve("search", None, flags, overrides or ()), "isthmus search"
+    found = isthmus.search(
+        index,
+        query,
+        queries,
+        run,
+        hybrid=hybrid or (),
+        rerank=rerank,
+        model=model,
+        depth=depth,
+        cluster=cluster,
+        settings=settings,
     )
-    found = search(index, query, queries, run, settings)
     if isinstance(found, list):
         from rich.console import Console
 
-        Console().print(hits_table(query or "", found))
+        Console().print(found)
     else:
         result(f"run: {found}\nnext: isthmus evaluate {found} --qrels …")

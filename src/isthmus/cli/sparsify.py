@@ -6,12 +6,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Output, overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(sparsify)
+import isthmus
+from isthmus.cli.options import Output, settings_option
 
 
 def sparsify(
@@ -21,9 +17,9 @@ def sparsify(
     qrels: Annotated[str, typer.Option(help="Their judgements: TREC qrels or BEIR tsv.")],
     output: Output,
     measure: Annotated[
-        str | None, typer.Option(help="The measure of quality; RR@10 unless told.")
+        str | None, typer.Option(help="The measure of quality; by default RR@10.")
     ] = None,
-    overrides: Annotated[list[str] | None, overrides_option("sparsify", "'terms=[16, 64]'")] = None,
+    settings: Annotated[list[str] | None, settings_option("sparsify", "'terms=[16, 64]'")] = None,
 ) -> None:
     """Compare sizes of a sparse index: bytes, queries per second and quality by terms kept.
 
@@ -32,13 +28,11 @@ def sparsify(
     """
     from rich.console import Console
 
-    from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.retrieval import SparsifySettings, sparsify
 
-    values = resolve("sparsify", None, {"measure": measure}, overrides or ())
-    settings = SparsifySettings.parse(values, "isthmus sparsify")
-    found = sparsify(model, corpus, queries, qrels, output, settings)
+    found = isthmus.sparsify(
+        model, corpus, queries, qrels, output, measure=measure, settings=settings
+    )
     Console().print(found.table.terminal())
     result(
         f"curve: {found.folder}\n"

@@ -6,12 +6,8 @@ from typing import Annotated
 
 import typer
 
-from isthmus.cli.options import Output, overrides_option
-
-
-def add_to(app: typer.Typer) -> None:
-    """Registers the verb."""
-    app.command()(tune)
+import isthmus
+from isthmus.cli.options import Output, settings_option
 
 
 def tune(
@@ -20,11 +16,9 @@ def tune(
     qrels: Annotated[str, typer.Option(help="Their judgements: TREC qrels or BEIR tsv.")],
     output: Output,
     measure: Annotated[
-        str | None, typer.Option(help="What the weights are tuned for; RR@10 unless told.")
+        str | None, typer.Option(help="What the weights are tuned for; by default RR@10.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, overrides_option("tune", "fusion=reciprocal_rank")
-    ] = None,
+    settings: Annotated[list[str] | None, settings_option("tune", "fusion=reciprocal_rank")] = None,
 ) -> None:
     """Tune how much each of several indexes counts, and write a hybrid that `search` opens.
 
@@ -33,11 +27,8 @@ def tune(
     """
     from rich.console import Console
 
-    from isthmus.config import resolve
     from isthmus.progress import result
-    from isthmus.retrieval import TuneSettings, tune
 
-    values = resolve("tune", None, {"measure": measure}, overrides or ())
-    tuning = tune(indexes, queries, qrels, output, TuneSettings.parse(values, "isthmus tune"))
+    tuning = isthmus.tune(indexes, queries, qrels, output, measure=measure, settings=settings)
     Console().print(tuning.table.terminal())
     result(f'hybrid: {tuning.folder}\nnext: isthmus search {tuning.folder} "a query"')

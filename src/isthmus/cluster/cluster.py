@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isthmus import __version__
+from isthmus._version import __version__
 from isthmus.cluster.settings import ClusterSettings
 from isthmus.config.output import writing
 from isthmus.errors import IsthmusError, MismatchError, OutputError

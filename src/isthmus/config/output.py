@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
-from isthmus import __version__
+from isthmus._version import __version__
 from isthmus.config.exchange import exchange
 from isthmus.config.lock import LOCK, Lock, check_locks
 from isthmus.config.names import plain

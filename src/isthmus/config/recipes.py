@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +16,8 @@ from isthmus.errors import InputError, SettingsError, choices, readable, shorten
 _SHIPPED = Path(str(files("isthmus") / "recipes"))
 _LARGEST_RECIPE = 2**20  # bytes
 _DEEPEST_PATH = 50
+Overrides = Mapping[str, Any] | Sequence[str] | None
+"""What is set over a recipe: dotted paths and their values, or `PATH=VALUE` strings."""
 _HEADER = ("verb", "base", "summary", "paper", "settings")
 
 
@@ -169,12 +171,12 @@ def resolve(
     verb: str,
     recipe: str | None = None,
     flags: Mapping[str, Any] | None = None,
-    overrides: Mapping[str, Any] | Iterable[str] = (),
+    overrides: Overrides = None,
 ) -> dict[str, Any]:
     """Recipe, then flags, then overrides, merged into one plain mapping.
 
     Flags that are None were not given. Overrides are `a.b=c` strings whose right side is YAML,
-    or a mapping of dotted paths to values.
+    or a mapping of dotted paths to values, of which mappings are merged with what is there.
     """
     values: dict[str, Any] = {}
     if recipe is not None:
@@ -182,9 +184,10 @@ def resolve(
     for name, value in (flags or {}).items():
         if value is not None:
             _put(values, name, value, where=f"--{name.replace('_', '-')}")
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_split, overrides)
+    nested = isinstance(overrides, Mapping)
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_split, overrides or ())
     for path, value in pairs:
-        _put(values, path, value, where=f"--set {path}")
+        _put(values, path, value, where=f"--set {path}", merge=nested)
     return values
 
 
@@ -206,7 +209,7 @@ def _split(override: str) -> tuple[str, Any]:
     return path.strip(), _scalar(text, where=f"--set {shortened(override, 200)}")
 
 
-def _put(values: dict[str, Any], path: str, value: Any, where: str) -> None:
+def _put(values: dict[str, Any], path: str, value: Any, where: str, merge: bool = False) -> None:
     *parents, last = path.split(".")
     if len(parents) > _DEEPEST_PATH:
         raise SettingsError(
@@ -233,7 +236,7 @@ def _put(values: dict[str, Any], path: str, value: Any, where: str) -> None:
                     or "an empty list",
                     remedy=f"name a place in the list, or set {parent!r} itself",
                 )
-            _put(members, rest, value, where)
+            _put(members, rest, value, where, merge)
             current[parent] = list(members.values())
             return
         elif not isinstance(inner, dict):
@@ -244,7 +247,7 @@ def _put(values: dict[str, Any], path: str, value: Any, where: str) -> None:
                 remedy=f"set {parent!r} itself, or correct the path",
             )
         current = inner
-    current[last] = value
+    current[last] = merged(current, {last: value})[last] if merge else value
 
 
 def _scalar(text: str, where: str) -> Any:

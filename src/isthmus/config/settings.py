@@ -21,7 +21,7 @@ from typing import (
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from isthmus.config.recipes import resolve
+from isthmus.config.recipes import Overrides, resolve
 from isthmus.errors import SettingsError, choices, shown
 
 if TYPE_CHECKING:
@@ -71,29 +71,40 @@ class Settings(BaseModel, metaclass=_Explaining):
             raise _explain(cls, error, where, under) from None
 
     @classmethod
-    def given(cls, settings: Self | Mapping[str, Any] | None) -> Self:
-        """The settings that a caller passed: these themselves, a mapping of them, or nothing.
+    def given(
+        cls,
+        settings: Self | Overrides,
+        flags: Mapping[str, Any] | None = None,
+        recipe: str | None = None,
+    ) -> Self:
+        """The settings of a call: a recipe's, the arguments of the call over them, then `settings`.
 
-        A mapping holds what follows --set: names or dotted paths, and values.
+        `settings` are an instance, a mapping of names or dotted paths to values, or PATH=VALUE
+        strings as --set takes them. Arguments that are None were not given.
         """
         if isinstance(settings, cls):
-            return settings
-        if settings is None:
-            settings = {}
-        if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+            if recipe is None and all(value is None for value in (flags or {}).values()):
+                return settings
+            overrides: Overrides = settings.model_dump(exclude_unset=True)
+        elif (
+            settings is None
+            or isinstance(settings, list | tuple)
+            or (isinstance(settings, Mapping) and all(isinstance(key, str) for key in settings))
+        ):
+            overrides = settings
+        else:
+            kind = "a key is no name"
+            if not isinstance(settings, Mapping):
+                kind = f"it is of type {type(settings).__name__}"
             raise SettingsError(
-                f"settings = {shown(settings)} cannot be used: "
-                + (
-                    "a key is no name"
-                    if isinstance(settings, Mapping)
-                    else f"it is of type {type(settings).__name__}"
-                ),
+                f"settings = {shown(settings)} cannot be used: {kind}",
                 where=f"{cls.verb}(…, settings=…)",
                 allowed=f"{cls.__name__}(…), or a mapping with the keys "
                 + ", ".join(cls.model_fields),
                 remedy=f"write settings={{…}} or settings={cls.__name__}(…)",
             )
-        return cls.parse(resolve(cls.verb, overrides=settings), f"isthmus {cls.verb}")
+        where = f"isthmus {cls.verb}" if recipe is None else f"recipe {recipe}"
+        return cls.parse(resolve(cls.verb, recipe, flags, overrides), where)
 
 
 def _explain(

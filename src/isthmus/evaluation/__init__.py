@@ -14,7 +14,7 @@ from isthmus.evaluation.significance import (
     paired_t_test,
     randomisation_tests,
 )
-from isthmus.evaluation.tables import Cell, Table, per_query_tsv, report_table
+from isthmus.evaluation.tables import Cell, Table
 
 __all__ = [
     "Cell",
@@ -33,8 +33,6 @@ __all__ = [
     "paired_t_test",
     "parse_measure",
     "per_query",
-    "per_query_tsv",
     "randomisation_tests",
-    "report_table",
     "summarise",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,30 +10,35 @@ import numpy as np
 import xxhash
 
 from isthmus.collections import Problems, read_judgements, read_run
+from isthmus.config import Overrides
 from isthmus.config.output import claimed, finish, writing
 from isthmus.errors import InputError, MismatchError
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.evaluation.report import Report, RunCounts, summarise
 from isthmus.evaluation.settings import EvaluationSettings
-from isthmus.evaluation.tables import per_query_tsv, report_table
 from isthmus.progress import notice, track
 from isthmus.records import Judgements, Ranking, Run
 
 
 def evaluate(
     runs: Sequence[Run | str | Path] | Run | str | Path,
-    judgements: Judgements | str | Path,
-    settings: EvaluationSettings | Mapping[str, Any] | None = None,
-    output: Path | None = None,
+    qrels: Judgements | str | Path,
+    *,
+    measures: str | Sequence[str] | None = None,
+    output: str | Path | None = None,
+    settings: EvaluationSettings | Overrides = None,
 ) -> Report:
     """The report of one or several runs over all judged queries.
 
+    Measures are a sequence, or one text of names as ir_measures spells them, "RR@10 nDCG@10".
     With `output`, that folder holds report.json, table.md, table.tex and per_query.tsv.
     """
-    settings = EvaluationSettings.given(settings)
+    if isinstance(measures, str):
+        measures = measures.replace(",", " ").split()
+    settings = EvaluationSettings.given(settings, {"measures": measures})
     sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     problems = settings.account()
-    judged = _read_judgements(judgements, problems)
+    judged = _read_judgements(qrels, problems)
     scores: dict[str, dict[str, dict[str, float]]] = {}
     counts: dict[str, RunCounts] = {}
     read: dict[str, dict[str, str]] = {}
@@ -72,7 +77,7 @@ def evaluate(
             "runs": read,
             "judgements": _fingerprint(judged),
         }
-        _write(report, output, identity)
+        _write(report, Path(output), identity)
     return report
 
 
@@ -133,30 +138,29 @@ def _count(run: Run, kept: Run, judged: Judgements) -> RunCounts:
 
 
 def _warn(name: str, counts: RunCounts, settings: EvaluationSettings) -> None:
-    """Says what a reader of the numbers should know, without refusing to compute them."""
+    """Notices about numbers that are computed but may mislead."""
     if counts.missing:
         notice(f"{name}: {counts.missing:,} judged queries have no results and score 0")
     for measure in settings.measures:
         cutoff = parse_measure(measure).params.get("cutoff", 0)
         if counts.depth < cutoff:
-            notice(
-                f"{name}: {measure} looks deeper than the run's {counts.depth} results per query"
-            )
+            depth = f"the run's {counts.depth} results per query"
+            notice(f"{name}: {measure} has a cutoff deeper than {depth}")
 
 
 def _warn_of_another_corpus(run: Run, judged: Judgements) -> None:
     # A poor system can do this on its own, with few queries: its zeros are measured all the same.
     retrieved = {document for query in judged for document, _ in run.rankings.get(query, ())}
     known = min(document for documents in judged.values() for document in documents)
-    looks = f" (ids such as {min(retrieved)!r})" if retrieved else ""
+    such = f" (ids such as {min(retrieved)!r})" if retrieved else ""
     notice(
-        f"{run.name}: NOT ONE retrieved document{looks} is judged (ids such as {known!r}): is it a "
+        f"{run.name}: NOT ONE retrieved document{such} is judged (ids such as {known!r}): is it a "
         "run over another corpus?"
     )
 
 
 def _fingerprint(nested: Any) -> str:
-    """What identifies rankings or judgements by content, whatever file they came from."""
+    """A fingerprint of the content of rankings or judgements."""
     digest = xxhash.xxh3_128()
     for query in sorted(nested):
         entries = dict(nested[query])
@@ -166,12 +170,12 @@ def _fingerprint(nested: Any) -> str:
 
 
 def _write(report: Report, output: Path, identity: dict[str, Any]) -> None:
-    table = report_table(report)
+    table = report.table()
     files = {
         "report.json": report.to_json() + "\n",
         "table.md": table.markdown(),
         "table.tex": table.latex(),
-        "per_query.tsv": per_query_tsv(report),
+        "per_query.tsv": report.per_query_tsv(),
     }
     with claimed(output, "evaluate", identity), writing(output):
         for name, text in files.items():

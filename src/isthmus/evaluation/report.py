@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.table import Table as TerminalTable
 
+from isthmus.config import Overrides
 from isthmus.errors import InputError
 from isthmus.evaluation.bootstrap import mean_intervals
 from isthmus.evaluation.settings import EvaluationSettings
 from isthmus.evaluation.significance import Comparisons, compare
+from isthmus.evaluation.tables import Cell, Table, format_score, plain_text
+
+_TESTS = {"t_test": "paired two-sided t-test", "randomisation": "paired randomisation test"}
+_CORRECTIONS = {"bonferroni": "Bonferroni", "holm": "Holm", "none": "no correction"}
 
 
 @dataclass(frozen=True)
@@ -23,9 +31,9 @@ class RunCounts:
     missing: int
     """Judged queries without a result: they score 0."""
     unjudged: int
-    """Queries of the run that nobody judged: left out."""
+    """Queries of the run without judgements: left out."""
     judged_documents: int
-    """Results, over all judged queries, that somebody judged."""
+    """Judged results, over all judged queries."""
     depth: int
     """Results of the longest ranking."""
     dropped_self: int
@@ -57,6 +65,75 @@ class Report(BaseModel):
         highest = max(self.means[measure].values())
         return {system for system, mean in self.means[measure].items() if mean == highest}
 
+    def table(self) -> Table:
+        """One row per system, one column per measure: mean, letters of beaten systems, interval."""
+        rows = [
+            (
+                Cell(self.letters[system]),
+                Cell(system),
+                *(self._cell(system, measure) for measure in self.measures),
+            )
+            for system in self.systems
+        ]
+        settings = self.settings
+        note = (
+            f"Ranges: {settings.confidence:.0%} bootstrap interval of the mean "
+            f"({settings.bootstrap_samples:,} samples, seed {settings.seed})."
+        )
+        columns = ("#", "system", *self.measures)
+        return Table(columns, tuple(rows), self._caption(), names=2, interval_note=note)
+
+    def __rich__(self) -> TerminalTable:
+        return self.table().terminal()
+
+    def __repr__(self) -> str:
+        return plain_text(self)
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+    def _cell(self, system: str, measure: str) -> Cell:
+        low, high = self.intervals[measure][system]
+        return Cell(
+            format_score(self.means[measure][system]),
+            letters=self.comparisons[measure].beats[system],
+            interval=f"{format_score(low)}–{format_score(high)}",
+            best=len(self.systems) > 1 and system in self.best(measure),
+        )
+
+    def _caption(self) -> str:
+        settings = self.settings
+        sentences = [f"Means over {self.queries:,} judged queries."]
+        pairs = len(self.comparisons[self.measures[0]].pairs)
+        if pairs:
+            test = _TESTS[settings.test]
+            if settings.test == "randomisation":
+                test += f" with {settings.randomisation_samples:,} samples"
+            sentences.append(
+                f"Letters: significantly better than the systems of those letters ({test}, "
+                f"{_CORRECTIONS[settings.correction]} over {pairs} pairs per measure, "
+                f"level {settings.alpha:g})."
+            )
+        for system, counts in self.counts.items():
+            if not counts.judged_documents:
+                sentences.append(f"Not one document that {system} retrieved is judged.")
+        if settings.drop_self:
+            sentences.append("Results whose document is the query itself were dropped.")
+        return " ".join(sentences)
+
+    def per_query_tsv(self) -> str:
+        """One line per measure and query, one column per system, every digit kept."""
+        written = io.StringIO()
+        writer = csv.writer(written, delimiter="\t", lineterminator="\n")
+        writer.writerow(["measure", "query", *self.systems])
+        for measure, by_system in self.per_query.items():
+            for query in by_system[self.systems[0]]:
+                values = [by_system[system][query] for system in self.systems]
+                writer.writerow([measure, query, *values])
+        return written.getvalue()
+
     def to_json(self) -> str:
         """Everything, per-query scores included; `from_json` gives an equal report back."""
         return self.model_dump_json(indent=2)
@@ -79,7 +156,7 @@ class Report(BaseModel):
 
 def summarise(
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
-    settings: EvaluationSettings | Mapping[str, Any] | None = None,
+    settings: EvaluationSettings | Overrides = None,
     counts: Mapping[str, RunCounts] | None = None,
 ) -> Report:
     """The report of scores by system, measure and query, wherever they were computed.

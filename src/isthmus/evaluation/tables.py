@@ -1,22 +1,21 @@
-"""Results as tables: terminal, markdown and LaTeX from one description, and scores as tsv."""
+"""Results as tables: terminal, HTML, markdown and LaTeX from one description."""
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from isthmus.errors import visible
-from isthmus.evaluation.report import Report
 
-_TESTS = {"t_test": "paired two-sided t-test", "randomisation": "paired randomisation test"}
-_CORRECTIONS = {"bonferroni": "Bonferroni", "holm": "Holm", "none": "no correction"}
+_PLAIN = 100  # columns
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -49,7 +48,7 @@ class Table:
 
     def terminal(self) -> TerminalTable:
         """The table for a rich console."""
-        caption = Text(f"{self.caption} {self.interval_note}".strip())
+        caption = Text(visible(f"{self.caption} {self.interval_note}".strip()))
         drawn = TerminalTable(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
         for place, column in enumerate(self.columns):
             drawn.add_column(
@@ -61,6 +60,35 @@ class Table:
         for row in self.rows:
             drawn.add_row(*map(_terminal, row))
         return drawn
+
+    def __rich__(self) -> TerminalTable:
+        return self.terminal()
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self) -> str:
+        """The table as a notebook shows it: nothing in it is markup or a control character."""
+        head = "".join(f"<th>{_escape_html(column)}</th>" for column in self.columns)
+        rows = "".join(
+            f"<tr>{''.join(self._html(cell, place) for place, cell in enumerate(row))}</tr>"
+            for row in self.rows
+        )
+        caption = _escape_html(f"{self.caption} {self.interval_note}".strip())
+        return (
+            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{rows}</tbody></table>"
+        )
+
+    def _html(self, cell: Cell, place: int) -> str:
+        text = _escape_html(cell.text)
+        text = f"<b>{text}</b>" if cell.best else text
+        if cell.letters:
+            text += f"<sup>{cell.letters}</sup>"
+        if cell.interval:
+            text += f"<br><small>{cell.interval}</small>"
+        side = "left" if place < self.names else "right"
+        return f'<td style="text-align: {side}">{text}</td>'
 
     def markdown(self) -> str:
         """The table as GitHub renders it."""
@@ -94,71 +122,17 @@ class Table:
         )
 
 
-def report_table(report: Report) -> Table:
-    """One row per system, one column per measure: mean, letters of beaten systems, interval."""
-    rows = [
-        (
-            Cell(report.letters[system]),
-            Cell(system),
-            *(_score(report, system, measure) for measure in report.measures),
-        )
-        for system in report.systems
-    ]
-    settings = report.settings
-    note = (
-        f"Ranges: {settings.confidence:.0%} bootstrap interval of the mean "
-        f"({settings.bootstrap_samples:,} samples, seed {settings.seed})."
-    )
-    columns = ("#", "system", *report.measures)
-    return Table(columns, tuple(rows), _caption(report), names=2, interval_note=note)
-
-
-def per_query_tsv(report: Report) -> str:
-    """One line per measure and query, one column per system, every digit kept."""
-    written = io.StringIO()
-    writer = csv.writer(written, delimiter="\t", lineterminator="\n")
-    writer.writerow(["measure", "query", *report.systems])
-    for measure, by_system in report.per_query.items():
-        for query in by_system[report.systems[0]]:
-            values = [by_system[system][query] for system in report.systems]
-            writer.writerow([measure, query, *values])
-    return written.getvalue()
+def plain_text(shown: RenderableType) -> str:
+    """What a terminal of 100 columns would show, without colours."""
+    console = Console(file=io.StringIO(), width=_PLAIN, color_system=None)
+    with console.capture() as capture:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def format_score(value: float) -> str:
     """A score as the tables print it."""
     return f"{value:.3f}"
-
-
-def _score(report: Report, system: str, measure: str) -> Cell:
-    low, high = report.intervals[measure][system]
-    return Cell(
-        format_score(report.means[measure][system]),
-        letters=report.comparisons[measure].beats[system],
-        interval=f"{format_score(low)}–{format_score(high)}",
-        best=len(report.systems) > 1 and system in report.best(measure),
-    )
-
-
-def _caption(report: Report) -> str:
-    settings = report.settings
-    sentences = [f"Means over {report.queries:,} judged queries."]
-    pairs = len(report.comparisons[report.measures[0]].pairs)
-    if pairs:
-        test = _TESTS[settings.test]
-        if settings.test == "randomisation":
-            test += f" with {settings.randomisation_samples:,} samples"
-        sentences.append(
-            f"Letters: significantly better than the systems of those letters ({test}, "
-            f"{_CORRECTIONS[settings.correction]} over {pairs} pairs per measure, "
-            f"level {settings.alpha:g})."
-        )
-    for system, counts in report.counts.items():
-        if not counts.judged_documents:
-            sentences.append(f"Not one document that {system} retrieved is judged.")
-    if settings.drop_self:
-        sentences.append("Results whose document is the query itself were dropped.")
-    return " ".join(sentences)
 
 
 def _terminal(cell: Cell) -> Text:
@@ -192,6 +166,10 @@ def _escape_markdown(text: str) -> str:
     # An underscore inside a word is no emphasis: R_cap@100 stays readable.
     special = re.sub(r"[\\`*\[\]<|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
     return special.replace("\n", " ")
+
+
+def _escape_html(text: str) -> str:
+    return "<br>".join(escape(visible(line)) for line in text.split("\n"))
 
 
 def _escape_latex(text: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isthmus.config import resolve
+from isthmus.config import Overrides, resolve
 from isthmus.config.output import SNAPSHOT
 from isthmus.config.resume import to_resume
 from isthmus.errors import SettingsError, choices
@@ -19,7 +19,8 @@ def finetune(
     collection: str | None = None,
     output: str | None = None,
     recipe: str | None = "dense",
-    overrides: Mapping[str, Any] | Iterable[str] = (),
+    *,
+    settings: Overrides = None,
     resume: str | None = None,
 ) -> Path:
     """Trains a retriever on a judged collection; returns the folder `final`.
@@ -29,11 +30,10 @@ def finetune(
     all other settings.
     """
     flags = {"model": model, "collection": collection, "output": output}
-    overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
     if resume is not None:
-        identity = to_resume("finetune", resume, {**flags, "set": overrides or None})
+        identity = to_resume("finetune", resume, {**flags, "set": settings or None})
         return again(identity, Path(resume), resume, where=f"{resume}/{SNAPSHOT}")
-    values = resolve("finetune", recipe, flags, overrides)
+    values = resolve("finetune", recipe, flags, settings)
     _refuse_new_stages(resolve("finetune", recipe), values)
     return run(values, where=f"recipe {recipe}")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from isthmus import __version__
+from isthmus._version import __version__
 from isthmus.config import Settings
 from isthmus.config.names import plain
 from isthmus.config.output import where_it_leads, write_json

@@ -48,10 +48,11 @@ class Finding:
 
 
 def doctor(
+    index: str | None = None,
+    *,
     corpus: str | None = None,
     collection: str | None = None,
     model: str | None = None,
-    index: str | None = None,
 ) -> list[Finding]:
     """What was found; nothing is changed, and one failed check does not stop the others."""
     findings = [_python(), *_packages(), _hardware(), _disk()]

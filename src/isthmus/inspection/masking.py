@@ -7,11 +7,10 @@ words and punctuation, from which nothing about the text can be learnt?
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,11 @@ import torch
 from rich.console import Group
 from rich.table import Table
 
-from isthmus.collections import open_corpus
-from isthmus.config import resolve
+from isthmus.collections import Problems, open_corpus
+from isthmus.collections.files import lines
+from isthmus.config import Overrides
 from isthmus.config.models import model_folder
-from isthmus.config.output import write_json
+from isthmus.config.output import reserved, write_json
 from isthmus.indexes.bm25.library import STOPWORDS_EN_PLUS
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
@@ -68,8 +68,9 @@ class MaskingReport:
     text: Hidden  # everything, as if all of it were hidden
     strategies: dict[str, Hidden]  # "uniform" beside those of the recipe
     importance: dict[str, tuple[float, int]]  # mean AMI and occurrences of each word
+    words: int = 20  # rows of each table
 
-    def table(self, words: int = 20) -> Group:
+    def table(self) -> Group:
         """Shares, what is hidden most, and the most and the least important words."""
         shares = Table("tokens", "stop words and punctuation", title="share of what is hidden")
         for name, hidden in {"the text itself": self.text, **self.strategies}.items():
@@ -77,13 +78,13 @@ class MaskingReport:
         most = Table(
             *(f"by {name}" for name in self.strategies), title="hidden most often (share of tokens)"
         )
-        columns = [_frequent(hidden, words) for hidden in self.strategies.values()]
+        columns = [_frequent(hidden, self.words) for hidden in self.strategies.values()]
         for row in zip(*columns, strict=False):
             most.add_row(*row)
         ranked = sorted(self.importance.items(), key=lambda item: (-item[1][0], item[0]))
         extremes = Table("most important", "AMI", "least important", "AMI", title="words")
         for (first, (high, _)), (last, (low, _)) in zip(
-            ranked[:words], ranked[::-1][:words], strict=True
+            ranked[: self.words], ranked[::-1][: self.words], strict=True
         ):
             extremes.add_row(first, f"{high:.2f}", last, f"{low:.2f}")
         return Group(shares, most, extremes)
@@ -115,20 +116,42 @@ def masking(
     corpus: str,
     model: str,
     recipe: str = "cdmae",
+    *,
     documents: int = 2000,
-    stop_words: Sequence[str] = STOPWORDS_EN_PLUS,
-    overrides: Mapping[str, Any] | Iterable[str] = (),
+    words: int = 20,
+    stop_words: str | Path | Sequence[str] | None = None,
+    output: str | Path | None = None,
+    settings: PretrainSettings | Overrides = None,
 ) -> MaskingReport:
     """What the maskings of a recipe hide in a sample of a corpus, beside uniform masking.
 
-    Only the tokenizer of `model` is read, and no model that a corruption would fill hidden places
-    with. N-grams are those of the recipe's importance masking (its statistics, or this corpus
-    counted in its memory); of a recipe without one, the whole corpus's.
+    Only the tokenizer of `model` is loaded, and no model of a corruption. N-grams are those of the
+    recipe's importance masking (its statistics, or this corpus counted in its memory); of a recipe
+    without one, the whole corpus's. `stop_words` are words, or a file with one a line; None:
+    English ones. The tables show so many `words`. With `output`, that .json file holds everything.
     """
-    flags = {"corpus": corpus, "model": model, "output": "-"}
-    settings = PretrainSettings.parse(
-        resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
-    )
+    file = None if output is None else Path(output)
+    with reserved(file):
+        flags = {"corpus": corpus, "model": model, "output": "-"}
+        chosen = PretrainSettings.given(settings, flags, recipe)
+        report = _masking(corpus, model, chosen, documents, _read(stop_words))
+        if file is not None:
+            report.save(file)
+    return replace(report, words=words)
+
+
+def _read(stop_words: str | Path | Sequence[str] | None) -> Sequence[str]:
+    if stop_words is None:
+        stop_words = STOPWORDS_EN_PLUS
+    if not isinstance(stop_words, str | Path):
+        return stop_words
+    listed = lines(Path(stop_words), Problems("refuse"))
+    return [word for _, line in listed for word in line.lower().split()]
+
+
+def _masking(
+    corpus: str, model: str, settings: PretrainSettings, documents: int, stop_words: Sequence[str]
+) -> MaskingReport:
     parts = assemble(settings, to_train=False)
     tokenizer = Tokenizer.load(model_folder(model))
     own = [part for part in parts if isinstance(part, Importance)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from isthmus.collections import open_collection
-from isthmus.config import resolve
+from isthmus.config import Overrides, resolve
 from isthmus.config.models import model_folder
-from isthmus.config.output import SNAPSHOT, read_snapshot
+from isthmus.config.output import SNAPSHOT, read_snapshot, reserved
 from isthmus.errors import InputError, SettingsError, choices
 from isthmus.finetuning.mining.audit import Audit, audit
+from isthmus.finetuning.mining.audit_page import write_page
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.negatives._base import negative_sources
@@ -26,21 +27,32 @@ from isthmus.text.tokenizer import Tokenizer
 
 def negatives(
     run: str | None = None,
+    *,
     model: str | None = None,
     collection: str | None = None,
     recipe: str = "dense",
-    overrides: Mapping[str, Any] | Iterable[str] = (),
+    output: str | Path | None = None,
+    settings: Overrides = None,
 ) -> Audit:
     """The audit of the negatives that a run was trained with, or that a recipe would draw.
 
-    A run knows all the rest; without one, only the tokenizer of `model` is read. Rankings come
-    from the cache, where training finds them too.
+    A run holds all other settings; without one, only the tokenizer of `model` is used. Rankings
+    come from the cache, which training shares. With `output`, that .html file shows samples.
     """
-    if run is None:
-        flags = {"model": model, "collection": collection, "output": "-"}
-        settings = _one_stage(resolve("finetune", recipe, flags, overrides), f"recipe {recipe}")
-    else:
-        settings = _of_run(Path(run), {"model": model, "collection": collection}, overrides)
+    file = None if output is None else Path(output)
+    with reserved(file):
+        flags = {"model": model, "collection": collection}
+        if run is None:
+            values = resolve("finetune", recipe, {**flags, "output": "-"}, settings)
+            found = _audit(_one_stage(values, f"recipe {recipe}"))
+        else:
+            found = _audit(_of_run(Path(run), flags, settings))
+        if file is not None:
+            write_page(found, file)
+    return found
+
+
+def _audit(settings: FinetuneSettings) -> Audit:
     sources = negative_sources(settings.negatives, teacher=settings.teacher is not None)
     teaching = teacher_source(settings.teacher)
     if not sources:
@@ -80,10 +92,8 @@ def _one_stage(values: dict[str, Any], where: str) -> FinetuneSettings:
     return FinetuneSettings.parse(values, where)
 
 
-def _of_run(
-    folder: Path, flags: Mapping[str, Any], overrides: Mapping[str, Any] | Iterable[str]
-) -> FinetuneSettings:
-    if changed := [f"--{name}" for name, value in flags.items() if value] or list(overrides):
+def _of_run(folder: Path, flags: Mapping[str, Any], overrides: Overrides) -> FinetuneSettings:
+    if changed := [f"--{name}" for name, value in flags.items() if value] or list(overrides or ()):
         raise SettingsError(
             f"a run is inspected as it is; there is {changed[0]}",
             where=changed[0],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from isthmus.cluster import connected
 from isthmus.collections import Corpus, Problems, open_corpus
-from isthmus.config import resolve
+from isthmus.config import Overrides
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.config.output import (
     SNAPSHOT,
@@ -48,7 +47,9 @@ def pretrain(
     model: str | None = None,
     init: str | None = None,
     recipe: str | None = "bow",
-    overrides: Mapping[str, Any] | Iterable[str] = (),
+    *,
+    cluster: str | None = None,
+    settings: PretrainSettings | Overrides = None,
     resume: str | None = None,
 ) -> Path:
     """Trains an encoder on a corpus; returns the folder `final`, which AutoModel loads.
@@ -58,13 +59,11 @@ def pretrain(
     """
     flags = {"corpus": corpus, "output": output, "model": model, "init": init}
     if resume is not None:
-        identity = to_resume("pretrain", resume, {**flags, "set": overrides or None})
+        given = {**flags, "cluster": cluster, "set": settings or None}
+        identity = to_resume("pretrain", resume, given)
         values = {**identity["settings"], "output": resume}
         return run(PretrainSettings.parse(values, where=f"{resume}/{SNAPSHOT}"))
-    settings = PretrainSettings.parse(
-        resolve("pretrain", recipe, flags, overrides), where=f"recipe {recipe}"
-    )
-    return run(settings)
+    return run(PretrainSettings.given(settings, {**flags, "cluster.address": cluster}, recipe))
 
 
 def run(settings: PretrainSettings) -> Path:

@@ -1,21 +1,19 @@
-"""The verb `isthmus parity`: answers of an engine beside those of the index that filled it."""
+"""`isthmus export --verify`: the same queries to an engine and to the index it was filled from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import Field
 from rich.table import Table
 
-from isthmus.collections import read_queries
-from isthmus.collections.settings import ReadingSettings
-from isthmus.config.output import reserved, whole_file
+from isthmus.collections import Problems, read_queries
+from isthmus.config.output import whole_file
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.engines import Engine, engines
+from isthmus.indexes.engines import Engine
 from isthmus.indexes.inverted.quantisation import searched
 from isthmus.indexes.kinds._base import kind_of
 from isthmus.progress import Bar
@@ -26,36 +24,20 @@ _QUERIES_AT_ONCE = 256
 _ROUNDING = 1e-5  # of a query's highest score: engines add in float32
 
 
-class ParitySettings(ReadingSettings):
-    """Which collection of the engine is compared, and how deep."""
-
-    verb = "parity"
-
-    name: str = Field(
-        "isthmus",
-        pattern=r"^[a-z][a-z0-9_]*$",
-        description="of the collection in the engine: lower-case letters, digits, _",
-    )
-    depth: int = Field(10, ge=1, le=10_000, description="documents per query")
-    model: str | None = Field(
-        None, description="the encoder, if it moved, or if it was not used here yet"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One query: how far an engine's ranking is from ours."""
+    """How far an engine's ranking for one query is from that of the index."""
 
     query: str
     overlap: float
-    """The share of our documents that the engine found."""
+    """Share of the index's documents that the engine found."""
     same_order: bool
     same_but_for_ties: bool
-    """Every rank has our score, and documents differ only where that is shared."""
+    """Scores are equal at every rank; documents differ only among equal scores."""
     rank_difference: int
-    """The largest, of documents that both found."""
+    """Largest difference of ranks, over documents that both found."""
     score_difference: float
-    """The largest, relative to our highest score."""
+    """Largest difference of scores over them, relative to the index's highest score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +53,7 @@ class Parity:
         return all(one.same_but_for_ties for one in self.comparisons)
 
     def table(self) -> Table:
-        """The whole in five lines."""
+        """A summary over all queries, for a terminal."""
         found = self.comparisons
         table = Table(f"{len(found):,} queries, depth {self.depth:,}", "")
         table.add_row("overlap, mean", f"{fmean(one.overlap for one in found):.4f}")
@@ -84,7 +66,7 @@ class Parity:
         return table
 
     def write(self, file: Path) -> None:
-        """A line per query, separated by tabs."""
+        """Writes one line per query, its values separated by tabs."""
         with whole_file(file) as stream:
             stream.write("\t".join(field.name for field in fields(Comparison)) + "\n")
             for one in self.comparisons:
@@ -93,28 +75,19 @@ class Parity:
 
 def parity(
     index: str | Path,
-    to: str,
+    engine: Engine,
     at: str,
     queries: str | Path,
-    output: str | Path | None = None,
-    settings: ParitySettings | Mapping[str, Any] | None = None,
+    depth: int,
+    model: str | None,
+    problems: Problems,
 ) -> Parity:
-    """The answers of an index and of the engine it was exported to, compared query by query."""
-    file = None if output is None else Path(output)
-    with reserved(file):
-        result = _parity(index, to, at, queries, ParitySettings.given(settings))
-        if file is not None:
-            result.write(file)
-    return result
+    """How far the answers of an engine are from those of the index it was filled from.
 
-
-def _parity(
-    index: str | Path, to: str, at: str, queries: str | Path, settings: ParitySettings
-) -> Parity:
-    engine: Engine = engines.load(to, where="--to")(at, settings.name)
-    problems = settings.account()
+    `at` is where the engine answers; `model` is the encoder of the index, if that moved.
+    """
     asked = read_queries(queries, problems)
-    searcher = open_searcher(index, settings.model)
+    searcher = open_searcher(index, model)
     kind = kind_of(searcher.index.manifest.kind)
     if kind.field is None:
         raise InputError(
@@ -123,7 +96,7 @@ def _parity(
             allowed="a dense or an inverted index",
             remedy="give the index that was exported",
         )
-    asked = usable(asked, searcher.has_tokens, settings.depth, problems)
+    asked = usable(asked, searcher.has_tokens, depth, problems)
     if not asked:
         raise InputError(
             "there is no query to ask",
@@ -136,9 +109,9 @@ def _parity(
     with Bar("comparing", len(asked), "queries") as bar:
         for first in range(0, len(asked), _QUERIES_AT_ONCE):
             batch = asked[first : first + _QUERIES_AT_ONCE]
-            found += _compare(searcher, engine, batch, settings.depth)
+            found += _compare(searcher, engine, batch, depth)
             bar.advance(len(batch))
-    return Parity(settings.depth, tuple(found))
+    return Parity(depth, tuple(found))
 
 
 def compare(ours: Ranking, theirs: Ranking) -> Comparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
@@ -14,11 +14,11 @@ from rich.console import Console
 from isthmus.collections import Collection, open_collection, write_run
 from isthmus.collections.formats.beir import write_beir
 from isthmus.collections.formats.docstrings import Docstrings
-from isthmus.config import Settings, resolve
+from isthmus.config import Overrides, Settings
 from isthmus.config.models import model_folder
 from isthmus.config.output import claimed, finish, whole_folder
 from isthmus.encoders import DenseEncoder, DenseSettings
-from isthmus.evaluation import EvaluationSettings, Report, evaluate, per_query, report_table
+from isthmus.evaluation import EvaluationSettings, Report, evaluate, per_query
 from isthmus.finetuning.run_stage import run as run_finetune
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.backbone import Backbone
@@ -28,9 +28,11 @@ from isthmus.pretraining.scratch import start_from_nothing
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice, track
 from isthmus.records import Query, Ranking, Run
-from isthmus.retrieval import HybridSearcher, Searcher, index, open_searcher, tune_weights
-from isthmus.retrieval.display import hits_table
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.retrieval.verbs.index import index
 from isthmus.retrieval.verbs.search import hits
+from isthmus.retrieval.weights import tune_weights
 from isthmus.text.tokenizer import Tokenizer
 
 _MEASURE = "RR@10"
@@ -67,18 +69,18 @@ class QuickstartSettings(Settings):
 def quickstart(
     output: str = "runs/quickstart",
     recipe: str = "quickstart",
-    overrides: Mapping[str, Any] | Iterable[str] = (),
+    *,
+    settings: QuickstartSettings | Overrides = None,
 ) -> Report:
     """Collects, pre-trains, fine-tunes, indexes, compares and searches; returns the comparison.
 
     Interrupted and run again, every finished stage is kept and the unfinished one resumes.
     """
-    values = resolve("quickstart", recipe, {"output": output}, overrides)
-    return run(QuickstartSettings.parse(values, where=f"recipe {recipe}"))
+    return run(QuickstartSettings.given(settings, {"output": output}, recipe))
 
 
 def run(settings: QuickstartSettings) -> Report:
-    """The same, from settings that are already complete."""
+    """Runs a quickstart from complete settings; returns the comparison."""
     began = time.monotonic()
     output = Path(settings.output)
     corpus, start = str(output / "collection"), str(output / "start")
@@ -117,11 +119,11 @@ def run(settings: QuickstartSettings) -> Report:
         everyone: dict[str, Searcher | HybridSearcher] = {**searchers, f"{best} + BM25": hybrid}
         report = _evaluate(settings, collection, everyone)
         console = Console()
-        console.print(report_table(report).terminal())
+        console.print(report)
 
         _say(began, "6/6 search")
         (ranking,) = hybrid.search([Query("query", settings.query)], 5)
-        console.print(hits_table(settings.query, hits(hybrid, ranking, settings.query)))
+        console.print(hits(hybrid, ranking, settings.query))
         folder = output / "index"
         weight = hybrid.weights[0]
         command = (
@@ -222,4 +224,6 @@ def _evaluate(
         file.parent.mkdir(exist_ok=True)
         write_run(file, found)
         runs.append(found)
-    return evaluate(runs, judged, settings.evaluation, Path(settings.output) / "report")
+    return evaluate(
+        runs, judged, settings=settings.evaluation, output=Path(settings.output) / "report"
+    )

@@ -77,7 +77,7 @@ def _quickstart(identity: Mapping[str, Any], folder: Path, output: str) -> None:
 
 def _index(identity: Mapping[str, Any], folder: Path, output: str) -> None:
     settings = IndexSettings.parse(identity["settings"], "snapshot")
-    index(identity["corpus"], output, identity["model"], settings)
+    index(identity["corpus"], output, identity["model"], settings=settings)
 
 
 def _export(identity: Mapping[str, Any], folder: Path, output: str) -> None:
@@ -91,7 +91,7 @@ def _export(identity: Mapping[str, Any], folder: Path, output: str) -> None:
         )
     settings = ExportSettings.parse(identity["settings"], "snapshot")
     first, second = (*indexes, None)[:2]
-    export(first, identity["engine"], output, second, settings)
+    export(first, identity["engine"], output, second, settings=settings)
 
 
 _VERBS: dict[str, Callable[[Mapping[str, Any], Path, str], None]] = {

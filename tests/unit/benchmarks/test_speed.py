@@ -147,7 +147,7 @@ def test_one_recipe_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Enhanced, "decode", full)
     output = tmp_path / "speed"
-    report = run_speed(str(output), ["retromae", "bow"], init="tiny", lengths=[16], overrides=TINY)
+    report = run_speed(str(output), ["retromae", "bow"], init="tiny", lengths=[16], settings=TINY)
     assert [row.recipe for row in report.rows] == [PLAIN, "mlm", "retromae", "bow"]
     by_name = {row.recipe: row for row in report.rows}
     assert by_name["retromae"].error == "OutOfMemoryError: no memory"
@@ -172,7 +172,7 @@ def test_rows_are_kept_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     output = tmp_path / "speed"
     chosen: dict[str, Any] = {
         "recipes": ["bow", "mlm-term-frequency"], "init": "tiny", "lengths": [16],
-        "overrides": {**TINY, "rounds": 1},
+        "settings": {**TINY, "rounds": 1},
     }  # fmt: skip
     with pytest.raises(KeyboardInterrupt):
         run_speed(str(output), **chosen)
@@ -197,15 +197,15 @@ def test_rows_are_kept_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"init": "huge"}, "huge", "base"),
         ({"model": "nowhere/at/all", "init": None}, "nowhere", "folder"),
         ({"model": "x"}, "either model", "init"),
-        ({"overrides": {"batch": 4, "tokens": 64}}, "either batch", "tokens"),
-        ({"overrides": {"round": 4}}, "round", "rounds"),
-        ({"overrides": {"pretrain": {"training": {"dropuot": 0.1}}}}, "dropuot", "dropout"),
+        ({"settings": {"batch": 4, "tokens": 64}}, "either batch", "tokens"),
+        ({"settings": {"round": 4}}, "round", "rounds"),
+        ({"settings": {"pretrain": {"training": {"dropuot": 0.1}}}}, "dropuot", "dropout"),
     ],
 )
 def test_what_cannot_be_timed_is_refused(
     wrong: dict[str, Any], what: str, allowed: str, tmp_path: Path
 ) -> None:
-    small = {"overrides": {"vocabulary": 300}, "init": "tiny"}
+    small = {"settings": {"vocabulary": 300}, "init": "tiny"}
     with pytest.raises(IsthmusError) as refused:
         run_speed(str(tmp_path / "speed"), **{**small, **wrong})
     assert what in refused.value.what

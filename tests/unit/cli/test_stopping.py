@@ -74,7 +74,7 @@ def test_a_verb_that_records_nothing_starts_anew(
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.1)
 
-    monkeypatch.setattr("isthmus.retrieval.search", stop)
+    monkeypatch.setattr("isthmus.retrieval.verbs.search.search", stop)
     assert run(monkeypatch, "search", "nowhere", "a query") == 143
     assert "stopped by SIGTERM: the same command again starts anew\n" in capsys.readouterr().err
 
@@ -89,7 +89,7 @@ def test_what_a_library_makes_of_it_is_no_traceback(
         except KeyboardInterrupt:
             raise RuntimeError("a thread was stopped") from None
 
-    monkeypatch.setattr("isthmus.retrieval.search", stop)
+    monkeypatch.setattr("isthmus.retrieval.verbs.search.search", stop)
     assert run(monkeypatch, "search", "nowhere", "a query") == 143
     assert "stopped by SIGTERM" in capsys.readouterr().err
 
@@ -111,7 +111,7 @@ def test_workers_end_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
         ended.append(worker.exitcode)
         sys.exit(0)
 
-    monkeypatch.setattr("isthmus.retrieval.search", start_a_worker)
+    monkeypatch.setattr("isthmus.retrieval.verbs.search.search", start_a_worker)
     assert run(monkeypatch, "search", "nowhere", "a query") == 0
     assert ended == [-signal.SIGTERM]
 
@@ -120,7 +120,7 @@ def test_several_processes_of_one_launch_are_left_alone(monkeypatch: pytest.Monk
     handlers: list[object] = []
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(
-        "isthmus.retrieval.search",
+        "isthmus.retrieval.verbs.search.search",
         lambda *_, **__: handlers.append(signal.getsignal(signal.SIGTERM)) or sys.exit(0),
     )
     monkeypatch.setenv("WORLD_SIZE", "2")

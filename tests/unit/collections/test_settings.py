@@ -9,7 +9,8 @@ from isthmus.collections.problems import LINE_LIMIT
 from isthmus.collections.settings import ReadingSettings
 from isthmus.errors import InputError
 from isthmus.inspection.settings import VERBS, settings_class
-from isthmus.retrieval import DeleteSettings, IndexSettings, delete, index
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.update import DeleteSettings, delete
 
 
 def test_a_default_limit_leaves_no_trace() -> None:
@@ -44,4 +45,4 @@ def test_the_limit_reaches_the_files(tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("a" * 100 + "\n")
     with pytest.raises(InputError, match="too long: more than 30 bytes"):
-        delete(folder, file=ids, settings=DeleteSettings(line_limit=30))
+        delete(folder, ids=ids, settings=DeleteSettings(line_limit=30))

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import Field, ValidationError
 
-from isthmus import evaluation, retrieval
+import isthmus
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
+from isthmus.evaluation import summarise
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -234,17 +235,18 @@ def test_settings_made_in_python_are_explained_as_those_of_a_recipe() -> None:
 def test_every_function_with_settings_takes_a_mapping(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nothing")
     calls: list[Callable[[Any], Any]] = [
-        lambda settings: retrieval.search(nowhere, "snow", settings=settings),
-        lambda settings: retrieval.index(nowhere, nowhere, settings=settings),
-        lambda settings: retrieval.add(nowhere, nowhere, settings),
-        lambda settings: retrieval.delete(nowhere, ["d"], settings=settings),
-        lambda settings: retrieval.merge(nowhere, settings),
-        lambda settings: retrieval.export(nowhere, "anserini", nowhere, settings=settings),
-        lambda settings: retrieval.parity(nowhere, "anserini", nowhere, nowhere, settings=settings),
-        lambda settings: retrieval.tune([nowhere] * 2, nowhere, nowhere, tmp_path, settings),
-        lambda settings: retrieval.sparsify(nowhere, nowhere, nowhere, nowhere, tmp_path, settings),
-        lambda settings: evaluation.evaluate(nowhere, nowhere, settings),
-        lambda settings: evaluation.summarise({}, settings),
+        lambda settings: isthmus.search(nowhere, "snow", settings=settings),
+        lambda settings: isthmus.index(nowhere, nowhere, settings=settings),
+        lambda settings: isthmus.add(nowhere, nowhere, settings=settings),
+        lambda settings: isthmus.delete(nowhere, ["d"], settings=settings),
+        lambda settings: isthmus.merge(nowhere, settings=settings),
+        lambda settings: isthmus.export(nowhere, "anserini", nowhere, settings=settings),
+        lambda settings: isthmus.tune([nowhere] * 2, nowhere, nowhere, tmp_path, settings=settings),
+        lambda settings: isthmus.sparsify(
+            nowhere, nowhere, nowhere, nowhere, tmp_path, settings=settings
+        ),
+        lambda settings: isthmus.evaluate(nowhere, nowhere, settings=settings),
+        lambda settings: summarise({}, settings),
     ]
     for call in calls:
         with pytest.raises(SettingsError, match="unknown key 'probelms'"):

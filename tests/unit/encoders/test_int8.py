@@ -22,7 +22,9 @@ from isthmus.errors import IsthmusError, MissingPackageError
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.backbone import _HEADS, Backbone
 from isthmus.records import Document
-from isthmus.retrieval import IndexSettings, index, open_searcher, open_writer
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.update import open_writer
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
@@ -159,7 +161,7 @@ def test_an_index_filled_in_integers(
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
     corpus, model = str(tmp_path / "corpus.jsonl"), str(tmp_path / "model")
     settings = IndexSettings.parse({"encoding": {"backend": "onnx-int8"}, "block_size": 2}, "test")
-    folder = index(corpus, tmp_path / "int8", model, settings)
+    folder = index(corpus, tmp_path / "int8", model, settings=settings)
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("onnx-int8: 2 documents have cosines of 0.9") == 1, "once, of the first block"
     origin = read_manifest(folder).encoder
@@ -190,7 +192,7 @@ def test_an_index_filled_in_full_precision(
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
     corpus, model = str(tmp_path / "corpus.jsonl"), str(tmp_path / "model")
     settings = IndexSettings.parse({"encoding": {"backend": "torch-float32"}}, "test")
-    folder = index(corpus, tmp_path / "exact", model, settings)
+    folder = index(corpus, tmp_path / "exact", model, settings=settings)
     with pytest.raises(IsthmusError, match=r"differs in encoder\.backend"):
         index(corpus, folder, model)
     exact, rounded = rows(made.encode_documents(texts)), load_encoder(model).encode_documents(texts)

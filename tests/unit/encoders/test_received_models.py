@@ -27,9 +27,9 @@ from isthmus.finetuning import finetune
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining import pretrain
-from isthmus.retrieval import index, search
 from isthmus.retrieval.reranker import RerankSettings
-from isthmus.retrieval.verbs.search import SearchSettings
+from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.verbs.search import SearchSettings, search
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)

@@ -11,9 +11,8 @@ from isthmus.evaluation import (
     Cell,
     EvaluationSettings,
     Report,
+    RunCounts,
     Table,
-    per_query_tsv,
-    report_table,
     summarise,
 )
 
@@ -47,29 +46,59 @@ def test_means_letters_intervals_and_the_method_stand_in_the_table() -> None:
     report = report_of({"bm25": 0.1, "dense": 0.5})
     mean = f"{report.means['nDCG@10']['dense']:.3f}"
     low, high = report.intervals["nDCG@10"]["dense"]
-    markdown = report_table(report).markdown()
+    markdown = report.table().markdown()
     assert f"| b | dense | **{mean}**<sup>a</sup> ({low:.3f}–{high:.3f}) |" in markdown
-    for text in (markdown, report_table(report).latex()):
+    for text in (markdown, report.table().latex()):
         assert "50 judged queries" in text
         assert "paired two-sided t-test, Bonferroni over 1 pairs per measure, level 0.05" in text
     assert "95% bootstrap interval of the mean (200 samples, seed 0)" in markdown
-    assert "bootstrap" not in report_table(report).latex()
-    assert rf"b & dense & \textbf{{{mean}}}$^{{a}}$ \\" in report_table(report).latex()
-    shown = terminal(report_table(report))
+    assert "bootstrap" not in report.table().latex()
+    assert rf"b & dense & \textbf{{{mean}}}$^{{a}}$ \\" in report.table().latex()
+    shown = terminal(report.table())
     assert f"{mean}^a" in shown
     assert f"{low:.3f}–{high:.3f}" in shown
 
 
+def test_a_report_shows_itself_as_its_table() -> None:
+    report = report_of({"bm25": 0.1, "dense": 0.5})
+    mean = f"{report.means['nDCG@10']['dense']:.3f}"
+    low, high = report.intervals["nDCG@10"]["dense"]
+    console = Console(width=200, file=io.StringIO(), color_system=None)
+    with console.capture() as capture:
+        console.print(report)
+    assert capture.get() == terminal(report.table())
+    for text in (repr(report), str(report)):
+        assert f"{mean}^a" in text
+        assert "50 judged queries" in " ".join(text.split())
+        assert "q49" not in text, "scores of single queries would fill screens"
+    html = report._repr_html_()
+    assert html == report.table()._repr_html_()
+    assert f"<b>{mean}</b><sup>a</sup><br><small>{low:.3f}–{high:.3f}</small></td>" in html
+
+
+def test_names_of_systems_are_neither_markup_nor_obeyed() -> None:
+    report = report_of({"<i>\x1b[2J": 0.1, "[bold]\u202e": 0.5})
+    blind = {"<i>\x1b[2J": RunCounts(1, 0, 0, 0, 1, 0)}  # which the caption names, too
+    report = report.model_copy(update={"counts": blind})
+    html = report._repr_html_()
+    for text in (repr(report), html):
+        assert text.replace("\n", "").isprintable()
+        assert r"\x1b[2J retrieved is judged" in " ".join(text.split())
+        assert r"[bold]\u202e" in text
+    assert "<i>" not in html
+    assert r"&lt;i&gt;\x1b[2J" in html
+
+
 def test_the_caption_names_the_test_that_was_made() -> None:
-    caption = report_table(report_of({"a": 0.1, "b": 0.2}, test="randomisation")).caption
+    caption = report_of({"a": 0.1, "b": 0.2}, test="randomisation").table().caption
     assert "paired randomisation test with 500 samples" in caption
-    assert "Letters" not in report_table(report_of({"alone": 0.1})).caption
+    assert "Letters" not in report_of({"alone": 0.1}).table().caption
 
 
 def test_a_narrow_terminal_cuts_nothing_off() -> None:
     report = report_of({"a_system_with_a_rather_long_name": 0.1, "dense": 0.5})
     low, high = report.intervals["nDCG@10"]["dense"]
-    shown = terminal(report_table(report), width=36)
+    shown = terminal(report.table(), width=36)
     assert f"{low:.3f}–{high:.3f}" in shown
     assert "…" not in shown
 
@@ -105,7 +134,7 @@ def test_rich_markup_in_a_name_is_printed_not_obeyed() -> None:
 
 def test_per_query_scores_are_kept_to_the_last_digit() -> None:
     report = report_of({"with\ttab": 1 / 3, "plain": 0.2})
-    rows = list(csv.reader(io.StringIO(per_query_tsv(report)), delimiter="\t"))
+    rows = list(csv.reader(io.StringIO(report.per_query_tsv()), delimiter="\t"))
     assert rows[0] == ["measure", "query", "with\ttab", "plain"]
     for measure, query, first, second in rows[1:]:
         assert float(first) == report.per_query[measure]["with\ttab"][query]

@@ -172,7 +172,7 @@ def test_a_lone_stage_refers_to_no_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overrides", [["stages.mind.temperature=2.0"], {"stages.mind": {}}])
 def test_an_override_of_a_stage_that_is_none(overrides: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        finetune("m", "c", str(tmp_path), "three-stage", overrides)
+        finetune("m", "c", str(tmp_path), "three-stage", settings=overrides)
     assert caught.value.what == "the recipe has no stage 'mind'"
     assert caught.value.allowed.startswith("mined")
 
@@ -239,7 +239,7 @@ def go(collection: Path, stages: Stages, tmp_path: Path) -> Any:
 
     def run(*overrides: str, output: Path = tmp_path / "out") -> tuple[list[str], dict[str, str]]:
         stages.ran.clear()
-        assert finetune("m", str(collection), str(output), "three-stage", overrides) == (
+        assert finetune("m", str(collection), str(output), "three-stage", settings=overrides) == (
             output / "final"
         )
         return list(stages.ran), read_snapshot(output)["results"]["stages"]
@@ -381,7 +381,7 @@ def classifier(tmp_path: Path) -> Path:
 def test_a_recipe_of_one_stage_gets_no_others() -> None:
     """Otherwise one setting of a stage that is not there would be the whole pipeline."""
     with pytest.raises(SettingsError, match="has no stages, and so no stage 'reranker'"):
-        finetune("m", "c", "o", "dense", ["stages.reranker.model=n"])
+        finetune("m", "c", "o", "dense", settings=["stages.reranker.model=n"])
 
 
 def test_what_later_stages_name_is_looked_for_before_the_first(

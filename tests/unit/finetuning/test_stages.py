@@ -33,7 +33,7 @@ def test_the_settings_of_every_job_can_work(modules: Any, small: bool, tmp_path:
     stages, *_ = modules
     for job in stages.all_jobs(stages.Place(tmp_path, tmp_path, small), [1]):
         arguments = {**job.arguments, "model": "m"}
-        recipe, overrides = arguments.pop("recipe", None), arguments.pop("overrides", {})
+        recipe, overrides = arguments.pop("recipe", None), arguments.pop("settings", {})
         if job.verb == "pretrain":
             values = resolve("pretrain", recipe, arguments, overrides)
             assemble(PretrainSettings.parse(values, job.name))

@@ -69,7 +69,7 @@ def report(folder: Path, recipe: str, *changes: str, **options: Any) -> MaskingR
     overrides = ("problems=skip", *changes)
     corpus, tokenizer = str(folder / "corpus.jsonl"), str(folder / "tokenizer")
     options = {"stop_words": STOP_WORDS, **options}
-    return masking(corpus, tokenizer, recipe, overrides=overrides, **options)
+    return masking(corpus, tokenizer, recipe, settings=overrides, **options)
 
 
 def readable(tokenizer: Tokenizer, ids: list[int]) -> str:
@@ -239,10 +239,10 @@ def test_what_enhanced_decoding_hides(folder: Path) -> None:
 
 
 def test_what_is_printed(folder: Path) -> None:
-    found = report(folder, "cdmae")
+    found = report(folder, "cdmae", words=3)
     console = Console(width=160, file=io.StringIO())
     with console.capture() as captured:
-        console.print(found.table(words=3))
+        console.print(found.table())
     printed = captured.get()
     share = f"{found.text.stop_share:.1%}"
     assert any("the text itself" in line and share in line for line in printed.splitlines())

@@ -51,4 +51,4 @@ def test_a_recipe_of_several_stages(tmp_path: Path) -> None:
 def test_a_run_is_looked_at_as_it_is(tmp_path: Path) -> None:
     write_snapshot(tmp_path, "finetune", {"settings": {}}, {})
     with pytest.raises(SettingsError, match=r"there is negatives\.range_min=3"):
-        negatives(str(tmp_path), overrides=["negatives.range_min=3"])
+        negatives(str(tmp_path), settings=["negatives.range_min=3"])

@@ -20,7 +20,7 @@ from isthmus.pretraining import pretrain
         ({"output": "other"}, "--output"),
         ({"model": "other"}, "--model"),
         ({"init": "tiny"}, "--init"),
-        ({"overrides": ["training.max_steps=80"]}, "--set"),
+        ({"settings": ["training.max_steps=80"]}, "--set"),
     ],
 )
 def test_new_settings_are_refused(given: dict[str, Any], flag: str, tmp_path: Path) -> None:

@@ -13,18 +13,12 @@ from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.approximation import ApproximationSettings, approximations, read_about
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.indexes.verification import read_manifest
-from isthmus.retrieval import (
-    HybridSearcher,
-    IndexSettings,
-    MergeSettings,
-    SearchSettings,
-    add,
-    index,
-    merge,
-    open_searcher,
-    search,
-)
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.update import MergeSettings, add, merge
 
 pytest.importorskip("faiss", reason="the extra [ann] is not installed")
 SEISMIC = pytest.mark.skipif(
@@ -41,14 +35,14 @@ def test_seismic_beside_a_sparse_index(
     corpus: str, tmp_path: Path, sparse_encoder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = index(corpus, tmp_path / "index", "model")
-    index(corpus, folder, "model", named("seismic"))
+    index(corpus, folder, "model", settings=named("seismic"))
     assert sparse_encoder.encoded == 5  # no document again
     shown = " ".join(capsys.readouterr().err.split())
     assert "seismic: finds 100.0% of the 5 nearest documents" in shown
     assert "(5 queries, one at a time)" in shown
     found = search(folder, "river bank", settings=SearchSettings(backend="seismic"))
     assert found == search(folder, "river bank")
-    index(corpus, tmp_path / "bare", "model", named("seismic", texts=False))
+    index(corpus, tmp_path / "bare", "model", settings=named("seismic", texts=False))
     assert "seismic: finds" in capsys.readouterr().err
 
 
@@ -91,7 +85,7 @@ def test_refused_before_anything_is_encoded(
     corpus: str, tmp_path: Path, sparse_encoder: Any
 ) -> None:
     with pytest.raises(SettingsError, match="ivf is not for inverted indexes"):
-        index(corpus, tmp_path / "index", "model", named("ivf"))
+        index(corpus, tmp_path / "index", "model", settings=named("ivf"))
     assert sparse_encoder.encoded == 0
     with pytest.raises(SettingsError, match="not for an index that a cluster builds") as caught:
         check_approximation(ApproximationSettings(), "dense", sharded=True)
@@ -111,7 +105,7 @@ def test_an_index_that_grew_gets_it_again(
     encoders: str,
 ) -> None:
     encoder = request.getfixturevalue(encoders)
-    folder = index(corpus, tmp_path / "index", "model", named(name))
+    folder = index(corpus, tmp_path / "index", "model", settings=named(name))
     more = tmp_path / "more.jsonl"
     more.write_text('{"_id": "d9", "text": "glacier"}\n{"_id": "d0", "text": "melting"}\n')
     add(folder, str(more))
@@ -126,13 +120,13 @@ def test_an_index_that_grew_gets_it_again(
     encoder.encoded = 0
     capsys.readouterr()
     chosen = MergeSettings(approximate=ApproximationSettings(name=name))
-    assert merge(folder, chosen).documents == 6
+    assert merge(folder, settings=chosen).documents == 6
     assert f"{name}: finds 100.0% of the 6 nearest" in " ".join(capsys.readouterr().err.split())
     assert search(folder, "glacier", settings=settings) == search(folder, "glacier")
     assert encoder.encoded == 0
     about = read_about(folder, name)
     add(folder, str(more))
-    merge(folder, chosen)
+    merge(folder, settings=chosen)
     assert approximations(folder) == [name]
     assert read_about(folder, name) != about, "made of what is there now"
 
@@ -145,7 +139,7 @@ def test_merging_refuses_what_it_cannot_build_before_it_begins(
     more.write_text('{"_id": "d9", "text": "glacier"}\n')
     add(folder, str(more))
     with pytest.raises(SettingsError, match="seismic is not for dense indexes"):
-        merge(folder, MergeSettings(approximate=ApproximationSettings(name="seismic")))
+        merge(folder, settings={"approximate.name": "seismic"})
     assert read_manifest(folder).segments is not None
 
 
@@ -153,8 +147,8 @@ def test_nobody_builds_while_another_writes(corpus: str, tmp_path: Path, encoder
     folder = index(corpus, tmp_path / "index", "model")
     refused = pytest.raises(OutputError, match="another process is writing into")
     with IndexWriter(folder), refused:
-        index(corpus, folder, "model", named("hnsw"))
-    index(corpus, folder, "model", named("hnsw"))
+        index(corpus, folder, "model", settings=named("hnsw"))
+    index(corpus, folder, "model", settings=named("hnsw"))
     with IndexWriter(folder):
         pass  # and the right to write was given back
 
@@ -164,7 +158,7 @@ def test_a_backend_is_for_the_indexes_of_its_kind(
     corpus: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     sparse_encoder = request.getfixturevalue("sparse_encoder")
-    sparse = index(corpus, tmp_path / "sparse", "model", named("seismic"))
+    sparse = index(corpus, tmp_path / "sparse", "model", settings=named("seismic"))
     bm25 = index(corpus, tmp_path / "bm25")
     together = SearchSettings(hybrid=[str(bm25)], backend="seismic")
     exact = SearchSettings(hybrid=[str(bm25)])

@@ -10,15 +10,11 @@ import pytest
 from isthmus.collections import Problems, open_corpus
 from isthmus.errors import InputError
 from isthmus.records import Query, Ranking
-from isthmus.retrieval import (
-    CascadeSearcher,
-    HybridSearcher,
-    Searcher,
-    SearchSettings,
-    index,
-    open_searcher,
-    search,
-)
+from isthmus.retrieval.cascade import CascadeSearcher
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.verbs.search import SearchSettings, search
 
 QUERIES = [Query("q1", "river bank"), Query("q2", "snow on the river"), Query("q3", "loan")]
 

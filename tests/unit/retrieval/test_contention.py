@@ -24,21 +24,14 @@ from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import workplace
-from isthmus.retrieval import (
-    IndexSettings,
-    SparsifySettings,
-    add,
-    delete,
-    export,
-    index,
-    merge,
-    open_searcher,
-    parity,
-    search,
-    sparsify,
-    tune,
-)
 from isthmus.retrieval.approximation_check import add_approximation
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.export import export
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.search import search
+from isthmus.retrieval.verbs.sparsify import SparsifySettings, sparsify
+from isthmus.retrieval.verbs.tune import tune
+from isthmus.retrieval.verbs.update import add, delete, merge
 
 BUSY = "another process is writing into"
 FORK = multiprocessing.get_context("fork")
@@ -75,11 +68,14 @@ VERBS: dict[str, tuple[str, bool, Callable[[dict[str, Path], Path], object]]] = 
     "index": ("new", True, lambda f, o: index(str(f["corpus"]), o)),
     "index of vectors": ("new", True, lambda f, o: index(str(f["corpus"]), o, "model")),
     "search": ("new.trec", True, lambda f, o: search(f["bm25"], None, f["queries"], o)),
-    "evaluate": ("new", False, lambda f, o: evaluate([f["run"]], f["qrels"], MEASURED, o)),
+    "evaluate": (
+        "new", False,
+        lambda f, o: evaluate([f["run"]], f["qrels"], settings=MEASURED, output=o),
+    ),
     "export": ("new", False, lambda f, o: export(f["dense"], "elasticsearch", o)),
     "tune": ("new", False, lambda f, o: tune([f["bm25"], f["dense"]], f["queries"], f["qrels"], o)),
     "add": ("dense", False, lambda f, o: add(o, str(f["more"]))),
-    "delete": ("dense", False, lambda f, o: delete(o, file=f["ids"])),
+    "delete": ("dense", False, lambda f, o: delete(o, ids=f["ids"])),
     "merge": ("dense", False, lambda f, o: merge(o)),
 }  # fmt: skip
 
@@ -116,7 +112,7 @@ def test_sparsify_is_refused_while_another_writes(
 def test_parity_is_refused_before_it_asks(files: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "parity.tsv"
     with reserved(output), pytest.raises(OutputError, match=BUSY):
-        parity(files["dense"], "milvus", "nowhere.db", files["queries"], output)
+        export(files["dense"], "milvus", output, verify="nowhere.db", queries=files["queries"])
 
 
 def test_an_approximation_is_refused_while_documents_are_added(files: dict[str, Path]) -> None:
@@ -339,11 +335,11 @@ def test_a_full_disk_after_recorded_steps_says_that_it_resumes(
     monkeypatch.setattr(DenseBuilder, "add", full)
     settings = IndexSettings(block_size=2)
     with pytest.raises(OutputError, match="no space left") as caught:
-        index(corpus, tmp_path / "index", "model", settings)
+        index(corpus, tmp_path / "index", "model", settings=settings)
     assert caught.value.remedy == "free some space and run again: it resumes"
     with pytest.raises(InputError, match="has not come to its end") as unfinished:
         open_searcher(tmp_path / "index")
     assert "it resumes where it stopped" in unfinished.value.remedy
     encoder.encoded = 0
-    index(corpus, tmp_path / "index", "model", settings)
+    index(corpus, tmp_path / "index", "model", settings=settings)
     assert encoder.encoded == 3

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from isthmus.errors import InputError
+from isthmus.errors import InputError, SettingsError
 from isthmus.records import Ranking
-from isthmus.retrieval import ParitySettings, index, parity
 from isthmus.retrieval.engine_parity import Comparison, Parity, compare
+from isthmus.retrieval.verbs.export import ExportSettings, export
+from isthmus.retrieval.verbs.index import index
 
 OURS = Ranking("q", ("a", "b", "c", "d"), (9.0, 7.0, 7.0, 5.0))
 
@@ -70,7 +72,7 @@ def test_bm25_has_nothing_to_compare(corpus: str, tmp_path: Path) -> None:
     (tmp_path / "queries.tsv").write_text("q1\triver\n")
     folder = index(corpus, tmp_path / "bm25")
     with pytest.raises(InputError, match="is a bm25 index, which is not exported"):
-        parity(folder, "milvus", "a.db", tmp_path / "queries.tsv")
+        export(folder, "milvus", verify="a.db", queries=tmp_path / "queries.tsv")
 
 
 def test_no_queries(
@@ -79,6 +81,23 @@ def test_no_queries(
     (tmp_path / "queries.tsv").write_text("q1\t…\n")
     monkeypatch.setattr(encoder, "has_tokens", lambda text: False)
     folder = index(corpus, tmp_path / "dense", "model")
-    settings = ParitySettings(problems="skip")
+    settings = ExportSettings(problems="skip")
     with pytest.raises(InputError, match="there is no query to ask"):
-        parity(folder, "milvus", "a.db", tmp_path / "queries.tsv", settings=settings)
+        export(folder, "milvus", verify="a.db", queries=tmp_path / "queries.tsv", settings=settings)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"verify": "a.db"},
+        {"verify": "a.db", "queries": "q.tsv", "hybrid": "another"},
+        {"output": "out", "queries": "q.tsv"},
+        {"output": "out", "depth": 5},
+    ],
+    ids=str,
+)
+def test_an_export_writes_or_verifies(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="an export takes an output to write") as caught:
+        export(tmp_path, "milvus", **given)
+    assert "--verify PLACE --queries FILE" in caught.value.allowed

@@ -13,7 +13,8 @@ from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.manifest import workplace
 from isthmus.indexes.verification import read_manifest
-from isthmus.retrieval import IndexSettings, SearchSettings, index, search
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.search import SearchSettings, search
 
 
 def test_bm25_without_a_model(corpus: str, tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_bm25_without_a_model(corpus: str, tmp_path: Path) -> None:
 def test_bm25_has_no_backend_to_choose(corpus: str, tmp_path: Path, model: str | None) -> None:
     settings = IndexSettings.parse({"encoding": {"backend": "onnx-int8"}}, "test")
     with pytest.raises(SettingsError, match="encodes nothing") as caught:
-        index(corpus, tmp_path / "index", model, settings)
+        index(corpus, tmp_path / "index", model, settings=settings)
     assert "--model" in caught.value.remedy
     assert not (tmp_path / "index").exists()
 
@@ -81,7 +82,7 @@ def test_interrupted_indexing_goes_on(
     corpus: str, tmp_path: Path, encoder: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = IndexSettings(block_size=2)
-    index(corpus, tmp_path / "whole", "model", settings)
+    index(corpus, tmp_path / "whole", "model", settings=settings)
     plain = encoder.encode_documents  # type: ignore[attr-defined]
     encoder.encoded = 0  # type: ignore[attr-defined]
 
@@ -92,11 +93,11 @@ def test_interrupted_indexing_goes_on(
 
     monkeypatch.setattr(encoder, "encode_documents", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        index(corpus, tmp_path / "index", "model", settings)
+        index(corpus, tmp_path / "index", "model", settings=settings)
     assert workplace(tmp_path / "index").is_dir()
     assert not (tmp_path / "index").exists()
     monkeypatch.setattr(encoder, "encode_documents", plain)
-    index(corpus, tmp_path / "index", "model", settings)
+    index(corpus, tmp_path / "index", "model", settings=settings)
     assert encoder.encoded == 5  # type: ignore[attr-defined]
     for name in ("vectors.npy", "documents.arrow", "order.npy", "manifest.json"):
         whole = (tmp_path / "whole" / name).read_bytes()
@@ -105,7 +106,7 @@ def test_interrupted_indexing_goes_on(
 
 def test_titles_are_the_encoders_choice(corpus: str, tmp_path: Path, encoder: object) -> None:
     with pytest.raises(MismatchError) as caught:
-        index(corpus, tmp_path / "index", "model", IndexSettings(titles=False))
+        index(corpus, tmp_path / "index", "model", settings=IndexSettings(titles=False))
     assert caught.value.what == (
         "titles = False, but the encoder 'model' was made with titles = True"
     )
@@ -137,13 +138,13 @@ def test_approximation_beside_the_index(
 ) -> None:
     index(corpus, tmp_path / "index", "model")
     settings = IndexSettings.parse({"approximate": {"name": "hnsw"}}, "--set")
-    index(corpus, tmp_path / "index", "model", settings)
+    index(corpus, tmp_path / "index", "model", settings=settings)
     assert encoder.encoded == 5  # no document again
     assert "hnsw: finds 100.0% of the 5 nearest documents" in capsys.readouterr().err
     found = search(tmp_path / "index", "snow", settings=SearchSettings(backend="hnsw"))
     assert found == search(tmp_path / "index", "snow")
     bare = IndexSettings.parse({"approximate": {"name": "ivf"}, "texts": False}, "--set")
-    index(corpus, tmp_path / "bare", "model", bare)
+    index(corpus, tmp_path / "bare", "model", settings=bare)
     assert "ivf: finds" in capsys.readouterr().err
 
 
@@ -156,6 +157,6 @@ def test_approximation_is_refused_before_anything_is_encoded(corpus: str, tmp_pa
 
 def test_codes_reach_the_index(corpus: str, tmp_path: Path, encoder: Any) -> None:
     settings = IndexSettings.parse({"codes": "int8"}, "--set")
-    folder = index(corpus, tmp_path / "index", "model", settings)
+    folder = index(corpus, tmp_path / "index", "model", settings=settings)
     assert (folder / "codes.npy").is_file()
     assert search(folder, "snow") == search(index(corpus, tmp_path / "plain", "model"), "snow")

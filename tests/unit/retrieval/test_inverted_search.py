@@ -21,8 +21,10 @@ from isthmus.indexes.manifest import InvertedSettings, workplace
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Query, Ranking
-from isthmus.retrieval import IndexSettings, Searcher, SearchSettings, index, open_searcher, search
 from isthmus.retrieval.approximation_check import add_approximation
+from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.search import SearchSettings, search
 from isthmus.text.new_tokenizer import new_tokenizer
 
 
@@ -104,13 +106,13 @@ def test_it_tells_how_many_terms_a_document_has(
     assert stored is not None
     assert f"{stored.postings / 5:.1f} terms in an average document" in capsys.readouterr().err
     one = IndexSettings.parse({"inverted": {"terms": 1}}, "--set")
-    index(corpus, tmp_path / "one", "m", one)
+    index(corpus, tmp_path / "one", "m", settings=one)
     assert "1.0 terms in an average document" in capsys.readouterr().err
 
 
 def test_settings_reach_the_index(corpus: str, tmp_path: Path, sparse: TermEncoder) -> None:
     settings = IndexSettings.parse({"inverted": {"terms": 1, "weights": "float"}}, "--set")
-    manifest = read_manifest(index(corpus, tmp_path / "index", "model", settings))
+    manifest = read_manifest(index(corpus, tmp_path / "index", "model", settings=settings))
     assert manifest.inverted == settings.inverted
     assert manifest.layout is not None
     assert manifest.layout.postings == 5
@@ -128,7 +130,7 @@ def test_interrupted_indexing_goes_on(
     corpus: str, tmp_path: Path, sparse: TermEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = IndexSettings(block_size=2)
-    index(corpus, tmp_path / "whole", "model", settings)
+    index(corpus, tmp_path / "whole", "model", settings=settings)
     plain = sparse.encode_documents
     sparse.encoded = 0
 
@@ -139,10 +141,10 @@ def test_interrupted_indexing_goes_on(
 
     monkeypatch.setattr(sparse, "encode_documents", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        index(corpus, tmp_path / "index", "model", settings)
+        index(corpus, tmp_path / "index", "model", settings=settings)
     assert workplace(tmp_path / "index").is_dir()
     monkeypatch.setattr(sparse, "encode_documents", plain)
-    index(corpus, tmp_path / "index", "model", settings)
+    index(corpus, tmp_path / "index", "model", settings=settings)
     assert sparse.encoded == 5
     for file in (tmp_path / "whole").iterdir():
         if file.name != "isthmus.json":

@@ -13,16 +13,11 @@ from isthmus.collections import Problems, read_run
 from isthmus.config import resolve
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.records import Document, Query
-from isthmus.retrieval import (
-    HybridSearcher,
-    IndexSettings,
-    RerankingSearcher,
-    RerankSettings,
-    SearchSettings,
-    index,
-    open_searcher,
-    search,
-)
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.search import SearchSettings, search
 
 
 @dataclass

@@ -17,17 +17,12 @@ from isthmus.collections import Problems, read_run
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.records import Document, Query, Ranking
-from isthmus.retrieval import (
-    HybridSearcher,
-    Searcher,
-    SearchSettings,
-    index,
-    open_searcher,
-    open_writer,
-    search,
-)
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs import search as searching
-from isthmus.retrieval.verbs.search import snippet
+from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.verbs.search import SearchSettings, search, snippet
+from isthmus.retrieval.verbs.update import open_writer
 
 
 @pytest.fixture
@@ -312,7 +307,7 @@ def test_unwritable_run_file(bm25: Searcher, tmp_path: Path) -> None:
 
 def test_bm25_search_starts_without_torch(bm25: Searcher, tmp_path: Path) -> None:
     code = (
-        "import sys; from isthmus.retrieval import search; "
+        "import sys; from isthmus import search; "
         f"print(search({str(tmp_path / 'bm25')!r}, 'river')[0].id); "
         "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy imports'"
     )

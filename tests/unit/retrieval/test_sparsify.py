@@ -14,7 +14,9 @@ from isthmus.evaluation import per_query
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Run
-from isthmus.retrieval import IndexSettings, SparsifySettings, index, open_searcher, sparsify
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.sparsify import SparsifySettings, sparsify
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_rows_are_what_the_indexes_measure(
     queries = [q for q in read_queries(medline["queries"]) if q.id in judgements]
     for size in found.sizes:
         inverted = IndexSettings.parse({"inverted": {"terms": size.terms}}, "test")
-        folder = index(medline["corpus"], tmp_path / str(size.terms), "model", inverted)
+        folder = index(medline["corpus"], tmp_path / str(size.terms), "model", settings=inverted)
         manifest = read_manifest(folder)
         assert manifest.layout is not None
         assert size.weights == manifest.layout.postings / manifest.documents

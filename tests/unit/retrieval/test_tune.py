@@ -16,15 +16,11 @@ from isthmus.config.trust import trust
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.evaluation import per_query
 from isthmus.records import Query, Ranking, Run
-from isthmus.retrieval import (
-    HybridSearcher,
-    SearchSettings,
-    TuneSettings,
-    index,
-    search,
-    tune,
-    tune_weights,
-)
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.tune import TuneSettings, tune
+from isthmus.retrieval.weights import tune_weights
 
 
 class Recorded:
@@ -137,7 +133,9 @@ def files(corpus: str, tmp_path: Path, encoder: object) -> dict[str, Path]:
 
 def run_tune(files: dict[str, Path], output: Path, *names: str, **settings: object) -> object:
     folders = [files[name] for name in names or ("dense", "bm25")]
-    return tune(folders, files["queries"], files["qrels"], output, TuneSettings(**settings))
+    return tune(
+        folders, files["queries"], files["qrels"], output, settings=TuneSettings(**settings)
+    )
 
 
 @pytest.mark.parametrize("pipeline", [False, True])

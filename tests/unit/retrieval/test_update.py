@@ -12,16 +12,10 @@ from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Query
-from isthmus.retrieval import (
-    AddSettings,
-    HybridSearcher,
-    add,
-    delete,
-    index,
-    merge,
-    open_searcher,
-    open_writer,
-)
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.verbs.update import AddSettings, add, delete, merge, open_writer
 
 
 @pytest.fixture(params=["encoder", "sparse_encoder", "bm25"])
@@ -130,10 +124,10 @@ def test_adding_goes_on_where_it_was_interrupted(
 
     monkeypatch.setattr(encoder, "encode_documents", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        add(folder, more, settings)
+        add(folder, more, settings=settings)
     assert found(folder, "glacier") == []
     monkeypatch.setattr(encoder, "encode_documents", plain)
-    assert add(folder, more, settings).documents == 7
+    assert add(folder, more, settings=settings).documents == 7
     assert encoder.encoded == before + 3
     assert found(folder, "glacier") == ["d9"]
     assert found(folder, "thaw") == ["d1"]
@@ -152,7 +146,7 @@ def test_another_encoder_is_refused(folder: Path, more: str, request: Any) -> No
     assert "(fingerprint words-1, not another)" in refused.value.allowed
     found_.name = "other"
     with pytest.raises(MismatchError, match=f"by the encoder '{known.name}', this is 'other'"):
-        add(folder, more, {"model": "other"})
+        add(folder, more, settings={"model": "other"})
     assert read_manifest(folder).documents == 5
 
 
@@ -198,4 +192,4 @@ def test_a_broken_corpus_adds_nothing(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="duplicate id"):
         add(folder, str(file))
     assert read_manifest(folder).documents == 5
-    assert add(folder, str(file), AddSettings(problems="skip")).documents == 6
+    assert add(folder, str(file), settings=AddSettings(problems="skip")).documents == 6

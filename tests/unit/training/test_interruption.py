@@ -135,9 +135,9 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(tmp_path: Pa
     # Before anything else is looked for.
     chosen = {"training.report_to": "wandbb"}
     with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
-        pretrain("nowhere", str(tmp_path), "nowhere", overrides=chosen)
+        pretrain("nowhere", str(tmp_path), "nowhere", settings=chosen)
     with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
-        finetune("nowhere", "nowhere", str(tmp_path), "dense", chosen)
+        finetune("nowhere", "nowhere", str(tmp_path), "dense", settings=chosen)
 
 
 @pytest.mark.parametrize(("given", "found"), [("none", []), ("wandb", ["wandb"]), (["a"], ["a"])])

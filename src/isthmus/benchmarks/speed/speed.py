@@ -6,7 +6,7 @@ import gc
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from isthmus.benchmarks.speed.report import (
 from isthmus.benchmarks.speed.settings import SpeedSettings
 from isthmus.benchmarks.speed.texts import corpus_of, starting_model
 from isthmus.collections import open_corpus
-from isthmus.config import resolve, shipped_recipes
+from isthmus.config import Overrides, shipped_recipes
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.config.output import claimed, finish, is_complete, writing
 from isthmus.config.recipes import find_recipe
@@ -53,11 +53,14 @@ _VERB = "benchmark speed"
 def speed(
     output: str | None = None,
     recipes: Iterable[str] = (),
-    model: str | None = None,
+    *,
     init: str | None = None,
+    model: str | None = None,
     corpus: str | None = None,
     lengths: Iterable[int] = (),
-    overrides: Mapping[str, Any] | Iterable[str] = (),
+    batch: int | None = None,
+    tokens: int | None = None,
+    settings: SpeedSettings | Overrides = None,
 ) -> SpeedReport:
     """Times training with every recipe; returns a row for each, and for the plain loop.
 
@@ -69,9 +72,10 @@ def speed(
         "init": init,
         "corpus": corpus,
         "lengths": list(lengths) or None,
+        "batch": batch,
+        "tokens": tokens,
     }
-    values = resolve(_VERB, None, flags, overrides)
-    return run(SpeedSettings.parse(values, where=f"isthmus {_VERB}"), output)
+    return run(SpeedSettings.given(settings, flags), output)
 
 
 def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
@@ -138,7 +142,7 @@ def _chosen(settings: SpeedSettings) -> list[str]:
 def _lacks_settings(recipe: str) -> bool:
     """Whether a part needs a setting that its recipe leaves to the user."""
     flags = dict.fromkeys(("corpus", "output", "model"), "-")
-    settings = PretrainSettings.parse(resolve("pretrain", recipe, flags), where=f"recipe {recipe}")
+    settings = PretrainSettings.given(None, flags, recipe)
     return any(part.lack() for part in assemble(settings, to_train=False))
 
 

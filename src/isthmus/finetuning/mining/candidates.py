@@ -119,7 +119,7 @@ def searched(
     folder = cache_folder() / "indexes" / _digest(corpus.fingerprint, fingerprint)
     with _one_at_a_time(folder):
         if not (folder / MANIFEST).is_file():
-            index(corpus.spec, folder, model, settings)
+            index(corpus.spec, folder, model, settings=settings)
     return folder
 
 

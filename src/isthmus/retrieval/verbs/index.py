@@ -15,7 +15,7 @@ from pydantic import Field
 from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, open_corpus
 from isthmus.collections.settings import ReadingSettings
-from isthmus.config import Settings
+from isthmus.config import Overrides, Settings
 from isthmus.config.trust import full_name, trust, trust_index
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import ApproximationSettings
@@ -83,14 +83,16 @@ def index(
     corpus: str,
     output: str | Path,
     model: str | None = None,
-    settings: IndexSettings | Mapping[str, Any] | None = None,
+    *,
+    cluster: str | None = None,
+    settings: IndexSettings | Overrides = None,
 ) -> Path:
     """The folder of the finished index; without a model (or with "bm25") a BM25 index.
 
     Interrupted and run again, it goes on where it stopped; an index of the same corpus, encoder
     and settings is reused.
     """
-    settings = IndexSettings.given(settings)
+    settings = IndexSettings.given(settings, {"cluster.address": cluster})
     if settings.cluster is not None and model in (None, BM25):
         raise SettingsError(
             "a BM25 index is not built on a cluster: its weights come from all documents at once",
@@ -107,8 +109,8 @@ def index(
             allowed="an index of dense or sparse vectors",
             remedy="give --model, or leave encoding.backend out",
         )
-    with connected(settings.cluster) as cluster, place_to_build(Path(output)):
-        folder = _index(corpus, Path(output), model, settings, cluster)
+    with connected(settings.cluster) as machines, place_to_build(Path(output)):
+        folder = _index(corpus, Path(output), model, settings, machines)
     trust_index(folder)  # so that a hybrid may read it
     if settings.approximate is not None:
         notice(add_approximation(folder, model, settings.approximate).summary())

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import overload
 
 from pydantic import Field
 
@@ -14,11 +13,13 @@ from isthmus.cluster import ClusterSettings, connected
 from isthmus.collections import read_queries, write_run
 from isthmus.collections.settings import ReadingSettings
 from isthmus.collections.trec import ExistingRun
+from isthmus.config import Overrides
 from isthmus.config.output import reserved
 from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking, Run
+from isthmus.retrieval.hits import Hit, Hits
 from isthmus.retrieval.hybrid_folder import Combination, is_hybrid, open_hybrid, open_together
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
 from isthmus.retrieval.retriever import Retriever
@@ -55,14 +56,36 @@ class SearchSettings(Combination, ReadingSettings):
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One document found: score, id, title, and the part of its text nearest to the query."""
+@overload
+def search(
+    index: str | Path,
+    query: str,
+    queries: None = None,
+    run: None = None,
+    *,
+    hybrid: Iterable[str | Path] = (),
+    rerank: str | None = None,
+    model: str | None = None,
+    depth: int | None = None,
+    cluster: str | None = None,
+    settings: SearchSettings | Overrides = None,
+) -> Hits: ...
 
-    score: float
-    id: str
-    title: str
-    snippet: str
+
+@overload
+def search(
+    index: str | Path,
+    query: str | None = None,
+    queries: str | Path | None = None,
+    run: str | Path | None = None,
+    *,
+    hybrid: Iterable[str | Path] = (),
+    rerank: str | None = None,
+    model: str | None = None,
+    depth: int | None = None,
+    cluster: str | None = None,
+    settings: SearchSettings | Overrides = None,
+) -> Hits | Path: ...
 
 
 def search(
@@ -70,13 +93,26 @@ def search(
     query: str | None = None,
     queries: str | Path | None = None,
     run: str | Path | None = None,
-    settings: SearchSettings | Mapping[str, Any] | None = None,
-) -> list[Hit] | Path:
+    *,
+    hybrid: Iterable[str | Path] = (),
+    rerank: str | None = None,
+    model: str | None = None,
+    depth: int | None = None,
+    cluster: str | None = None,
+    settings: SearchSettings | Overrides = None,
+) -> Hits | Path:
     """The hits of one query, or the run file written for a file of queries.
 
     A file that holds another run is refused and left as it is.
     """
-    settings = SearchSettings.given(settings)
+    flags = {
+        "depth": depth,
+        "hybrid": [str(folder) for folder in hybrid] or None,
+        "model": model,
+        "rerank.model": rerank,
+        "cluster.address": cluster,
+    }
+    settings = SearchSettings.given(settings, flags)
     if (query is None) == (queries is None) or (queries is None) != (run is None):
         raise SettingsError(
             "a search takes one query, or a file of queries and a run file to write",
@@ -93,7 +129,7 @@ def search(
             return _search_many(index, queries, Path(run), settings)
 
 
-def _search_one(index: str | Path, query: str, settings: SearchSettings) -> list[Hit]:
+def _search_one(index: str | Path, query: str, settings: SearchSettings) -> Hits:
     searcher = _searcher(index, settings)
     problems = settings.account()
     (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
@@ -160,13 +196,11 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> None:
         )
 
 
-def hits(searcher: Retriever, ranking: Ranking, query: str) -> list[Hit]:
-    """The documents of a ranking as they are shown to a person."""
+def hits(searcher: Retriever, ranking: Ranking, query: str) -> Hits:
+    """The documents of a ranking, with titles and snippets."""
     documents = searcher.documents(ranking.document_ids)
-    return [
-        Hit(score, document.id, document.title, snippet(document.text, query))
-        for document, score in zip(documents, ranking.scores, strict=True)
-    ]
+    found = zip(documents, ranking.scores, strict=True)
+    return Hits(query, (Hit(s, d.id, d.title, snippet(d.text, query)) for d, s in found))
 
 
 def snippet(text: str, query: str) -> str:

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from isthmus.collections import Corpus, open_corpus, read_judgements, read_queries
 from isthmus.collections.settings import ReadingSettings
+from isthmus.config import Overrides
 from isthmus.config.output import claimed, finish, is_complete, read_snapshot, writing
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.evaluation import Cell, Table
@@ -86,29 +87,24 @@ def sparsify(
     queries: str | Path,
     qrels: str | Path,
     output: str | Path,
-    settings: SparsifySettings | Mapping[str, Any] | None = None,
+    *,
+    measure: str | None = None,
+    settings: SparsifySettings | Overrides = None,
 ) -> Sparsification:
     """Size, speed and quality of an inverted index by the terms kept of each document.
 
     The folder `output` then holds table.md, table.tex, curve.tsv and curve.svg. Interrupted and run
     again, it goes on where it stopped.
     """
-    settings = SparsifySettings.given(settings)
+    settings = SparsifySettings.given(settings, {"measure": measure})
     _check(settings)
     problems = settings.account()
     judgements = read_judgements(Path(qrels), problems)
-    asked = [query for query in read_queries(queries, problems) if judgements.get(query.id)]
+    judged = [query for query in read_queries(queries, problems) if judgements.get(query.id)]
     source = open_corpus(corpus, problems)
     origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
     encoder = _load(model)
-    asked = [query for query in asked if encoder.has_tokens(query.text)]
-    if not asked:
-        raise InputError(
-            "none of the queries is judged and has words to search for",
-            where=str(queries),
-            allowed="queries that the judgements name",
-            remedy="give the judgements of the collection and split that the queries belong to",
-        )
+    asked = _searchable(judged, encoder, str(queries))
     output = Path(output)
     identity = {
         "corpus": corpus,
@@ -157,6 +153,18 @@ def _check(settings: SparsifySettings) -> None:
             allowed="one number of 1 or more, or several, and nothing for inverted.terms",
             remedy="--set 'terms=[4, 16, 64]', say; all terms are always tried, too",
         )
+
+
+def _searchable(judged: Sequence[Query], encoder: SparseEncoder, where: str) -> list[Query]:
+    asked = [query for query in judged if encoder.has_tokens(query.text)]
+    if not asked:
+        raise InputError(
+            "none of the queries is judged and has words to search for",
+            where=where,
+            allowed="queries that the judgements name",
+            remedy="give the judgements of the collection and split that the queries belong to",
+        )
+    return asked
 
 
 def _load(model: str) -> SparseEncoder:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 from pydantic import Field
 
 from isthmus.collections import read_judgements, read_queries
 from isthmus.collections.settings import ReadingSettings
+from isthmus.config import Overrides
 from isthmus.config.output import claimed, finish, write_json, writing
 from isthmus.config.sealed_json import sealed
 from isthmus.evaluation import Cell, Table
@@ -56,14 +56,16 @@ def tune(
     queries: str | Path,
     qrels: str | Path,
     output: str | Path,
-    settings: TuneSettings | Mapping[str, Any] | None = None,
+    *,
+    measure: str | None = None,
+    settings: TuneSettings | Overrides = None,
 ) -> Tuning:
     """The weights under which the indexes together answer the judged queries best.
 
     The folder `output` then holds hybrid.json, which makes it something to search, table.md,
     weights.tsv with every point tried, and weights.svg.
     """
-    settings = TuneSettings.given(settings)
+    settings = TuneSettings.given(settings, {"measure": measure})
     parse_measure(settings.measure, "measure")
     fusions.check(settings.fusion, "fusion")
     problems = settings.account()

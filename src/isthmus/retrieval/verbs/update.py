@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ from pydantic import Field
 from isthmus.collections import Problems, open_corpus
 from isthmus.collections.files import lines
 from isthmus.collections.settings import ReadingSettings
-from isthmus.config import Settings
+from isthmus.config import Overrides, Settings
 from isthmus.errors import InputError
 from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.documents import blocks
@@ -66,13 +66,17 @@ class MergeSettings(Settings):
 
 
 def add(
-    index: str | Path, corpus: str, settings: AddSettings | Mapping[str, Any] | None = None
+    index: str | Path,
+    corpus: str,
+    *,
+    model: str | None = None,
+    settings: AddSettings | Overrides = None,
 ) -> Update:
     """Adds a corpus and says what changed; documents whose ids were there are replaced.
 
     All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
     """
-    settings = AddSettings.given(settings)
+    settings = AddSettings.given(settings, {"model": model})
     problems = settings.account()
     source = open_corpus(corpus, problems)
     with IndexWriter(Path(index), job=source.fingerprint()) as writer:
@@ -93,25 +97,26 @@ def add(
 
 def delete(
     index: str | Path,
-    ids: Iterable[str] = (),
-    file: str | Path | None = None,
-    settings: DeleteSettings | Mapping[str, Any] | None = None,
+    documents: Iterable[str] = (),
+    ids: str | Path | None = None,
+    *,
+    settings: DeleteSettings | Overrides = None,
 ) -> Update:
-    """Deletes the documents of these ids, and of those in a file, a line each; says what changed.
+    """What deleting documents changed: those of these ids, and of a file `ids` with one a line.
 
     Where one of them is not in the index, nothing is deleted, unless such ids are to be skipped.
     """
     settings = DeleteSettings.given(settings)
-    unwanted = dict.fromkeys(ids)  # in the order in which they were given
-    if file is not None:
+    unwanted = dict.fromkeys(documents)  # in the order in which they were given
+    if ids is not None:
         found = (
-            line.strip() for _, line in lines(Path(file), Problems(line_limit=settings.line_limit))
+            line.strip() for _, line in lines(Path(ids), Problems(line_limit=settings.line_limit))
         )
         unwanted |= dict.fromkeys(line for line in found if line)
     if not unwanted:
         raise InputError(
             "there is no id of a document to delete",
-            where=str(file or "isthmus delete"),
+            where=str(ids or "isthmus delete"),
             allowed="ids of documents, or --ids FILE with one in each line",
             remedy="say which documents should go",
         )
@@ -132,12 +137,17 @@ def delete(
         return writer.commit()
 
 
-def merge(index: str | Path, settings: MergeSettings | Mapping[str, Any] | None = None) -> Update:
+def merge(
+    index: str | Path,
+    *,
+    model: str | None = None,
+    settings: MergeSettings | Overrides = None,
+) -> Update:
     """The index made whole, as if it had been built anew from the documents that are in it.
 
     An approximation can be built beside it, which an index in segments has no place for.
     """
-    settings = MergeSettings.given(settings)
+    settings = MergeSettings.given(settings, {"model": model})
     if settings.approximate is not None:
         check_approximation(settings.approximate, stated_manifest(Path(index)).kind)
     with IndexWriter(Path(index)) as writer:

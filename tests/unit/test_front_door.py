@@ -1,0 +1,87 @@
+"""`import isthmus` is the public face: every verb and the types that people hold, at no cost."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_group
+
+import isthmus
+from isthmus.cli import app
+
+GROUP: Any = get_group(app)
+COMMANDS: dict[str, Any] = {
+    **{name: one for name, one in GROUP.commands.items() if not hasattr(one, "commands")},
+    **{
+        f"{group} {name}": command
+        for group, one in GROUP.commands.items()
+        for name, command in getattr(one, "commands", {}).items()
+    },
+}
+FUNCTIONS = {"list": "listing", "benchmark speed": "speed"}  # `list` is a type of Python's
+# `with` is a word of Python's; what can be given several times is a plural in Python.
+SPELT = {
+    "hybrid": "--with",
+    "settings": "--set",
+    "recipes": "--recipe",
+    "lengths": "--length",
+}
+SHORTER = {("doctor", "folder")}  # INDEX, which says the same as --index
+HEAVY = ("torch", "numpy", "typer", "pydantic", "rich", "transformers")
+
+
+def test_every_name_is_there_and_dir_lists_it() -> None:
+    assert len(set(isthmus.__all__)) == len(isthmus.__all__)
+    for name in isthmus.__all__:
+        assert getattr(isthmus, name) is not None
+        assert name in dir(isthmus)
+    with pytest.raises(AttributeError, match="has no attribute 'serach'"):
+        isthmus.serach  # noqa: B018
+
+
+def test_types_are_those_that_are_imported() -> None:
+    tree = ast.parse(Path(str(isthmus.__file__)).read_text(encoding="utf-8"))
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    homes: dict[str, str] = {}
+    for node in checked.body:
+        assert isinstance(node, ast.ImportFrom)
+        for alias in node.names:
+            assert alias.asname == alias.name, "so that type checkers see a public name"
+            homes[alias.name] = str(node.module)
+    assert {*homes, "__version__"} == set(isthmus.__all__)
+    for name, home in homes.items():
+        assert getattr(isthmus, name) is getattr(importlib.import_module(home), name)
+
+
+def test_importing_it_imports_nothing() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import isthmus; dir(isthmus)\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = ended.stdout.split()
+    ours = [name for name in loaded if name.startswith("isthmus")]
+    assert ours == ["isthmus", "isthmus._version"]
+    assert not set(HEAVY) & set(loaded)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_a_verb_is_a_function_that_takes_its_options(verb: str) -> None:
+    function = getattr(isthmus, FUNCTIONS.get(verb, verb))
+    parameters = inspect.signature(function).parameters
+    options = {one.name: one for one in COMMANDS[verb].params if (verb, one.name) not in SHORTER}
+    assert set(options) == set(parameters)
+    for name, option in options.items():
+        if option.param_type_name == "option":
+            assert SPELT.get(name, f"--{name.replace('_', '-')}") in option.opts
+        if option.required:
+            assert parameters[name].default is inspect.Parameter.empty
