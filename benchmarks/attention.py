@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from isthmus.nn.attention import _has_kernel, packed_attention
-from isthmus.nn.fused import has_kernels
+from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.kernels.short_attention import attend_shortly
 from isthmus.nn.packing import Masked, Packing
-from isthmus.nn.short_attention import attend_shortly
 
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 WIDTH = 64  # of a head
@@ -37,7 +37,7 @@ class Case(NamedTuple):
     bias: Tensor
     packing: Packing
     visible: Tensor | None
-    slopes: Tensor
+    above: Tensor
     rate: float
 
 
@@ -93,9 +93,9 @@ def _case(mask: Tensor, heads: int, rate: float, visible: Tensor | None) -> Case
     generator = torch.Generator().manual_seed(3)
     tokens = len(packing.tokens)
     projected = torch.randn(tokens, 3, heads, WIDTH, generator=generator).to(DEVICE, DTYPE)
-    slopes = torch.randn(tokens, heads, WIDTH, generator=generator).to(DEVICE, DTYPE)
+    above = torch.randn(tokens, heads, WIDTH, generator=generator).to(DEVICE, DTYPE)
     bias = torch.zeros(3 * heads * WIDTH, device=DEVICE, requires_grad=True)
-    return Case(projected.requires_grad_(), bias, packing, visible, slopes, rate)
+    return Case(projected.requires_grad_(), bias, packing, visible, above, rate)
 
 
 def _plain(case: Case) -> Tensor:
@@ -126,14 +126,14 @@ def _forward(way: Way, case: Case) -> Tensor:
 
 
 def _train(way: Way, case: Case) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(way(case), [case.projected], case.slopes)
+    return torch.autograd.grad(way(case), [case.projected], case.above)
 
 
 def _compare(ways: dict[str, Way], case: Case, rounds: int) -> None:
     """Errors against plain attention in float32, without dropout; then times."""
     quiet = case._replace(rate=0.0)
     exact = quiet._replace(
-        projected=case.projected.detach().float().requires_grad_(), slopes=case.slopes.float()
+        projected=case.projected.detach().float().requires_grad_(), above=case.above.float()
     )
     expected = [_plain(exact).detach().double(), *_train(_plain, exact)]
     for name, way in ways.items():
@@ -150,8 +150,8 @@ def _compare(ways: dict[str, Way], case: Case, rounds: int) -> None:
 
 def _print_tiles(case: Case, rounds: int) -> None:
     """Our kernels as one might choose their tiles."""
-    from isthmus.nn import attention_kernels as kernels
-    from isthmus.nn.attention_kernels import Tile
+    from isthmus.nn.kernels import short_attention_triton as kernels
+    from isthmus.nn.kernels.short_attention_triton import Tile
 
     chosen = kernels.TUNING
 

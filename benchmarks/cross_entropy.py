@@ -21,10 +21,11 @@ import torch.nn.functional as functional
 from in_turns import DEVICE, ON_GPU, Works, in_turns, print_errors, print_ways
 from torch import Tensor
 
-from isthmus.nn import kernels as switch
-from isthmus.nn import prediction
+from isthmus.nn.kernels import available as switch
+from isthmus.nn.kernels import cross_entropy
 from isthmus.nn.precision import native_bf16
-from isthmus.nn.prediction import IGNORED, Prediction
+from isthmus.nn.prediction import Prediction
+from isthmus.nn.vocabulary_product import IGNORED, aligned, rows_at_once
 
 DTYPE = torch.bfloat16 if native_bf16() else torch.float32
 Way = Callable[[Prediction, Tensor], Tensor]
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 def _kernels_run() -> bool:
-    return prediction._has_kernels(torch.ones(1, 1, device=DEVICE, dtype=torch.bfloat16))
+    return switch.has_half_kernels(torch.ones(1, 1, device=DEVICE, dtype=torch.bfloat16))
 
 
 def _plain(given: Prediction, targets: Tensor) -> Tensor:
@@ -139,11 +140,11 @@ def _print_errors(ways: dict[str, Way]) -> None:
     exact = case.to(torch.float64)
     logits = functional.linear(*exact.given)
     expected = functional.cross_entropy(logits, exact.targets, reduction="sum")
-    slopes = torch.autograd.grad(expected / 7, exact.given)
+    gradients = torch.autograd.grad(expected / 7, exact.given)
     for name, way in ways.items():
         found = (_evaluate(way, case), *_train(way, case))
         print_errors(
-            name, ("loss", "features", "matrix", "bias"), found, (expected.detach(), *slopes)
+            name, ("loss", "features", "matrix", "bias"), found, (expected.detach(), *gradients)
         )
 
 
@@ -159,11 +160,11 @@ def _print_ways(ways: dict[str, Way], case: Case, rounds: int) -> None:
 
 def _print_kernel(case: Case, rounds: int) -> None:
     """The kernel alone, as one might choose its tiles, beside plain torch and the products."""
-    from isthmus.nn.prediction_kernels import SWEEP, Sweep, replace_by_slopes
+    from isthmus.nn.kernels.cross_entropy_triton import SWEEP, Sweep, replace_by_gradients
 
     features, matrix, bias = (part.detach() for part in _rounded(case.given))
-    wide, offsets = prediction.aligned(matrix, bias)
-    step = prediction.rows_at_once(len(wide), wide.device)
+    wide, offsets = aligned(matrix, bias)
+    step = rows_at_once(len(wide), wide.device)
     features, targets = features[:step], case.targets[:step]
     logits = functional.linear(features, wide, offsets)
     for_matrix = torch.zeros(wide.shape, device=DEVICE)
@@ -173,13 +174,13 @@ def _print_kernel(case: Case, rounds: int) -> None:
         ("product", "for the features"): lambda: logits @ wide,
         ("product", "for the matrix, rounded"): lambda: for_matrix.add_(logits.T @ features),
         ("product", "for the matrix"): partial(
-            prediction._multiply, logits.T, features, for_matrix
+            cross_entropy._multiply, logits.T, features, for_matrix
         ),
-        ("slopes", "plain torch"): partial(
-            prediction._find_slopes, logits, chosen, torch.float32, True
+        ("gradients", "plain torch"): partial(
+            cross_entropy._token_losses, logits, chosen, torch.float32, True
         ),
     }
-    # In place of slopes come slopes of slopes: other numbers, as much work.
+    # Every round takes the gradients of the last for logits: other numbers, as much work.
     for sweep in (
         SWEEP,
         Sweep(4096, 8),
@@ -189,14 +190,14 @@ def _print_kernel(case: Case, rounds: int) -> None:
         Sweep(16384, 32),
     ):
         name = f"{sweep.columns:,} columns, {sweep.warps} warps"
-        works["slopes", name] = partial(replace_by_slopes, logits, targets, sweep=sweep)
-        works["losses", name] = partial(replace_by_slopes, logits, targets, False, sweep=sweep)
+        works["gradients", name] = partial(replace_by_gradients, logits, targets, sweep=sweep)
+        works["losses", name] = partial(replace_by_gradients, logits, targets, False, sweep=sweep)
     for (kind, name), found in in_turns(works, rounds).items():
         operations = 2 * len(features) * wide.numel() / found / 1e9
         moved = logits.numel() * logits.element_size() / found / 1e9
         rate = {
             "product": f"{operations:6.0f} TFLOP/s",
-            "slopes": f"{2 * moved:6.2f} TB/s, once read and once written",
+            "gradients": f"{2 * moved:6.2f} TB/s, once read and once written",
             "losses": f"{moved:6.2f} TB/s, once read",
         }[kind]
         print(f"{kind:>9}  {name:<24}{found:8.3f} ms  {rate}", flush=True)

@@ -45,7 +45,6 @@ from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import known_settings, stored_settings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.lexicon import largest_logits
 from isthmus.nn.precision import native_bf16
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer
@@ -236,7 +235,7 @@ def _save(model: str, kind: str, documents: list[Document], folder: Path) -> Non
             rows = encoder.tokenise(documents[:16])
             alone = [torch.tensor([row]) for row in rows]
             logits = torch.cat(
-                [largest_logits(backbone, backbone(ids, ids >= 0), ids >= 0) for ids in alone]
+                [backbone.predict(backbone(ids, ids >= 0)).largest(ids >= 0) for ids in alone]
             )
             bar = logits.topk(_TERMS).values[:, -1].mean()
         backbone.model.get_output_embeddings().bias.data -= bar

@@ -1,8 +1,8 @@
 """The largest logit of each text and term, trained and encoded, four ways in turns.
 
-plain: as one writes SPLADE, all logits at once. pieces: some texts at a time, slopes by matrix
-products. gathered: the same with slopes that are gathered, isthmus without a GPU. kernels: isthmus
-with one. docs/decisions/lexicon-kernels.md says what was expected of it.
+plain: as one writes SPLADE, all logits at once. pieces: some texts at a time, gradients by matrix
+products. gathered: pieces, with gathered gradients, isthmus without a GPU. kernels: isthmus with
+one. docs/decisions/lexicon-kernels.md says what was expected of it.
 
     python benchmarks/lexicon_head.py [--texts 128] [--length 144] [--terms 30522 250002]
 
@@ -22,10 +22,11 @@ import torch.nn.functional as functional
 from in_turns import DEVICE, ON_GPU, Works, in_turns, print_errors, print_ways, timed
 from torch import Tensor
 
-from isthmus.nn import kernels as switch
-from isthmus.nn import lexicon
+from isthmus.nn.kernels import available as switch
+from isthmus.nn.kernels import lexicon
 from isthmus.nn.precision import native_bf16
-from isthmus.nn.prediction import Prediction, aligned, rows_at_once
+from isthmus.nn.prediction import Prediction
+from isthmus.nn.vocabulary_product import aligned, rows_at_once
 
 Way = Callable[[Prediction, Tensor], Tensor]
 # Of all terms, those with a weight: as LexMAE's softmax has them, and as a trained SPLADE does.
@@ -41,7 +42,7 @@ class Case(NamedTuple):
     matrix: Tensor
     bias: Tensor
     inside: Tensor
-    slopes: Tensor
+    above: Tensor
 
     @property
     def given(self) -> Prediction:
@@ -51,7 +52,7 @@ class Case(NamedTuple):
     def to(self, dtype: torch.dtype) -> Case:
         """The same numbers in another type, to be trained."""
         features, matrix, bias = (part.detach().to(dtype).requires_grad_() for part in self[:3])
-        return Case(features, matrix, bias, self.inside, self.slopes.to(dtype))
+        return Case(features, matrix, bias, self.inside, self.above.to(dtype))
 
 
 def main() -> None:
@@ -115,7 +116,7 @@ def _pieces(given: Prediction, inside: Tensor) -> Tensor:
 
 def _isthmus(kernels: bool, given: Prediction, inside: Tensor) -> Tensor:
     switch.KERNELS = kernels
-    return lexicon.largest_of(given, inside).relu().log1p()
+    return given.largest(inside).relu().log1p()
 
 
 def _case(texts: int, lengths: tuple[int, int], matrix: tuple[int, int], share: float) -> Case:
@@ -146,7 +147,7 @@ def _case(texts: int, lengths: tuple[int, int], matrix: tuple[int, int], share: 
 def _train(way: Way, case: Case) -> tuple[Tensor, ...]:
     with torch.autocast(DEVICE, torch.bfloat16, enabled=native_bf16()):
         weights = way(case.given, case.inside)
-    return torch.autograd.grad(weights, case[:3], case.slopes)
+    return torch.autograd.grad(weights, case[:3], case.above)
 
 
 def _encode(way: Way, case: Case) -> Tensor:
@@ -161,11 +162,11 @@ def _print_errors(ways: dict[str, Way]) -> None:
         case = case.to(torch.bfloat16).to(torch.float32)
     exact = case.to(torch.float64)
     expected = _plain(exact.given, exact.inside)
-    slopes = torch.autograd.grad(expected, exact[:3], exact.slopes)
+    above = torch.autograd.grad(expected, exact[:3], exact.above)
     for name, way in ways.items():
         found = (_encode(way, case), *_train(way, case))
         print_errors(
-            name, ("weights", "features", "matrix", "bias"), found, (expected.detach(), *slopes)
+            name, ("weights", "features", "matrix", "bias"), found, (expected.detach(), *above)
         )
 
 
@@ -182,25 +183,25 @@ def _print_ways(ways: dict[str, Way], case: Case, rounds: int, share: float) -> 
 
 def _print_kernels(case: Case, rounds: int) -> None:
     """Each kernel alone."""
-    from isthmus.nn.lexicon_kernels import (
+    from isthmus.nn.kernels.lexicon_triton import (
         features_gradient,
         find_largest,
         matrix_gradient,
     )
 
     case = case.to(torch.bfloat16)
-    features, matrix, slopes = case.features.detach(), case.matrix.detach(), case.slopes.float()
+    features, matrix, above = case.features.detach(), case.matrix.detach(), case.above.float()
     flat = features.flatten(0, 1)
     find = partial(find_largest, features, matrix, None, case.inside, True)
     works: Works = {("find", ""): find}
     places = find()[1]
     assert places is not None
-    works["order", ""] = partial(lexicon._by_place, places, slopes, len(flat))
-    ordered = lexicon._by_place(places, slopes, len(flat))
+    works["order", ""] = partial(lexicon._by_place, places, above, len(flat))
+    ordered = lexicon._by_place(places, above, len(flat))
     works["features", ""] = partial(features_gradient, *ordered, matrix)
-    works["matrix", ""] = partial(matrix_gradient, places, slopes, flat)
+    works["matrix", ""] = partial(matrix_gradient, places, above, flat)
     operations = 2 * int(case.inside.sum()) * matrix.numel()
-    gathered = 2 * slopes.numel() * matrix.shape[1]
+    gathered = 2 * above.numel() * matrix.shape[1]
     for (kind, _), found in in_turns(works, rounds).items():
         rate = {
             "find": f"{operations / found / 1e9:6.0f} TFLOP/s",
@@ -211,20 +212,20 @@ def _print_kernels(case: Case, rounds: int) -> None:
 
 def _print_shapes(rounds: int) -> None:
     """Each kernel in each shape, the quickest first, and whether it finds what the default does."""
-    from isthmus.nn import lexicon_kernels as kernels
+    from isthmus.nn.kernels import lexicon_triton as kernels
 
     case = _case(_STEP[0], (_STEP[1], _STEP[1]), (30_522, 768), 1.0).to(torch.bfloat16)
     generator = torch.Generator().manual_seed(_MEAN)
     sizes = (torch.randn(_STEP[0], generator=generator) * _SPREAD + _MEAN).clamp(4, _STEP[1])
     inside = (torch.arange(_STEP[1]) < sizes[:, None].round()).to(DEVICE)
-    features, matrix, slopes = case.features.detach(), case.matrix.detach(), case.slopes.float()
+    features, matrix, above = case.features.detach(), case.matrix.detach(), case.above.float()
     flat = features.flatten(0, 1)
     print(
         f"{_STEP[0]} texts of {int(inside.sum()) / len(inside):.1f} tokens, at most {_STEP[1]}, "
         f"{len(matrix):,} terms, {matrix.shape[1]} wide, torch {torch.__version__}"
     )
     products = 2 * int(inside.sum()) * matrix.numel()
-    gathered = 2 * slopes.numel() * matrix.shape[1]
+    gathered = 2 * above.numel() * matrix.shape[1]
 
     find = partial(kernels.find_largest, features, matrix, None, inside, True)
     places = find()[1]
@@ -235,7 +236,7 @@ def _print_shapes(rounds: int) -> None:
         rounds,
         lambda found: f"{products / found / 1e9:6.0f} TFLOP/s",
     )
-    ordered = lexicon._by_place(places, slopes, len(flat))
+    ordered = lexicon._by_place(places, above, len(flat))
     _print_sorted(
         "gradient of features",
         {
@@ -248,13 +249,13 @@ def _print_shapes(rounds: int) -> None:
     _print_sorted(
         "gradient of the matrix",
         {
-            str(gathering): partial(kernels.matrix_gradient, places, slopes, flat, gathering)
+            str(gathering): partial(kernels.matrix_gradient, places, above, flat, gathering)
             for gathering in _places(kernels.PLACES)
         },
         rounds,
         lambda found: f"{gathered / found / 1e9:6.2f} TB/s gathered",
     )
-    order = in_turns({("order", ""): partial(lexicon._by_place, places, slopes, len(flat))}, rounds)
+    order = in_turns({("order", ""): partial(lexicon._by_place, places, above, len(flat))}, rounds)
     print(f"the order by place: {order['order', '']:.3f} ms")
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import torch
 
 from isthmus.config.models import MINILM, model_folder
+from isthmus.nn.randomness import key
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings
@@ -28,7 +29,6 @@ from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders.enhanced import visibility
 from isthmus.pretraining.examples import most_sizes
 from isthmus.pretraining.labels import at_places, places_of
-from isthmus.pretraining.randomness import key
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch

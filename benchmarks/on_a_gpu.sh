@@ -26,10 +26,10 @@ export python output
 
 part tests "$python" -m pytest -q -rs -o addopts= --import-mode=importlib \
     tests/unit/pretraining/test_devices.py tests/unit/pretraining/test_every_recipe.py \
-    tests/unit/pretraining/test_visibility_kernel.py tests/unit/nn tests/unit/encoders \
+    tests/unit/nn tests/unit/encoders \
     tests/unit/training/test_trainer.py
 part attention "$python" benchmarks/attention.py --tiles
-part fused "$python" benchmarks/fused.py --tiles
+part norm_gelu "$python" benchmarks/norm_gelu.py --tiles
 part step-512 "$python" benchmarks/pretraining_step.py --length 512 --batch 64
 part step-144 "$python" benchmarks/pretraining_step.py --length 144 --batch 256 --corpus "$corpus"
 recipes=(mlm bow autoencoding autoregressive retromae lexmae cdmae cotmae condenser)

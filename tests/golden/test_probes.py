@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.randomness import key
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.examples import PretrainExamples
@@ -22,7 +23,6 @@ from isthmus.pretraining.parts import decoder_prediction
 from isthmus.pretraining.probes._base import Probe, assemble_probes
 from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
 from isthmus.pretraining.probes.retrieval import Retrieval, mean_reciprocal_rank
-from isthmus.pretraining.randomness import key
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask

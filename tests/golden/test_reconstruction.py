@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.decoders._shared import Head
+from isthmus.nn.heads import TiedHead
 from isthmus.pretraining.decoders.enhanced import visibility
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.objectives.reconstruction import Reconstruction
@@ -128,7 +128,7 @@ def plain(
         visible = visibility(step["keys"], WORDS, MASK.bool(), rate)[row, :length, :length]
         return plain_layer(part.layer, queries, visible.tolist(), content)
 
-    def own_head(part: Head) -> Callable[[list[float]], list[float]]:
+    def own_head(part: TiedHead) -> Callable[[list[float]], list[float]]:
         dense, norm = plain_linear(part.dense), plain_norm(part.norm)
         embeddings, bias = backbone.word_embeddings.tolist(), part.bias.tolist()
 

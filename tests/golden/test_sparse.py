@@ -15,7 +15,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.regularizers._base import regularizers
 from isthmus.finetuning.sparsity.sparse_task import SparseTask
-from isthmus.nn import prediction
+from isthmus.nn import vocabulary_product
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 
@@ -80,7 +80,7 @@ def test_few_logits_at_a_time_change_nothing(
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)
     found = []
     for rows in (100, 3, 1, 0):  # all at once, three and one, one each, one each though too large
-        monkeypatch.setitem(prediction._AT_ONCE, "cpu", rows * 6 * encoder.dimension)
+        monkeypatch.setitem(vocabulary_product._AT_ONCE, "cpu", rows * 6 * encoder.dimension)
         weights = encoder.represent_documents(ids, mask)
         gradient = torch.autograd.grad(weights.square().sum(), backbone.word_embeddings)[0]
         with torch.inference_mode():

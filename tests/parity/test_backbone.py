@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from isthmus.errors import InputError, SettingsError
-from isthmus.nn.backbone import _HEADS, Backbone
-from isthmus.nn.post_norm import POST_NORM
+from isthmus.nn.architectures import ARCHITECTURES, POST_NORM
+from isthmus.nn.backbone import Backbone
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,
@@ -54,7 +54,7 @@ def random_model(kind: str) -> Any:
 
 
 def test_every_known_architecture_is_here() -> None:
-    assert set(MODELS) == set(_HEADS)
+    assert set(MODELS) == set(ARCHITECTURES)
 
 
 @architecture
@@ -180,7 +180,7 @@ def test_states_after_some_layers_come_from_the_same_pass(kind: str, layer: int)
         module.register_forward_hook(
             lambda _, given, got: outputs.append(got[0] if isinstance(got, tuple) else got)
         )
-    last, middle = backbone.forward_with_layer(IDS, MASK, layer)
+    last, middle = backbone.encode(IDS, MASK, None, layer=layer)[:2]
     assert len(passes) == 1
     assert len(outputs) == 2
     torch.testing.assert_close(last, backbone(IDS, MASK), rtol=0, atol=0)
@@ -196,7 +196,7 @@ def test_states_after_some_layers_come_from_the_same_pass(kind: str, layer: int)
     reached = [any(p.grad is not None for p in module.parameters()) for module in layers]
     assert reached == [layer > 0, layer > 1]
     with pytest.raises(AssertionError, match="3 of 2 layers"):
-        backbone.forward_with_layer(IDS, MASK, 3)
+        backbone.encode(IDS, MASK, None, layer=3)
 
 
 @architecture

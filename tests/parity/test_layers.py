@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from isthmus.errors import SettingsError
-from isthmus.nn.backbone import _HEADS, Backbone
-from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.architectures import ARCHITECTURES, LayerShape
+from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer, copy_layer
-from isthmus.nn.packing import Full, Packing
-from isthmus.nn.post_norm import Visible
+from isthmus.nn.packing import Full, Packing, Visible
 
 # Every value another one, and none a default, so that no name can stand for its neighbour.
 BERT: dict[str, Any] = {
@@ -76,7 +75,7 @@ def shake(module: nn.Module, strength: float = 0.1) -> None:
 
 
 def test_every_known_architecture_is_here() -> None:
-    assert set(CONFIGURATIONS) == set(_HEADS)
+    assert set(CONFIGURATIONS) == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("kind", CONFIGURATIONS)

@@ -13,10 +13,11 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from isthmus.nn import attention, packing
 from isthmus.nn import backbone as backbones
-from isthmus.nn.backbone import _HEADS, Backbone
-from isthmus.nn.compiling import compile_layers
+from isthmus.nn.architectures import ARCHITECTURES, POST_NORM
+from isthmus.nn.backbone import Backbone
+from isthmus.nn.kernels import available
+from isthmus.nn.layer_fusion import compile_layers
 from isthmus.nn.packing import Asking
-from isthmus.nn.post_norm import POST_NORM
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,
@@ -30,7 +31,7 @@ SIZES: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
 }
 MODELS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(_HEADS, SIZES),
+    **dict.fromkeys(ARCHITECTURES, SIZES),
     "distilbert": {
         "vocab_size": 67, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
         "max_position_embeddings": 40, "pad_token_id": 1, "dropout": 0.0, "attention_dropout": 0.0,
@@ -65,7 +66,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     found: str = request.param
     monkeypatch.setitem(packing._LEAST_PADDING, "cpu", 0.0)
     monkeypatch.setattr(attention, "_LONG", 1000 if found == "padded for attention" else 0)
-    monkeypatch.setattr(backbones, "has_kernels", lambda states: found == "own layers")
+    monkeypatch.setattr(
+        backbones, "has_kernels", lambda states: available.KERNELS and found == "own layers"
+    )
     return found
 
 
@@ -79,6 +82,15 @@ def random_backbone(kind: str, implementation: str, **more: Any) -> Backbone:
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     return Backbone(model).train()
+
+
+def with_layer(
+    backbone: Backbone, ids: Tensor, mask: Tensor, layer: int, asking: Asking | None = None
+) -> tuple[Tensor, Tensor]:
+    """The last states, and those after so many layers."""
+    found = backbone.encode(ids, mask, None, layer=layer, asking=asking)
+    assert found.middle is not None
+    return found.states, found.middle
 
 
 def padded_batch(lengths: list[int]) -> tuple[Tensor, Tensor]:
@@ -153,7 +165,7 @@ def test_states_of_a_compiled_layer(kind: str, use_packing: bool) -> None:
     breaks.clear()
     for layer in (0, 1, 3):
         found, expected = (
-            torch.cat([states[mask.bool()] for states in each.forward_with_layer(ids, mask, layer)])
+            torch.cat([states[mask.bool()] for states in with_layer(each, ids, mask, layer)])
             for each in (compiled, backbone)
         )
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -172,7 +184,7 @@ def test_states_of_a_layer(kind: str) -> None:
         packed, padded = both_ways(
             backbone,
             lambda b, layer=layer: torch.cat(  # type: ignore[misc]
-                [states[rows] for states in b.forward_with_layer(ids, mask, layer)]
+                [states[rows] for states in with_layer(b, ids, mask, layer)]
             ),
         )
         torch.testing.assert_close(packed[0], padded[0], rtol=1e-5, atol=1e-5)
@@ -266,7 +278,7 @@ def test_some_states_are_those_of_all(kind: str, lengths: list[int], way: str) -
     asking = Asking.of(read)
     found = []
     for asked in (asking, None):
-        states, middle = backbone.forward_with_layer(ids, mask, 1, asking=asked)
+        states, middle = with_layer(backbone, ids, mask, 1, asked)
         weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(3))
         loss = ((states * weights)[read]).sum() + middle[mask.bool()].square().sum()
         found.append(([states.detach()[read], middle.detach()], gradients(backbone, loss)))
@@ -322,12 +334,11 @@ def test_dropout(kind: str, way: str) -> None:
         backbone.encoder.embeddings.dropout.p = 0.0  # there, it is that of transformers
         changed = []
         for ours in (True, False):
-            backbone.use_kernels = ours
             torch.manual_seed(5)
-            with torch.no_grad():
-                plain = backbone.eval().forward_with_layer(ids, mask, 1)[1]
+            with torch.no_grad(), available.kernels_allowed(ours):
+                plain = with_layer(backbone.eval(), ids, mask, 1)[1]
                 runs = [
-                    (backbone.train().forward_with_layer(ids, mask, 1)[1] - plain).square().mean()
+                    (with_layer(backbone.train(), ids, mask, 1)[1] - plain).square().mean()
                     for _ in range(12)
                 ]
             changed.append(torch.stack(runs).mean().sqrt().item())

@@ -12,7 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.pretraining import parts, randomness
+from isthmus.nn import randomness
+from isthmus.nn.randomness import draw, key, second
+from isthmus.pretraining import parts
 from isthmus.pretraining.corruption import generator
 from isthmus.pretraining.corruption._budget import MaskingSettings, most_hidden, replace
 from isthmus.pretraining.corruption.importance import Importance
@@ -24,7 +26,6 @@ from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import CORRUPTIONS as REGISTERED
 from isthmus.pretraining.parts import Corruption, Side, Text
-from isthmus.pretraining.randomness import draw, key, second
 from isthmus.pretraining.views import neighbours, same
 from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.pretraining.views.same import Same, SameSettings

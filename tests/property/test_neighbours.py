@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from isthmus.collections import open_corpus
+from isthmus.nn.randomness import key
 from isthmus.pretraining.parts import Text
-from isthmus.pretraining.randomness import key
 from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument, tokenise

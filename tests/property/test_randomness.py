@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.pretraining.randomness import (
+from isthmus.nn.randomness import (
     draw,
     draw_bits,
     draw_together,

@@ -77,7 +77,7 @@ class CrossEncoder(TextModel):
     def score_tokens(
         self, queries: Sequence[Tokens], documents: Sequence[Tokens]
     ) -> npt.NDArray[np.float32]:
-        """The same from token ids without special ones: pair n is queries[n], documents[n]."""
+        """The score of each pair queries[n], documents[n], from token ids without special ones."""
         both = zip(queries, documents, strict=True)
         lengths = np.array([len(query) + len(text) for query, text in both], dtype=np.int64)
         scores = np.empty(len(lengths), dtype=np.float32)
@@ -98,7 +98,7 @@ class CrossEncoder(TextModel):
         return scores
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Of each text, without special ones; one that comes again is tokenised once."""
+        """The token ids of each text, without special ones; a repeated text is tokenised once."""
         distinct = list(dict.fromkeys(texts))
         encodings = self.tokenizer.backend.encode_batch_fast(distinct, add_special_tokens=False)
         known = {text: encoding.ids for text, encoding in zip(distinct, encodings, strict=True)}

@@ -31,7 +31,7 @@ class DenseForm(Settings):
 
 # The form comes first, in the file and in the fingerprint that indexes remember their encoder by.
 class DenseSettings(EncoderSettings, DenseForm):
-    """The same, and how much of a text is read; travels with the model."""
+    """How states become a vector, and how much of a text is read; travels with the model."""
 
 
 def pool(states: Tensor, mask: Tensor, settings: DenseSettings) -> Tensor:
@@ -75,7 +75,7 @@ class DenseEncoder(Encoder):
     def represent_documents(
         self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None
     ) -> Tensor:
-        """The same as for queries: both sides share the model."""
+        """The pooled states; queries and documents share the model."""
         return self.represent_queries(ids, mask, tokens)
 
     def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,9 @@ from isthmus.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    from isthmus.encoders.int8 import Int8Model
-
 SETTINGS_FILE = "encoder.json"
 # Tokens in one batch, padding included. On a CPU, buffers of many megabytes leave the caches, and
-# are asked of the system anew for every layer: on two busy cores, MiniLM took 46 to 59 µs a token
+# are allocated anew for every layer: on two busy cores, MiniLM took 46 to 59 µs a token
 # in batches of 2,048, 72 to 81 in batches of 16,384. A GPU is kept waiting by so few.
 _ON_CPU, _ON_GPU = 1 << 11, 1 << 16
 _NUMBERS = 1 << 28  # in the vectors of one batch: 1 GB, many short texts have large sparse ones
@@ -54,7 +52,7 @@ class EncoderSettings(Settings):
 
 
 class TextModel(ABC):
-    """A backbone, its tokenizer and its settings: what is trained, saved and told apart."""
+    """A backbone, its tokenizer and its settings: what is trained, saved and fingerprinted."""
 
     kind: ClassVar[str]
 
@@ -110,7 +108,7 @@ class TextModel(ABC):
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """Without dropout and gradients."""
+        """Switches dropout and gradients off inside."""
         was_training = self.backbone.training
         self.backbone.eval()
         try:
@@ -137,14 +135,26 @@ class TextModel(ABC):
 
     @abstractmethod
     def _describe_elsewhere(self, folder: Path) -> None:
-        """Writes the same as sentence-transformers reads it."""
+        """Writes the description that sentence-transformers reads."""
+
+
+class Int8(Protocol):
+    """Computes an encoder's vectors in place of its backbone, in 8-bit integers."""
+
+    batches: int  # a batch of the backbone's, so many times, is one of its
+
+    def represent(self, rows: Sequence[Tokens]) -> Tensor:
+        """The float32 vectors of some texts."""
+
+    def difference(self, rows: Sequence[Tokens]) -> str:
+        """What the integers change for some documents, as a sentence with numbers."""
 
 
 class Encoder(TextModel):
     """A backbone that turns queries and documents into vectors whose inner product is the score."""
 
     uses_head: ClassVar[bool]
-    _int8: Int8Model | None = None  # who computes the vectors, if not the backbone
+    int8: Int8 | None = None  # computes the vectors in place of the backbone
 
     @property
     @abstractmethod
@@ -167,22 +177,16 @@ class Encoder(TextModel):
         """The float32 vectors of padded documents, with gradients."""
 
     def represent(self, rows: Sequence[Tokens] | Sequence[npt.NDArray[np.integer]]) -> Tensor:
-        """The same of documents as `tokenise` gives them, on the device, not waited for."""
+        """The vectors of documents that `tokenise` gave, on the device, not synchronised."""
         device = self.backbone.word_embeddings.device
         ids, mask = pad(rows, self.tokenizer.pad_id)
         tokens = token_places(mask)
         return self.represent_documents(*(send(part, device) for part in (ids, mask, tokens)))
 
-    def use_int8(self) -> None:
-        """Has vectors computed in 8-bit integers from now on (needs the extra `onnx`)."""
-        from isthmus.encoders.int8 import Int8Model
-
-        self._int8 = Int8Model(self)
-
     def difference_of_int8(self, documents: Sequence[Document]) -> str:
         """What the integers change for these documents, as a sentence with numbers."""
-        assert self._int8 is not None, "computes in floating point"
-        return self._int8.difference(self.tokenise(documents))
+        assert self.int8 is not None, "computes in floating point"
+        return self.int8.difference(self.tokenise(documents))
 
     def encode_blocks(
         self, blocks: Iterable[Sequence[Document]]
@@ -213,7 +217,7 @@ class Encoder(TextModel):
         return [document.contents(self.settings.titles) for document in documents]
 
     def _vectors(self, rows: Sequence[Tokens]) -> Any:
-        """Those of texts that are tokenised already."""
+        """The vectors of tokenised texts."""
         [(_, vectors)] = self._encode([(None, rows)])
         return vectors
 
@@ -244,8 +248,8 @@ class Encoder(TextModel):
     def _batches(self, rows: Sequence[Tokens]) -> list[Batch]:
         """At least one, so that a block without texts has vectors: none."""
         tokens = batch_tokens(self.backbone.word_embeddings.device)
-        if self._int8 is not None:
-            tokens *= self._int8.batches
+        if self.int8 is not None:
+            tokens *= self.int8.batches
         most = max(1, _NUMBERS // self.dimension)
         batches = length_sorted_batches([len(row) for row in rows], tokens, most)
         return batches or [np.empty(0, dtype=np.int64)]
@@ -254,7 +258,7 @@ class Encoder(TextModel):
         if not rows:
             return torch.empty(0, self.dimension)
         # Queries and documents share the model wherever one reads them.
-        return self.represent(rows) if self._int8 is None else self._int8.represent(rows)
+        return self.represent(rows) if self.int8 is None else self.int8.represent(rows)
 
     @staticmethod
     @abstractmethod

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,18 @@ from torch.nn.functional import normalize
 
 from isthmus.config.cache import cache_folder
 from isthmus.config.output import whole_folder, writing
+from isthmus.encoders.encoder import Encoder, Tokens
 from isthmus.errors import MissingPackageError
-
-if TYPE_CHECKING:
-    from isthmus.encoders.encoder import Encoder, Tokens
 
 _FILE = "model.onnx"
 _OPSET = 17
 _EXAMPLE = 8  # tokens of the text that the model is traced with: any number will do
 _NEIGHBOURS = 10
+
+
+def use_int8(encoder: Encoder) -> None:
+    """Has the encoder's vectors computed in 8-bit integers (needs the extra `onnx`)."""
+    encoder.int8 = Int8Model(encoder)
 
 
 class Int8Model:
@@ -94,7 +97,7 @@ class _Alone(nn.Module):
 
 
 def _nearest(vectors: Tensor, count: int) -> list[set[int]]:
-    """Of each vector, the places of those nearest to it, itself left out."""
+    """The places of the vectors nearest to each vector, itself left out."""
     cosines = vectors @ vectors.T
     cosines.fill_diagonal_(-torch.inf)
     return [set(places) for places in cosines.topk(count).indices.tolist()]

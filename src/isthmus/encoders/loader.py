@@ -10,6 +10,7 @@ from isthmus.config.models import model_folder, named_at
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE
+from isthmus.encoders.int8 import use_int8
 from isthmus.encoders.query_side import QuerySide
 from isthmus.encoders.query_terms import QUERY_TERMS_FILE, QueryTerms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, query_digest
@@ -67,12 +68,12 @@ def load_query_encoder(
 def load_int8_encoder(
     name: str, settings: DenseSettings | SparseSettings | None = None
 ) -> DenseEncoder | SparseEncoder:
-    """The same encoder, computing in 8-bit integers on the CPU (needs the extra `onnx`).
+    """The encoder `load_encoder` gives, in 8-bit integers on the CPU (needs the extra `onnx`).
 
     Its fingerprint is the same: its vectors are near enough to be searched with the others.
     """
     encoder = _load(name, settings)
-    encoder.use_int8()
+    use_int8(encoder)
     return encoder
 
 
@@ -101,7 +102,7 @@ def load_cross_encoder(
 
     Any sequence classifier with one label is one, and so a CrossEncoder of sentence-transformers
     that has no other module; scores are its logits, whatever it puts on top. Settings given here
-    replace those beside it. `where` is what a wrong name is told to be the value of.
+    replace those beside it. `where` is what errors about the name point to.
     """
     with named_at(where, "the folder of a re-ranker that is here: isthmus finetune trains one"):
         encoder = _cross_encoder(name, model_folder(name, where), settings)

@@ -46,7 +46,7 @@ class QueryTerms(nn.Module):
         return present.scatter_reduce(1, ids, inside.to(weights.dtype), "amax") * weights
 
     def matrix(self, rows: Sequence[list[int]], special: npt.NDArray[np.integer]) -> csr_matrix:
-        """The same for rows of any length, without their zeros; special ids have no weight."""
+        """The weights of rows of any length as a sparse matrix; special ids have no weight."""
         with torch.no_grad():
             weights = self.weights().cpu().numpy()
         kept = [np.setdiff1d(np.array(row, dtype=np.int32), special) for row in rows]
@@ -55,7 +55,7 @@ class QueryTerms(nn.Module):
         return csr_matrix((weights[terms], terms, starts), shape=(len(kept), len(weights)))
 
     def save(self, folder: Path, note: str = "") -> None:
-        """Writes θ beside a model, with a note to whoever reads it."""
+        """Writes θ beside a model, with a note on what it belongs to."""
         theta = self.theta.detach().contiguous()
         save_file({_NAME: theta}, folder / QUERY_TERMS_FILE, {_NOTE: note})
 

@@ -19,7 +19,6 @@ from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.router import write_router
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.lexicon import largest_logits
 from isthmus.progress import notice
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer
@@ -43,7 +42,7 @@ class SparseForm(Settings):
 
 
 class SparseSettings(EncoderSettings, SparseForm):
-    """The same, and how much of a text is read; travels with the model."""
+    """How a text becomes weighted terms, and how much of it is read; travels with the model."""
 
 
 class SparseEncoder(Encoder):
@@ -73,7 +72,7 @@ class SparseEncoder(Encoder):
         self.query_terms = QueryTerms(self.dimension) if settings.query == "terms" else None
         self._special = torch.zeros(self.dimension, dtype=torch.bool)
         self._special[torch.from_numpy(tokenizer.special_ids)] = True
-        self._told = False
+        self._noticed = False
 
     @property
     def dimension(self) -> int:
@@ -187,7 +186,7 @@ class SparseEncoder(Encoder):
 
     @staticmethod
     def _take(vectors: Tensor) -> csr_matrix:
-        """The same as a sparse matrix, found where the weights lie."""
+        """The vectors as a sparse matrix; the device finds the entries."""
         rows, terms = vectors.nonzero(as_tuple=True)
         number = torch.arange(len(vectors) + 1, device=rows.device)
         found = vectors[rows, terms], terms.int(), torch.searchsorted(rows, number, out_int32=True)
@@ -202,9 +201,9 @@ class SparseEncoder(Encoder):
     def _describe_elsewhere(self, folder: Path) -> None:
         settings = self.settings
         if reason := self._only_here():
-            if not self._told:
+            if not self._noticed:
                 notice(f"no modules.json for sentence-transformers: there, {reason}")
-                self._told = True
+                self._noticed = True
             return
         pooling = {
             "pooling_strategy": "max",
@@ -255,7 +254,7 @@ def term_weights(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
     log1p(relu(·)) never falls, so the maximum is taken first. A row without a position inside has
     no weights.
     """
-    return largest_logits(backbone, states, inside).relu().log1p()
+    return backbone.predict(states).largest(inside).relu().log1p()
 
 
 def heaviest(matrix: csr_matrix, count: int | None) -> csr_matrix:

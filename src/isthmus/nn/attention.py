@@ -1,8 +1,8 @@
-"""Attention as transformers asks for it, of padded batches and of packed ones.
+"""Attention for transformers' models, of padded batches and of packed ones.
 
 Two kinds, `eager` in plain products (quicker to train with on a CPU) and `sdpa` through torch's
-fused kernels, are registered with transformers under names of our own. Both give what the kind of
-the same name gives there, and take a `packing` besides: then queries, keys and values are one
+fused kernels, are registered with transformers under our own names. Both compute what the kind of
+the same name computes there, and take a `packing` besides: then queries, keys and values are one
 stream of the tokens of many texts, and each text attends to itself.
 """
 
@@ -15,21 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from isthmus.nn.architectures import ARCHITECTURES
 from isthmus.nn.dropout import drop
 from isthmus.nn.packing import Asking, Packing, visible_within
 
 Attention = Literal["sdpa", "eager"]
 _NAMES: dict[Attention, str] = {"eager": "isthmus_plain", "sdpa": "isthmus_fused"}
-# Architectures that ask for attention and hand on the packing. MPNet attends by itself, to add a
-# bias by relative position. tests/parity holds each of these, packed, against itself, padded.
-_ASKING = frozenset(
-    {"bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
-)
 # Tokens per text, on average, from which a CPU is quicker with one text after the other: what it
 # works on stays in its caches, and nothing is computed of padding (benchmarks/packing.py).
 _LONG = 64
 Triple = tuple[Tensor, Tensor, Tensor]  # queries, keys, values [texts, heads, length, width]
-# Of a triple, what each row sees, a dropout rate and a scale, the answers.
+# From a triple, what each row sees, a dropout rate and a scale, to attention output.
 Attend = Callable[[Triple, Tensor | None, float, float | None], Tensor]
 
 
@@ -46,8 +42,9 @@ def attention_name(kind: Attention) -> str:
 
 
 def use_packable_attention(model: Any) -> bool:
-    """Whether a model of transformers can be given packed texts, which it can from here on."""
-    if model.config.model_type not in _ASKING:
+    """Sets up a model of transformers for packed texts; returns whether it can take them."""
+    known = ARCHITECTURES.get(model.config.model_type)
+    if known is None or not known.packs:
         return False
     kind = model.config._attn_implementation
     if kind in _NAMES:
@@ -63,10 +60,10 @@ def packed_attention(
     reach: int | None = None,
     asking: Asking | None = None,
 ) -> Tensor:
-    """What each text of a stream answers itself, [1, heads, tokens, width] like all that is given.
+    """Attention output of a stream in which each text attends to itself, [1, heads, tokens, width].
 
-    With a `reach`, a token sees no further than so many others to either side. Where not all
-    tokens ask, the queries are those of the ones that do.
+    With a `reach`, a token sees no further than so many others to either side. With `asking`, the
+    queries are those of some tokens alone.
     """
     if asking is not None:
         return _of_some(stream, packing, dropout, asking)
@@ -137,9 +134,9 @@ def _variable_length(
     reach: int | None,
     asking: Asking | None = None,
 ) -> Tensor:
-    # The operator below torch.nn.attention.varlen, whose own face has no dropout.
-    behind, ahead = (-1, -1) if reach is None else (reach, reach)
-    longest = packing.length  # an upper bound is enough, and known without asking the device
+    # The operator below torch.nn.attention.varlen, which has no dropout itself.
+    left, right = (-1, -1) if reach is None else (reach, reach)
+    longest = packing.length  # an upper bound is enough, and needs no synchronisation
     ours, theirs = (packing.offsets,) * 2 if asking is None else asking.texts(packing)
     answers: Tensor = torch.ops.aten._flash_attention_forward(
         # Not part[0], whose gradient would be copied into zeros.
@@ -152,8 +149,8 @@ def _variable_length(
         packing.causal and reach is None,
         False,  # nothing to debug
         scale=scale,
-        window_size_left=behind,
-        window_size_right=0 if packing.causal else ahead,
+        window_size_left=left,
+        window_size_right=0 if packing.causal else right,
     )[0]
     return answers.transpose(0, 1)[None]
 
@@ -165,7 +162,7 @@ def _sdpa(triple: Triple, visible: Tensor | None, dropout: float, scale: float |
 def _products(
     triple: Triple, visible: Tensor | None, dropout: float, scale: float | None
 ) -> Tensor:
-    """In plain products; `visible` True or False, or numbers to add as transformers makes them."""
+    """Attention in plain products; `visible` is boolean, or numbers that are added to scores."""
     queries, keys, values = triple
     scores = (
         queries @ keys.transpose(2, 3) * (queries.shape[-1] ** -0.5 if scale is None else scale)
@@ -195,7 +192,7 @@ def _of_transformers(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
         if packing is None:
             answers = attend(triple, attention_mask, rate, scaling)
         else:
-            # ModernBERT counts the token itself, as transformers expects of everyone.
+            # transformers counts the token itself in its window.
             reach = None if sliding_window is None else sliding_window - 1
             answers = _within_texts(attend, triple, packing, rate, scaling, reach)
         return answers.transpose(1, 2).contiguous(), None

@@ -1,73 +1,42 @@
-"""One face for every Hugging Face encoder: hidden states, and a head that runs on chosen rows."""
+"""One interface for every encoder: hidden states, and a head that runs on chosen rows."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.config.model_files import load_pretrained, loadable
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.config.model_files import loadable
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.nn.architectures import head_modules
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.dropout import use_quick_dropout
-from isthmus.nn.fused import bias_gelu, drop_add_norm, has_kernels
+from isthmus.nn.embeddings import position_numbers, use_first_type
+from isthmus.nn.heads import VocabularyLayer, predict
+from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.kernels.bert_layer import PostNormStack
+from isthmus.nn.kernels.norm_gelu import drop_add_norm
+from isthmus.nn.kernels.projection import kernel_type
 from isthmus.nn.packing import Asking, Full, Packing, take_rows
-from isthmus.nn.post_norm import PostNormStack
 from isthmus.nn.prediction import Prediction
-from isthmus.nn.pretrained import (
-    explained,
-    load_seeded,
-    load_weights,
-    loading_options,
-    quiet,
-    replace_dropout,
-    set_values,
-)
-from isthmus.nn.projection import rounded_type
-from isthmus.progress import notice
-
-# The modules that, applied in order, turn hidden states into vocabulary logits. transformers
-# gives no common name to an MLM head, and calling the whole model would compute logits for every
-# position. tests/parity holds each row against the model's own logits.
-_HEADS: dict[str, tuple[str, ...]] = {
-    "bert": ("cls",),
-    "distilbert": ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
-    "roberta": ("lm_head",),
-    "xlm-roberta": ("lm_head",),
-    "camembert": ("lm_head",),
-    "mpnet": ("lm_head",),
-    "electra": ("generator_predictions", "generator_lm_head"),
-    "modernbert": ("head", "decoder"),
-}
-# In some of them: where a matrix and, behind GELU, a norm are, before the vocabulary.
-_LM_HEAD = "lm_head.dense", "lm_head.layer_norm"
-_TRANSFORMS: dict[str, tuple[str, str]] = {
-    "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
-    "camembert": _LM_HEAD,
-    "distilbert": ("vocab_transform", "vocab_layer_norm"),
-    "electra": ("generator_predictions.dense", "generator_predictions.LayerNorm"),
-    "roberta": _LM_HEAD,
-    "xlm-roberta": _LM_HEAD,
-}
+from isthmus.nn.pretrained import load_masked_lm, quiet, set_values
 
 
 class Encoded(NamedTuple):
-    """The states of a padded batch, those after a layer that was asked for, and what came along."""
+    """The states of a padded batch."""
 
     states: Tensor
-    middle: Tensor | None = None
-    output: Any = None  # what the model of transformers gave for the batch as it is
-    taken: Tensor | None = None  # the first of every text, where they are not taken from all
+    middle: Tensor | None = None  # after the layer that `encode` was called with
+    output: Any = None  # of transformers' model, where it computed the batch unpacked
+    taken: Tensor | None = None  # the first states, where they were computed apart
 
     @property
     def first(self) -> Tensor:
-        """The states of every text's first token, [batch, width]; where some ask, these do too."""
+        """The states of every text's first token, [batch, width]."""
         return self.states[:, 0] if self.taken is None else self.taken
 
 
@@ -80,18 +49,13 @@ class Backbone(nn.Module):
         super().__init__()
         self.model = model
         use_quick_dropout(model)
-        types = getattr(
-            getattr(model.base_model, "embeddings", None), "token_type_embeddings", None
-        )
-        if types is not None and not self._several_types:
-            types.__class__ = _FirstType
+        if not self._several_types:
+            use_first_type(model)
         self.packs = use_packable_attention(model)  # whether the encoder can do without padding
         self.use_packing = True
-        self.use_kernels = True
         self.own_layers = PostNormStack.of(model) if self.packs else None
-        self.head_modules = _head_modules(model)
-        if self.head_modules is not None:
-            model.get_output_embeddings().__class__ = _VocabularyLayer
+        if self.has_head:
+            model.get_output_embeddings().__class__ = VocabularyLayer
         self.own_dropout: dict[str, float] = {}
         self.fresh_head = False  # made here, and not trained yet
 
@@ -111,38 +75,11 @@ class Backbone(nn.Module):
             head: "add" gives an encoder without a masked-LM head a fresh one, tied to its
                 embeddings, and says so; "keep" leaves such an encoder without.
             dropout: Replaces every dropout rate of the model.
-            seed: Of the fresh head's weights.
-            attention: How it is computed; by default, whatever trains faster on this machine.
+            seed: Draws the fresh head's weights.
+            attention: Its implementation; by default, the one that trains faster on this machine.
 
         """
-        from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
-
-        with quiet(), explained(name):
-            config = load_pretrained(AutoConfig, name)
-            if config.model_type not in _HEADS:
-                raise InputError(
-                    f"{name!r} is a {config.model_type!r} model, which isthmus does not know",
-                    where=name,
-                    allowed=", ".join(sorted(_HEADS)),
-                    remedy="choose an encoder of one of these architectures",
-                )
-            own_dropout = replace_dropout(config, dropout)
-            options = loading_options(config, attention)
-            model, missing = load_seeded(AutoModelForMaskedLM, name, options, seed)
-            without_head = _missing_head(model, missing)
-            if without_head and head == "add" and not config.tie_word_embeddings:
-                # Untied, the vocabulary's matrix would have to be learnt from noise.
-                config.tie_word_embeddings = True
-                model, _ = load_seeded(AutoModelForMaskedLM, name, options, seed)
-            if without_head and head == "keep":
-                model, _ = load_weights(AutoModel, name, options)
-                _drop_pooler(model)
-        if without_head and head == "add":
-            notice(
-                f"{name}: no masked-LM head in this checkpoint; a new one, tied to the "
-                "embeddings, starts untrained."
-            )
-            _start_as_identity(model)
+        model, own_dropout = load_masked_lm(name, head, dropout, seed, attention)
         with loadable(name):
             backbone = cls(model)
         backbone.own_dropout = own_dropout
@@ -154,8 +91,13 @@ class Backbone(nn.Module):
         return self.model.config
 
     @property
+    def head_modules(self) -> list[nn.Module] | None:
+        """The modules of the masked-LM head, in order; None without a head."""
+        return head_modules(self.model)
+
+    @property
     def has_head(self) -> bool:
-        """Whether vocabulary logits can be computed."""
+        """Whether it predicts the vocabulary."""
         return self.head_modules is not None
 
     @property
@@ -175,7 +117,7 @@ class Backbone(nn.Module):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """From the first to the last; transformers gives them no common name."""
+        """The layers in order; transformers has no common name for them."""
         lists = (part for part in self.encoder.modules() if isinstance(part, nn.ModuleList))
         return list(next(part for part in lists if len(part) == self.depth))
 
@@ -199,18 +141,17 @@ class Backbone(nn.Module):
 
     @property
     def _windows(self) -> bool:
-        # ModernBERT: some layers see a few tokens to either side.
+        # In some layers of ModernBERT, a token sees a few others to either side.
         return getattr(self.config, "sliding_window", None) is not None
 
     @property
     def _position_padding(self) -> int | None:
-        # RoBERTa and its kin count positions from behind the padding id, and skip padding.
         embeddings = getattr(self.encoder, "embeddings", None)
         padding: int | None = getattr(embeddings, "padding_idx", None)
         return padding
 
     def check_length(self, length: int, setting: str) -> None:
-        """Refuses a setting that allows longer texts than the model has positions for."""
+        """Raises on a setting that allows longer texts than the model has positions for."""
         if length > self.positions:
             raise SettingsError(
                 f"{setting} = {length} is more than the model has positions for",
@@ -220,7 +161,7 @@ class Backbone(nn.Module):
             )
 
     def check_tokens(self, tokens: int) -> None:
-        """Refuses a tokenizer that knows more tokens than the model has embeddings for."""
+        """Raises on a tokenizer with more tokens than the model has embeddings for."""
         rows = len(self.word_embeddings)
         if tokens > rows:
             raise MismatchError(
@@ -237,39 +178,21 @@ class Backbone(nn.Module):
         tokens: Tensor | None = None,
         asking: Asking | None = None,
     ) -> Tensor:
-        """H, the last hidden states [batch, length, width]; in the padding, nothing of meaning.
+        """H, the last hidden states [batch, length, width]; those of padding are undefined.
 
-        `tokens`: where they are in the flattened batch, for a caller who knows without asking
-        the device; otherwise the mask tells. `asking`: those whose states are read, where that
-        are not all; the others' have no meaning then. The first of every text is among them.
+        `tokens`: their places in the flattened batch, which spare a device synchronisation; by
+        default, found in the mask. `asking`: the tokens whose states are needed, each text's first
+        among them; by default, all. The states of the others are undefined.
         """
         return self.encode(input_ids, attention_mask, tokens, asking=asking).states
 
-    def forward_with_layer(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        layer: int,
-        tokens: Tensor | None = None,
-        asking: Asking | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The last hidden states, and those after `layer` layers, of one encoder pass.
-
-        After 0 layers they are what `embed` gives. ModernBERT norms its last states alone: after
-        fewer layers than all, they are not normed.
-        """
-        assert 0 <= layer <= self.depth, f"{layer} of {self.depth} layers"
-        encoded = self.encode(input_ids, attention_mask, tokens, layer=layer, asking=asking)
-        assert encoded.middle is not None
-        return encoded.states, encoded.middle
-
     @property
     def leaves_padding_out(self) -> bool:
-        """Whether padding costs nothing, where packing pays."""
+        """Whether batches are packed wherever that pays, so that padding costs nothing."""
         return self.packs and self.use_packing
 
     def packing(self, attention_mask: Tensor, tokens: Tensor | None = None) -> Packing | None:
-        """How a batch is freed of its padding; None where it is quicker to leave it."""
+        """How a batch is packed; None where it is quicker to leave it padded."""
         tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         if not self.use_packing or tracing:  # a trace would fix the lengths
             return None
@@ -285,20 +208,25 @@ class Backbone(nn.Module):
         layer: int | None = None,
         asking: Asking | None = None,
     ) -> Encoded:
-        """All that `forward` and `forward_with_layer` return, and what else is known then."""
-        told = {"input_ids": input_ids}  # of every place
+        """The last hidden states, those after `layer` layers, and the output they came with.
+
+        After 0 layers they are what `embed` gives. ModernBERT norms its last states alone: after
+        fewer layers than all, they are not normed.
+        """
+        assert layer is None or 0 <= layer <= self.depth, f"{layer} of {self.depth} layers"
+        given = {"input_ids": input_ids}
         if segments is not None:
-            told["token_type_ids"] = segments
+            given["token_type_ids"] = segments
         packing = self.packing(attention_mask, tokens) if self.packs else None
         fused = self._fused()
         if packing is not None and packing.whole and not self._windows:
             if fused is not None:
-                return self._run_fused(fused, told, packing, layer, asking)
-            # Without any mask, torch chooses among its kernels.
-            return self._run(told, layer)
+                return self._run_fused(fused, given, packing, layer, asking)
+            # Without a mask, torch chooses the fastest of its attention kernels.
+            return self._run(given, layer)
         if packing is None:
-            return self._run(told, layer, attention_mask=attention_mask)
-        packed = self._packed(told, packing)
+            return self._run(given, layer, attention_mask=attention_mask)
+        packed = self._packed(given, packing)
         if fused is not None:
             return self._run_fused(fused, packed, packing, layer, asking)
         # transformers passes on a mask of four dimensions as it is, and makes none itself.
@@ -306,18 +234,19 @@ class Backbone(nn.Module):
         states, middle, *_ = self._run(packed, layer, **options)
         return Encoded(packing.unpack(states), None if middle is None else packing.unpack(middle))
 
-    def _packed(self, told: dict[str, Tensor], packing: Packing) -> dict[str, Tensor]:
-        """What is told of every place, of tokens alone, with their positions."""
-        ids = told["input_ids"]
-        told = {**told, "position_ids": self._places(ids).expand_as(ids)}
-        return {name: packing.pack(each) for name, each in told.items()}
+    def _packed(self, given: dict[str, Tensor], packing: Packing) -> dict[str, Tensor]:
+        """The packed inputs, with the numbers of their positions."""
+        ids = given["input_ids"]
+        numbers = position_numbers(ids, self._position_padding).expand_as(ids)
+        packed = {**given, "position_ids": numbers}
+        return {name: packing.pack(each) for name, each in packed.items()}
 
-    def _run(self, told: dict[str, Tensor], layer: int | None, **options: Any) -> Encoded:
-        """By the layers of transformers."""
-        # transformers would look into the layers, and what is compiled would fall into pieces.
+    def _run(self, given: dict[str, Tensor], layer: int | None, **options: Any) -> Encoded:
+        """The states computed by transformers' layers."""
+        # Not output_hidden_states: its hooks inside the layers would split a compiled graph.
         seen: list[Tensor] = []
         with self._watched(layer, seen):
-            output = self.encoder(**told, **options)
+            output = self.encoder(**given, **options)
         last = output.last_hidden_state
         if layer is None:
             return Encoded(last, None, output)
@@ -325,10 +254,10 @@ class Backbone(nn.Module):
 
     @contextmanager
     def _watched(self, layer: int | None, seen: list[Tensor]) -> Iterator[None]:
-        """Notes what goes into the layer behind so many."""
+        """Appends the states after so many layers to `seen`."""
 
-        def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            seen.append(given[0] if given else named["hidden_states"])
+        def note(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            seen.append(inputs[0] if inputs else named["hidden_states"])
 
         if layer is None or layer == self.depth:
             yield
@@ -340,71 +269,68 @@ class Backbone(nn.Module):
             handle.remove()
 
     def _fused(self) -> PostNormStack | None:
-        """Layers of our own kernels, where they can be used."""
+        """The layers computed by kernels; None where these do not run."""
         own = self.own_layers
-        if own is None or not self.use_kernels or own.checkpointed:
+        if own is None or own.checkpointed:
             return None
         return own if has_kernels(self.word_embeddings) else None
 
     @property
     def asks_for_some(self) -> bool:
-        """Whether the last layer is spared the states that nobody reads."""
+        """Whether the last layer computes only the states that `asking` names."""
         return self.leaves_padding_out and self._fused() is not None
 
     def _run_fused(
         self,
         stack: PostNormStack,
-        told: dict[str, Tensor],
+        given: dict[str, Tensor],
         packing: Packing,
         layer: int | None,
         asking: Asking | None,
     ) -> Encoded:
-        """By kernels of our own."""
-        embedded = self._embedded(told)
+        """The states computed by kernels."""
+        embedded = self._embedded(given)
         if layer == self.depth:
-            asking = None  # states after the last layer, of all
+            asking = None  # `middle` is the last states, of all tokens
         some = None if asking is None else (packing, asking)
         visible = Full() if packing.whole else packing
         states, middle = stack.run(embedded, visible, self.training, layer, some)
         if middle is not None and not packing.whole:
             middle = packing.unpack(middle)
         if asking is not None:
-            # Apart: on the way back, no zeros for all the others, and no sum with theirs.
+            # Apart, their gradient needs neither zeros for the other states nor a sum with theirs.
             first = take_rows(states.squeeze(0), asking.offsets[: packing.texts].long())
             padded = asking.put_back(states, packing.texts, packing.length)
             return Encoded(padded, middle, taken=first)
         return Encoded(states if packing.whole else packing.unpack(states), middle)
 
     def embed(self, input_ids: Tensor, packing: Packing | None = None) -> Tensor:
-        """What the first layer receives [batch, length, width]: words, positions, types, normed.
+        """The input of the first layer [batch, length, width]: words, positions, types, normed.
 
-        Packed, a stream [1, tokens, width]: of a backbone that `asks_for_some`.
+        With a packing, which needs a backbone that `asks_for_some`: a stream [1, tokens, width].
         """
-        told = {"input_ids": input_ids}
-        if packing is not None:
-            told = self._packed(told, packing)
-        return self._embedded(told)
+        given = {"input_ids": input_ids}
+        return self._embedded(given if packing is None else self._packed(given, packing))
 
-    def _embedded(self, told: dict[str, Tensor]) -> Tensor:
-        """By one kernel, where there is one, but for looking up."""
+    def _embedded(self, given: dict[str, Tensor]) -> Tensor:
         parts = self.encoder.embeddings
-        if self._fused() is None or "token_type_ids" in told:
-            return self.to_width(parts(**told))
-        words = parts.word_embeddings(told["input_ids"])
-        places = told.get("position_ids")
+        if self._fused() is None or "token_type_ids" in given:
+            return self.to_width(parts(**given))
+        words = parts.word_embeddings(given["input_ids"])
+        places = given.get("position_ids")
         if places is None:
-            places = self._places(told["input_ids"])
+            places = position_numbers(given["input_ids"], self._position_padding)
         positions = parts.position_embeddings(places).expand_as(words)
         types = getattr(parts, "token_type_embeddings", None)  # DistilBERT has none
         first = None if types is None else types.weight[0]
         rate = parts.dropout.p if self.training else 0.0
-        dtype = rounded_type(words)
+        dtype = kernel_type(words)
         return self.to_width(
             drop_add_norm(words, first, positions, parts.LayerNorm, rate, dtype, after=True)[0]
         )
 
     def embed_first(self, vectors: Tensor) -> Tensor:
-        """The same of vectors [rows, embedding width] that stand for the first word of a text."""
+        """Embeds the vectors [rows, embedding width] as each text's first token."""
         embedded = self.encoder.embeddings(input_ids=None, inputs_embeds=vectors[:, None])
         return self.to_width(embedded)[:, 0]
 
@@ -416,14 +342,7 @@ class Backbone(nn.Module):
         table = getattr(self.encoder.embeddings, "position_embeddings", None)
         if table is None:
             return None
-        return self.to_width(table(self._places(input_ids)))
-
-    def _places(self, input_ids: Tensor) -> Tensor:
-        """The number of every position, as the model counts [length] or [batch, length]."""
-        if self._position_padding is None:
-            return torch.arange(input_ids.shape[1], device=input_ids.device)
-        present = (input_ids != self._position_padding).long()
-        return present.cumsum(1) * present + self._position_padding
+        return self.to_width(table(position_numbers(input_ids, self._position_padding)))
 
     def to_width(self, vectors: Tensor) -> Tensor:
         """Vectors of the word-embedding space [..., embedding width] at the states' width."""
@@ -431,28 +350,13 @@ class Backbone(nn.Module):
         return vectors if projection is None else projection(vectors)
 
     def predict(self, states: Tensor) -> Prediction:
-        """What the head says of any hidden states [..., width], not multiplied out yet."""
-        assert self.head_modules is not None, "loaded without a head"
-        vocabulary = self.model.get_output_embeddings()
-        if self._fused() is not None:
-            return Prediction(self._transformed(states), vocabulary.weight, vocabulary.bias)
-        _VocabularyLayer.aside.now = True
-        try:
-            for module in self.head_modules:
-                states = module(states)
-        finally:
-            _VocabularyLayer.aside.now = False
-        return Prediction(states, vocabulary.weight, vocabulary.bias)
-
-    def _transformed(self, states: Tensor) -> Tensor:
-        """The states before the vocabulary, by kernels of our own and rounded as it takes them."""
-        dense, norm = map(self.model.get_submodule, _TRANSFORMS[self.config.model_type])
-        active = bias_gelu(functional.linear(states, dense.weight), dense.bias)
-        return drop_add_norm(active, None, None, norm, 0.0)[0]
+        """The head's prediction from any hidden states [..., width]."""
+        assert self.has_head, "loaded without a head"
+        return predict(self.model, states, self._fused() is not None)
 
     @property
     def vocabulary_bias(self) -> Tensor | None:
-        """What the head adds to the logit of each term, where it adds anything."""
+        """The bias that the head adds to the logit of each term; None without one."""
         bias: Tensor | None = self.model.get_output_embeddings().bias
         return bias
 
@@ -491,52 +395,3 @@ class Backbone(nn.Module):
                 allowed="a checkpoint of the same architecture",
                 remedy="start anew in another --output",
             )
-
-
-def _head_modules(model: Any) -> list[nn.Module] | None:
-    names = _HEADS.get(model.config.model_type, ())
-    # Of a classifier, there may be a part by the same name: ModernBERT's `head`.
-    whole = bool(names) and all(hasattr(model, name) for name in names)
-    return [getattr(model, name) for name in names] if whole else None
-
-
-class _FirstType(nn.Embedding):
-    """The first type for every token: one row, and its gradient a sum.
-
-    Looked up, all tokens have the same number, whose gradients are added one after the other.
-    """
-
-    def forward(self, types: Tensor) -> Tensor:
-        return self.weight[0].expand(*types.shape, -1)
-
-
-class _VocabularyLayer(nn.Linear):
-    """The last layer of a head, which passes on what it is given while a prediction is made."""
-
-    aside = threading.local()  # two threads may share a model
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features if getattr(self.aside, "now", False) else super().forward(features)
-
-
-def _missing_head(model: Any, missing: set[str]) -> bool:
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    prefix = f"{model.base_model_prefix}."
-    return any(not key.startswith(prefix) and key not in tied for key in missing)
-
-
-def _start_as_identity(model: Any) -> None:
-    # Tied to the embeddings, a head that changes nothing already makes sense of hidden states; a
-    # random one first has to be learnt, and drags the encoder along while it is.
-    for head in _head_modules(model) or ():
-        for module in head.modules():
-            if isinstance(module, nn.Linear) and module.in_features == module.out_features:
-                nn.init.eye_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-
-
-def _drop_pooler(model: Any) -> None:
-    # No method here uses BERT's pooler, and a parameter without gradient breaks data parallelism.
-    if getattr(model, "pooler", None) is not None:
-        model.pooler = None

@@ -46,14 +46,14 @@ class Classifier(Backbone):
     ) -> Tensor:
         """The float32 scores of padded texts; `tokens` as in `forward`.
 
-        Every architecture pools and classifies in its own way. So transformers' classifier does it,
-        and finds the encoder's work done already, without padding.
+        Every architecture pools and classifies in its own way. So transformers' classifier runs,
+        and its encoder returns states that were computed before, without padding.
         """
-        told = {"token_type_ids": segments} if self._takes_segments else {}
-        if self.packs:  # only those hand on what they are given besides
-            told["encoded"] = self._encoded(input_ids, attention_mask, tokens, **told)
+        given = {"token_type_ids": segments} if self._takes_segments else {}
+        if self.packs:  # only those pass further arguments on to their encoder
+            given["encoded"] = self._encoded(input_ids, attention_mask, tokens, **given)
         logits: Tensor = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, **told
+            input_ids=input_ids, attention_mask=attention_mask, **given
         ).logits
         return logits[:, 0].float()
 
@@ -70,7 +70,7 @@ class Classifier(Backbone):
         if found.output is not None:
             return found.output
         states = found.states
-        # BERT's encoder ends in a pooler, which took the stream for one text.
+        # BERT's encoder ends in a pooler, which would read the stream as one text.
         pooler = getattr(self.encoder, "pooler", None)
         return BaseModelOutputWithPooling(states, None if pooler is None else pooler(states))
 
@@ -94,8 +94,8 @@ def load_classifier(
         name: Anything AutoModelForSequenceClassification loads from safetensors.
         head: "add" gives an encoder without a classifier a fresh one; "keep" refuses it.
         dropout: Replaces every dropout rate of the model.
-        seed: Of the fresh classifier's weights.
-        attention: How it is computed; by default, whatever trains faster on this machine.
+        seed: Draws the fresh classifier's weights.
+        attention: Its implementation; by default, the one that trains faster on this machine.
 
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -118,7 +118,7 @@ def load_classifier(
 
 
 def check_classifier(name: str) -> None:
-    """Refuses what is no classifier of one label, by its configuration alone."""
+    """Raises on anything but a classifier of one label, by its configuration alone."""
     config = read_config(name)
     _refuse_labels(name, config)
     stated = config.architectures
@@ -159,7 +159,7 @@ class _Float32Linear(nn.Linear):
 
 
 def _score_in_float32(model: nn.Module) -> None:
-    """Lets the last layer compute in float32 whatever the precision of the others.
+    """Makes the last layer compute in float32, whatever the precision of the others.
 
     In bf16, scores between 4 and 8 would be multiples of 1/32: many candidates would tie.
     """

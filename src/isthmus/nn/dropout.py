@@ -1,4 +1,4 @@
-"""Dropout that is quick on a CPU, where torch's takes a quarter of a training step.
+"""Fast dropout on a CPU, where torch's takes a quarter of a training step.
 
 torch draws one number after the other there, a whole one for every yes or no. Here a yes or no
 takes 16 random bits, of numpy's fastest generator, seeded by torch's: whatever sets, saves or
@@ -21,7 +21,7 @@ def drop(states: Tensor, rate: float, training: bool = True) -> Tensor:
     On a CPU the rate is rounded to 1/65536, and the scale is that of the rounded rate.
     """
     ours = states.device.type == "cpu" and 0 < rate < 1
-    # What is compiled has torch's own fused with all else.
+    # torch.compile fuses torch's own dropout with its neighbours.
     if not training or not ours or torch.compiler.is_compiling():
         return functional.dropout(states, rate, training)
     dropped = min(round(rate * _STEPS), _STEPS - 1)
@@ -36,7 +36,7 @@ class Dropout(nn.Dropout):
     """nn.Dropout, by `drop`."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Dropout's name)
-        """The states of a training; otherwise they pass."""
+        """The states after dropout in training; otherwise, the states."""
         return drop(input, self.p, self.training)
 
 

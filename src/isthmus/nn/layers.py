@@ -8,18 +8,11 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from isthmus.errors import SettingsError
+from isthmus.nn.architectures import POST_NORM, LayerShape, layers_of
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.fused import has_kernels
-from isthmus.nn.layer_shape import LayerShape
-from isthmus.nn.packing import Asking, Packing
-from isthmus.nn.post_norm import (
-    POST_NORM,
-    PostNorm,
-    Rates,
-    Visible,
-    attend,
-    post_norm_layers,
-)
+from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.kernels.bert_layer import PostNorm, Rates, attend
+from isthmus.nn.packing import Asking, Packing, Visible
 
 
 class Layer(nn.Module):
@@ -34,7 +27,6 @@ class Layer(nn.Module):
         super().__init__()
         self.shape = shape
         self.norm = norm
-        self.use_kernels = True
         self.query = nn.Linear(shape.width, shape.width)
         self.key = nn.Linear(shape.width, shape.width)
         self.value = nn.Linear(shape.width, shape.width)
@@ -53,11 +45,11 @@ class Layer(nn.Module):
         """The states [batch, queries, width] after they attended to the content they may see.
 
         Args:
-            states: What asks; every residual comes from here.
+            states: The input of queries and residuals.
             visible: Boolean, broadcastable to [batch, heads, queries, keys]. A row that sees
-                nothing attends to nothing: it gets the output's bias alone. Or the packing of a
-                stream [1, tokens, width], or that texts have no padding at all.
-            content: What answers [batch, keys, width]; the states themselves by default.
+                nothing gets the output's bias alone. Or the packing of a stream
+                [1, tokens, width], or `Full` for texts without padding.
+            content: The input of keys and values [batch, keys, width]; by default, the states.
 
         """
         if self._fuses and self.norm == "post" and has_kernels(states):
@@ -65,7 +57,7 @@ class Layer(nn.Module):
         return self.plain(states, visible, content)
 
     def normed(self, states: Tensor, visible: Visible, norm: nn.LayerNorm) -> Tensor:
-        """norm(the states after this layer): of one that norms first, our kernels do both."""
+        """norm(the states after this layer); kernels of a pre-norm layer compute both at once."""
         if self._fuses and self.norm == "pre" and has_kernels(states):
             modules, rates = self._weights()
             return modules.run_pre(states, visible, self.shape.heads, rates, norm)
@@ -73,7 +65,7 @@ class Layer(nn.Module):
         return result
 
     def plain(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
-        """The same without kernels of our own."""
+        """`forward` in plain torch."""
         if self.norm == "post":
             attended = self.attention_norm(states + self._attend(states, visible, content))
             normed: Tensor = self.feed_forward_norm(attended + self._feed_forward(attended))
@@ -85,10 +77,10 @@ class Layer(nn.Module):
 
     @property
     def _fuses(self) -> bool:
-        return self.use_kernels and self.shape.activation == "gelu"
+        return self.shape.activation == "gelu"
 
     def of_some(self, states: Tensor, packing: Packing, asking: Asking) -> Tensor:
-        """The states of some tokens of a batch [1, places, width], by kernels of our own."""
+        """The states of some tokens of a batch [1, places, width], where kernels run."""
         assert self._fuses
         assert self.norm == "post"
         modules, rates = self._weights()
@@ -106,12 +98,12 @@ class Layer(nn.Module):
 
     def _attend(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
         content = states if content is None else content
-        asked = (
+        triple = (
             self._heads(self.query(states)),
             self._heads(self.key(content)),
             self._heads(self.value(content)),
         )
-        answer = attend(asked, visible, self.shape.attention_dropout if self.training else 0.0)
+        answer = attend(triple, visible, self.shape.attention_dropout if self.training else 0.0)
         return self._dropped(self.output(answer.transpose(1, 2).flatten(2)))
 
     def _feed_forward(self, states: Tensor) -> Tensor:
@@ -142,6 +134,6 @@ def copy_layer(backbone: Backbone, number: int, layer: Layer) -> None:
             allowed=f"layers 0 to {backbone.depth - 1}, last, random",
             remedy="name layers that exist, or --set decoder.init=random",
         )
-    source = post_norm_layers(backbone.encoder, kind)[number]
+    source = layers_of(backbone.model)[number]
     for name, module in source._asdict().items():
         getattr(layer, name).load_state_dict(module.state_dict())

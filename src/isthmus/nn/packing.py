@@ -1,4 +1,4 @@
-"""Texts without their padding: the tokens of a batch as one stream, and the way back."""
+"""Texts without their padding: the tokens of a batch as one stream, and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 # The share of a batch below which packing and unpacking cost a CPU as much as padding does
 # (benchmarks/packing.py). A GPU has a kernel for packed texts, and needs no mask for it.
 _LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
-_KNOWING = frozenset({"cpu"})  # who knows at once how many places there are
+_KNOWING = frozenset({"cpu"})  # devices whose values are read without synchronisation
 
 
 _LONG = 256  # tokens from which kernels for one shape pay on a GPU
@@ -20,10 +20,10 @@ _WIDTHS = 64  # of which the width of a steady batch is a multiple
 
 
 def steady_number(tokens: int, places: int) -> int:
-    """So many tokens or a few more, of as many places, that batches differ in few numbers.
+    """The number of tokens rounded up, so that batches of as many places have few shapes.
 
-    What is more is padding that counts as tokens, of which at least one place stays: without any
-    padding at all, a batch is computed in another way.
+    The surplus is padding that counts as tokens. At least one place of padding stays: a batch
+    without any is computed in another way.
     """
     if tokens == places:
         return tokens
@@ -32,14 +32,14 @@ def steady_number(tokens: int, places: int) -> int:
 
 
 def steady_width(longest: int, limit: int) -> int:
-    """So many tokens or more, up to as many as a text may have, that batches have few widths."""
+    """The longest text's length rounded up, at most to `limit`, so that batches have few widths."""
     return max(longest, min(-(-longest // _WIDTHS) * _WIDTHS, limit))
 
 
 def token_places(mask: Tensor, steady: bool = False) -> Tensor:
-    """Where tokens are in a flattened batch, as `Packing.of` takes them.
+    """The places of tokens in a flattened batch, for `Packing.of`.
 
-    Steady: behind them so many places of padding that there are as many as `steady_number` says.
+    Steady: followed by places of padding, up to `steady_number` in all.
     """
     flat = mask.flatten()
     tokens = flat.nonzero()[:, 0]
@@ -55,7 +55,7 @@ def _granule(places: int) -> int:
 
 
 class Full(NamedTuple):
-    """Texts of one length, without padding: each sees itself, or only what lies before it."""
+    """Texts of one length, without padding; causal: a token sees itself and those before it."""
 
     causal: bool = False
 
@@ -65,8 +65,8 @@ class Packing(NamedTuple):
 
     tokens: Tensor  # their places in the flattened batch, ascending [tokens]; then those of fillers
     present: Tensor  # True where a token is [texts, 1, 1, length]
-    # Of each text's first token, and the number of tokens; int32 [texts + 1]. Fillers are behind
-    # all texts as if of others, which are no longer.
+    # The place of each text's first token in the stream, then the number of tokens; int32
+    # [texts + 1]. Fillers follow all texts as further texts, which are no longer than these.
     offsets: Tensor
     causal: bool = False  # whether a token sees only itself and what lies before it
 
@@ -74,8 +74,8 @@ class Packing(NamedTuple):
     def of(cls, mask: Tensor, tokens: Tensor | None = None) -> Packing:
         """The packing of a mask [texts, length] that is not zero where a token is.
 
-        `tokens`, known where the batch was made, spare asking the device how many there are. Behind
-        them may be places of padding, so that there are as many as `steady_number` says.
+        `tokens`, found where the batch was made, spare a device synchronisation. Places of padding
+        may follow them, up to `steady_number` in all.
         """
         filled = tokens is not None
         if tokens is None:
@@ -84,7 +84,7 @@ class Packing(NamedTuple):
         offsets = functional.pad(present.sum(1).cumsum(0), (1, 0))
         places, length = mask.numel(), mask.shape[1]
         fillers = _granule(places) - 1 if filled and len(tokens) < places else 0  # at most
-        if mask.device.type in _KNOWING:  # elsewhere it would stop the device
+        if mask.device.type in _KNOWING:  # elsewhere this would synchronise
             fillers = len(tokens) - int(offsets[-1])
             assert 0 <= fillers < _granule(places), "places of another batch"
         if fillers:
@@ -99,7 +99,7 @@ class Packing(NamedTuple):
 
     @property
     def length(self) -> int:
-        """That of the padded batch: no text is longer."""
+        """The length of the padded batch, which no text exceeds."""
         return self.present.shape[3]
 
     @property
@@ -111,14 +111,14 @@ class Packing(NamedTuple):
     def whole(self) -> bool:
         """Whether attention takes the batch as it is, without padding.
 
-        There torch has the fastest kernels of a GPU, which it first plans, for every new shape, in
-        some hundredths of a second. Long texts are cut to one length; short ones have many.
+        torch has the fastest attention of a GPU for that, but plans it for every new shape, in some
+        hundredths of a second. Long texts are cut to one length; short ones have many.
         """
         return self.full and (self.tokens.device.type == "cpu" or self.length >= _LONG)
 
     @property
     def saves(self) -> bool:
-        """Whether it is quicker so than padded."""
+        """Whether packed is quicker than padded."""
         places = self.texts * self.length
         least = _LEAST_PADDING.get(self.tokens.device.type, 0.0)
         return len(self.tokens) <= (1 - least) * places
@@ -157,12 +157,16 @@ class Masked(NamedTuple):
     visible: Tensor  # True at [text, row, column] where the row sees the column
 
 
-class Asking(NamedTuple):
-    """Tokens of a batch whose states somebody reads: in the last layer, the others need not ask."""
+# What a row sees: columns that are True, its packed text, some of it, or its unpadded text.
+Visible = Tensor | Packing | Masked | Full
 
-    places: Tensor  # in the flattened batch, text by text; behind them, some of -1
-    # Of each text's first, and the number of all; int32 [texts + 1]. Those of -1 are behind all
-    # texts as if of others, which have no tokens and are no longer.
+
+class Asking(NamedTuple):
+    """Tokens of a batch whose states are read: the last layer needs no queries of the others."""
+
+    places: Tensor  # in the flattened batch, text by text, followed by some -1
+    # The place of each text's first one among them, then their number; int32 [texts + 1]. The -1
+    # follow all texts as further texts without tokens, no longer than these.
     offsets: Tensor
 
     @classmethod
@@ -173,7 +177,7 @@ class Asking(NamedTuple):
         if most is None or wanted.device.type in _KNOWING:
             return cls(flat.nonzero()[:, 0], offsets.to(torch.int32))
         places = flat.nonzero_static(size=most, fill_value=-1)[:, 0]
-        # All of them with the last text would be more than attention is told a text can have.
+        # In the last text, they could make it longer than the limit that attention is given.
         length = wanted.shape[1]
         others = torch.arange(length, most + length, length, device=wanted.device)
         offsets = torch.cat([offsets, (offsets[-1:] + others).clamp(max=most)])
@@ -187,9 +191,9 @@ class Asking(NamedTuple):
         return cls(offsets[:-1].long() * length, offsets)
 
     def texts(self, packing: Packing) -> tuple[Tensor, Tensor]:
-        """The offsets of texts of those who ask, and of the same texts of those who answer.
+        """The offsets of the texts among queries, and among keys and values.
 
-        Behind the batch's own texts, places of -1 and fillers have each other, or nobody.
+        After the batch's own texts come the -1 of the queries and the fillers of the keys.
         """
         count = max(len(self.offsets), len(packing.offsets))
         ours, theirs = (
@@ -199,15 +203,15 @@ class Asking(NamedTuple):
         return ours, theirs
 
     def put_back(self, states: Tensor, texts: int, length: int) -> Tensor:
-        """[texts, length, width] of states [1, places, width]; 0 where nobody asked."""
+        """[texts, length, width] of states [1, places, width]; 0 at all other places."""
         padded: Tensor = _PutBack.apply(states.squeeze(0), self.places, texts * length)  # type: ignore[no-untyped-call]
         return padded.view(texts, length, -1)
 
 
 def take_rows(rows: Tensor, places: Tensor) -> Tensor:
-    """The rows at places that all differ; -1 is nowhere, and gets any row.
+    """The rows at distinct places; a place of -1 gets any row.
 
-    On the way back each goes to its place. torch would add them up there, one after the other.
+    The backward pass copies each gradient to its place, where torch's would add them up.
     """
     taken: Tensor = _Take.apply(rows, places)  # type: ignore[no-untyped-call]
     return taken
@@ -227,9 +231,9 @@ class _Take(torch.autograd.Function):
 
 
 class _PutBack(torch.autograd.Function):
-    """Rows at their places among `count`, those of -1 nowhere.
+    """Rows at their places among `count`; those at -1 are dropped.
 
-    What torch would make of it copies everything twice, there and back, for the row of those of -1.
+    torch's own indexing would copy everything twice, forward and backward, to drop them.
     """
 
     @staticmethod
@@ -245,7 +249,7 @@ class _PutBack(torch.autograd.Function):
 
 
 def _put(rows: Tensor, places: Tensor, count: int) -> Tensor:
-    """Zeros, but for rows at their places; what is nowhere goes behind all."""
+    """Zeros with rows at their places; rows at -1 go to one more row, which is cut off."""
     padded = rows.new_zeros(count + 1, *rows.shape[1:])
     padded.index_copy_(0, torch.where(places < 0, count, places), rows)
     return padded[:count]

@@ -1,8 +1,9 @@
-"""Which precision the chip at hand computes natively."""
+"""The types that numbers are computed in."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 
 def native_bf16() -> bool:
@@ -11,3 +12,15 @@ def native_bf16() -> bool:
         return bool(torch.cuda.is_bf16_supported())
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def product_type(states: Tensor) -> torch.dtype:
+    """The type of a matrix product with these states: theirs, or that of autocast."""
+    device = states.device.type
+    autocast = torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocast else states.dtype
+
+
+def rounded(states: Tensor) -> Tensor:
+    """The states, cast to the autocast type if autocast is on."""
+    return states.to(product_type(states))

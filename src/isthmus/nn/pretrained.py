@@ -1,4 +1,4 @@
-"""What loading any model of transformers has in common: options, silence, errors that explain."""
+"""Loading any model of transformers: options, checks, silence, errors that explain."""
 
 from __future__ import annotations
 
@@ -6,38 +6,26 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from isthmus.config.model_files import damaged, load_pretrained, loadable, model_file, shards
 from isthmus.errors import InputError
+from isthmus.nn.architectures import ARCHITECTURES, DROPOUTS, SIZES, head_modules
 from isthmus.nn.attention import Attention, attention_name
-
-_DROPOUTS = (
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout",
-    "embedding_dropout", "mlp_dropout", "classifier_dropout",
-)  # fmt: skip
+from isthmus.progress import notice
 
 _WEIGHTS = "model.safetensors"
-# Sizes by the names that architectures give them.
-_SIZES = {
-    "hidden_size": ("hidden_size", "dim"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layers"),
-    "intermediate_size": ("intermediate_size", "hidden_dim"),
-    "num_attention_heads": ("num_attention_heads", "n_heads"),
-    "vocab_size": ("vocab_size",),
-    "type_vocab_size": ("type_vocab_size",),
-    "max_position_embeddings": ("max_position_embeddings",),
-}
 _LARGEST = 1 << 28
 _SHARED = 32  # layers that may share their weights, as ALBERT's do
 _FRESH = 1 << 16  # parameters that a checkpoint need not hold
 
 
 def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
-    """What `from_pretrained` is told; `attention`: by default, what trains faster here."""
+    """The options of `from_pretrained`; `attention`: by default, what trains faster here."""
     fused = (attention or _training_attention()) == "sdpa"
     return {
         "config": config,
@@ -48,11 +36,54 @@ def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
 
 
 def read_config(name: str) -> Any:
-    """The configuration of a model, which is little to read where its weights are much."""
+    """The configuration of a model, without its weights."""
     from transformers import AutoConfig
 
     with quiet(), explained(name):
         return load_pretrained(AutoConfig, name)
+
+
+def load_masked_lm(
+    name: str,
+    head: Literal["add", "keep"],
+    dropout: float | None,
+    seed: int,
+    attention: Attention | None,
+) -> tuple[Any, dict[str, float]]:
+    """The model of a folder or hub name, and the dropout rates that `dropout` replaced.
+
+    Without a masked-LM head in the checkpoint, "add" gives it a fresh one, "keep" leaves the
+    encoder alone.
+    """
+    from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+    with quiet(), explained(name):
+        config = load_pretrained(AutoConfig, name)
+        if config.model_type not in ARCHITECTURES:
+            raise InputError(
+                f"{name!r} is a {config.model_type!r} model, which isthmus does not know",
+                where=name,
+                allowed=", ".join(sorted(ARCHITECTURES)),
+                remedy="choose an encoder of one of these architectures",
+            )
+        own_dropout = replace_dropout(config, dropout)
+        options = loading_options(config, attention)
+        model, missing = load_seeded(AutoModelForMaskedLM, name, options, seed)
+        without_head = _missing_head(model, missing)
+        if without_head and head == "add" and not config.tie_word_embeddings:
+            # Untied, the vocabulary's matrix would have to be learnt from noise.
+            config.tie_word_embeddings = True
+            model, _ = load_seeded(AutoModelForMaskedLM, name, options, seed)
+        if without_head and head == "keep":
+            model, _ = load_weights(AutoModel, name, options)
+            _drop_pooler(model)
+    if without_head and head == "add":
+        notice(
+            f"{name}: no masked-LM head in this checkpoint; a new one, tied to the "
+            "embeddings, starts untrained."
+        )
+        _start_as_identity(model)
+    return model, own_dropout
 
 
 def load_seeded(
@@ -90,11 +121,11 @@ def check_sizes(name: str, config: Any) -> None:
     """
     parameters, tensors = _stored(name)
     named = config.to_dict()
-    sizes = {own: named[key] for own, keys in _SIZES.items() for key in keys if key in named}
+    sizes = {own: named[key] for own, keys in SIZES.items() for key in keys if key in named}
     for key, value in sizes.items():
         if not isinstance(value, int) or not 0 < value <= _LARGEST:
             raise damaged(name, "config.json", f"{key} = {value!r:.40}")
-    for key in (key for key in _DROPOUTS if named.get(key) is not None):
+    for key in (key for key in DROPOUTS if named.get(key) is not None):
         if not isinstance(named[key], int | float) or not 0 <= named[key] < 1:
             raise damaged(name, "config.json", f"{key} = {named[key]!r:.40}")
     if named.get("chunk_size_feed_forward"):  # not every batch is a multiple of it
@@ -112,7 +143,7 @@ def check_sizes(name: str, config: Any) -> None:
 
 
 def _stored(name: str) -> tuple[int, int]:
-    """The numbers and the tensors in the weights of a model, as their headers say."""
+    """How many numbers and tensors the weights of a model hold, by their headers."""
     found = 0, 0
     for file in shards(name) or [_WEIGHTS]:
         if (path := model_file(name, file)) is None:
@@ -133,10 +164,10 @@ def _training_attention() -> Attention:
 
 
 def replace_dropout(config: Any, dropout: float | None) -> dict[str, float]:
-    """Sets every dropout rate to one value, none to nothing; returns what was replaced."""
+    """Sets every dropout rate to `dropout`, unless that is None; returns the replaced rates."""
     if dropout is None:
         return {}
-    own = {name: rate for name in _DROPOUTS if (rate := getattr(config, name, None)) is not None}
+    own = {name: rate for name in DROPOUTS if (rate := getattr(config, name, None)) is not None}
     set_values(config, dict.fromkeys(own, dropout))
     return own
 
@@ -148,7 +179,7 @@ def set_values(config: Any, values: dict[str, float]) -> None:
 
 
 class quiet:  # noqa: N801 (reads as a statement)
-    """Keeps transformers' loading report off the screen; what matters of it is said by a notice."""
+    """Keeps transformers' loading report off the screen; a notice says what matters of it."""
 
     def __enter__(self) -> None:
         from transformers.utils import logging
@@ -165,7 +196,7 @@ class quiet:  # noqa: N801 (reads as a statement)
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Refuses a folder without a model, and turns what else fails into one InputError."""
+    """Raises on a folder without a model, and turns any other failure into an InputError."""
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(
@@ -176,3 +207,26 @@ def explained(name: str) -> Iterator[None]:
         )
     with loadable(name):
         yield
+
+
+def _missing_head(model: Any, missing: set[str]) -> bool:
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    prefix = f"{model.base_model_prefix}."
+    return any(not key.startswith(prefix) and key not in tied for key in missing)
+
+
+def _start_as_identity(model: Any) -> None:
+    # Tied to the embeddings, a head that changes nothing already makes sense of hidden states; a
+    # random one first has to be learnt, and drags the encoder along while it is.
+    for head in head_modules(model) or ():
+        for module in head.modules():
+            if isinstance(module, nn.Linear) and module.in_features == module.out_features:
+                nn.init.eye_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def _drop_pooler(model: Any) -> None:
+    # No method here uses BERT's pooler, and a parameter without gradient breaks data parallelism.
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from isthmus.nn.prediction import IGNORED
+from isthmus.nn.vocabulary_product import IGNORED
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 

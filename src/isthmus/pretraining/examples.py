@@ -12,8 +12,8 @@ import torch
 
 from isthmus.errors import InputError
 from isthmus.nn.packing import steady_width, token_places
+from isthmus.nn.randomness import key, second
 from isthmus.pretraining.parts import Column, Text, View
-from isthmus.pretraining.randomness import key, second
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Examples

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.packing import Asking, take_rows
-from isthmus.nn.prediction import IGNORED as IGNORED
+from isthmus.nn.vocabulary_product import IGNORED as IGNORED
 from isthmus.training.task import Batch
 
 # The fields of a step that hold labels, and those that hold their places in the flattened batch.

@@ -55,7 +55,7 @@ class TrainingSettings(Settings):
         True, description="texts go through the model without padding; false: padded"
     )
     kernels: bool = Field(
-        True, description="on a GPU, in bf16, layers of BERT's kind by kernels of our own"
+        True, description="on a GPU, in bf16, our Triton kernels; false: plain torch throughout"
     )
     graphs: bool = Field(
         True, description="on a GPU, steps of one pass as CUDA graphs, where packed"

@@ -16,8 +16,8 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from isthmus.config.output import writing
 from isthmus.errors import TrainingError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.compiling import compile_layers
-from isthmus.nn.layers import Layer
+from isthmus.nn.kernels.available import kernels_allowed
+from isthmus.nn.layer_fusion import compile_layers
 from isthmus.progress import notice
 from isthmus.training.arguments import check_trackers, training_arguments
 from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
@@ -55,8 +55,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         for module in task.modules():
             if isinstance(module, Backbone):
                 module.use_packing = settings.packing
-            if isinstance(module, Backbone | Layer):
-                module.use_kernels = settings.kernels
             # transformers would do this for its own models only, and a task is none.
             if settings.gradient_checkpointing and isinstance(module, transformers.PreTrainedModel):
                 module.gradient_checkpointing_enable({"use_reentrant": False})
@@ -113,6 +111,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 progress,
                 interruption,
                 growing_segments(),
+                kernels_allowed(self.settings.kernels),
             ):
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:

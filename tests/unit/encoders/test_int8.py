@@ -17,10 +17,12 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from isthmus.encoders import DenseEncoder, SparseEncoder, load_encoder, load_int8_encoder
 from isthmus.encoders.dense import DenseSettings
+from isthmus.encoders.int8 import use_int8
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import IsthmusError, MissingPackageError
 from isthmus.indexes.verification import read_manifest
-from isthmus.nn.backbone import _HEADS, Backbone
+from isthmus.nn.architectures import ARCHITECTURES
+from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
@@ -67,14 +69,14 @@ def cosines(one: Any, two: Any) -> np.ndarray:
     return (one * two).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(two, axis=1)
 
 
-@pytest.mark.parametrize("architecture", _HEADS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_product_with_weights_is_of_integers(
     kind: str, architecture: str, cache: Path
 ) -> None:
     made = encoder(kind, architecture)
     exact = made.encode_documents(DOCUMENTS)
-    made.use_int8()
+    use_int8(made)
     found = made.encode_documents(DOCUMENTS)
     assert cosines(found, exact).min() > 0.98
     assert abs(found - exact).max() > 0, "computed otherwise"
@@ -90,7 +92,7 @@ def test_every_product_with_weights_is_of_integers(
 @pytest.mark.parametrize("kind", KINDS)
 def test_company_changes_no_number_at_all(kind: str) -> None:
     made = encoder(kind)
-    made.use_int8()
+    use_int8(made)
     together = rows(made.encode_documents(DOCUMENTS))
     for place, document in enumerate(DOCUMENTS):
         np.testing.assert_array_equal(rows(made.encode_documents([document]))[0], together[place])
@@ -102,16 +104,16 @@ def test_company_changes_no_number_at_all(kind: str) -> None:
 
 
 def test_it_is_made_once_for_the_same_weights(cache: Path) -> None:
-    encoder("dense").use_int8()
+    use_int8(encoder("dense"))
     (file,) = cache.glob("*/*/model.onnx")
     made = file.stat().st_mtime_ns
     again = encoder("dense")
-    again.use_int8()
+    use_int8(again)
     assert file.stat().st_mtime_ns == made
     other = encoder("dense")
     with torch.no_grad():
         other.backbone.word_embeddings[:, :5] += 1
-    other.use_int8()
+    use_int8(other)
     assert len(list(cache.glob("*/*/model.onnx"))) == 2
     assert abs(rows(other.encode_queries(TEXTS)) - rows(again.encode_queries(TEXTS))).max() > 1e-3
 
@@ -119,7 +121,7 @@ def test_it_is_made_once_for_the_same_weights(cache: Path) -> None:
 def test_the_difference_in_words() -> None:
     made = encoder("sparse")
     exact = made.encode_documents(DOCUMENTS)
-    made.use_int8()
+    use_int8(made)
     expected = cosines(made.encode_documents(DOCUMENTS), exact)
     said = made.difference_of_int8(DOCUMENTS)
     assert said.startswith("onnx-int8: 5 documents have cosines of")
@@ -132,14 +134,14 @@ def test_the_difference_in_words() -> None:
 
 def test_a_changed_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     made = encoder("dense")
-    made.use_int8()
-    assert made._int8 is not None
+    use_int8(made)
+    assert made.int8 is not None
     many = [Document("", " ".join(np.random.default_rng(n).choice(TEXTS[3].split(), 9)))
             for n in range(40)]  # fmt: skip
     share = int(re.findall(r"keep (\d+)%", made.difference_of_int8(many))[0])
     assert 60 < share <= 100
-    broken = made._int8.represent
-    monkeypatch.setattr(made._int8, "represent", lambda rows: broken(rows[::-1]))
+    broken = made.int8.represent
+    monkeypatch.setattr(made.int8, "represent", lambda rows: broken(rows[::-1]))
     assert int(re.findall(r"keep (\d+)%", made.difference_of_int8(many))[0]) < share / 2
 
 
@@ -147,7 +149,7 @@ def test_a_changed_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packages_that_are_not_installed(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError, match="onnx") as caught:
-        encoder("dense").use_int8()
+        use_int8(encoder("dense"))
     assert caught.value.remedy == "pip install 'isthmus[onnx]'"
     assert caught.value.where == "encoding.backend=onnx-int8"
 

@@ -20,7 +20,7 @@ from isthmus.finetuning.regularizers._base import regularizers
 from isthmus.finetuning.sparsity.sparse_task import SparseTask
 from isthmus.finetuning.sparsity.weight_controller import ControlWeights
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.post_norm import Rates
+from isthmus.nn.kernels.bert_layer import Rates
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Query
 from isthmus.text.corpus import TokenisedCorpus, tokenise

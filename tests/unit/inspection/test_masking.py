@@ -22,9 +22,9 @@ from isthmus.cli import app
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.masking import MaskingReport, masking
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.randomness import key
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.whole_word import WholeWord
-from isthmus.pretraining.randomness import key
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from isthmus.nn.randomness import draw, draw_bits, key, normal, uniform
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings
 from isthmus.pretraining.corruption.nested import Nested, NestedSettings
@@ -12,7 +13,6 @@ from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders.enhanced import visibility
 from isthmus.pretraining.parts import Corruption
-from isthmus.pretraining.randomness import draw, draw_bits, key, normal, uniform
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch

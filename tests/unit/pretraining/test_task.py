@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from isthmus.nn.randomness import key, second
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.labels import IGNORED, at_places, places_of
 from isthmus.pretraining.parts import Text
-from isthmus.pretraining.randomness import key, second
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask

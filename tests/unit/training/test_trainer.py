@@ -20,8 +20,9 @@ from torch._dynamo.utils import counters
 
 from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.compiling import compile_layers
-from isthmus.nn.post_norm import Rates
+from isthmus.nn.kernels import available
+from isthmus.nn.kernels.bert_layer import Rates
+from isthmus.nn.layer_fusion import compile_layers
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.recipe import assemble
@@ -316,7 +317,7 @@ def test_the_curve_of_own_layers_is_that_of_the_layers_of_transformers(
     made: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU they are kernels; here, what says the same in plain torch."""
-    monkeypatch.setattr("isthmus.nn.backbone.has_kernels", lambda states: True)
+    monkeypatch.setattr("isthmus.nn.backbone.has_kernels", lambda states: available.KERNELS)
 
     def trained(run: Trainer, kernels: bool) -> Curve:
         theirs = calls_of_their_layers(run)

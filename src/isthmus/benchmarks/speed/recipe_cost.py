@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.layer_shape import LayerShape
 from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, encoder, prediction
 from isthmus.pretraining.recipe import Parts
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.lexicon import largest_logits
 from isthmus.pretraining.arithmetic import FIXED, FORWARD, TRAINED, Shape, Texts
 from isthmus.pretraining.parts import Bottleneck
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -57,9 +56,9 @@ class Lexicon(Bottleneck):
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""
         inside = ~vocabulary.is_special(step["input_ids"])
-        largest = largest_logits(backbone, step["hidden_states"], inside)
+        largest = backbone.predict(step["hidden_states"]).largest(inside)
         weights = shares(largest, inside.any(1, keepdim=True), self.settings.form)
-        # In the precision of training, as the rows of the text that it stands among.
+        # In the precision of training, as the embeddings of the text beside it.
         vectors = weights @ backbone.word_embeddings.detach().to(weights.dtype)
         return (
             backbone.embed_first(vectors) if self.settings.embedded else backbone.to_width(vectors)

@@ -13,6 +13,7 @@ from torch import Tensor
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.randomness import uniform
 from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.corruption._budget import (
     MaskingSettings,
@@ -23,7 +24,6 @@ from isthmus.pretraining.corruption._budget import (
 from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
 from isthmus.pretraining.labels import IGNORED, at_places, places_of
 from isthmus.pretraining.parts import Corruption
-from isthmus.pretraining.randomness import uniform
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.randomness import normal
 from isthmus.pretraining.corruption._budget import MaskingSettings, choose_smallest, most_hidden
 from isthmus.pretraining.parts import Column, Corruption
-from isthmus.pretraining.randomness import normal
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.ngrams import NgramCounts, count_ngrams

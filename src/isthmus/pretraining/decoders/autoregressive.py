@@ -9,16 +9,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.config import Settings
+from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer
 from isthmus.pretraining.arithmetic import Shape, Texts, causal_pairs, decoder
-from isthmus.pretraining.decoders._shared import (
-    embed_behind,
-    own_positions,
-    packed_for,
-    within_texts,
-)
+from isthmus.pretraining.decoders._shared import added_positions, layout_of, own_positions
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Decoder
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -75,23 +70,18 @@ class Autoregressive(Decoder):
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
-        vectors = step["bottleneck"][step["partner"]]
-        stream = packed_for(step, backbone) if self.settings.window is None else None
-        states = embed_behind(vectors, step["input_ids"], backbone, self.positions, stream)
+        vectors, ids = step["bottleneck"][step["partner"]], step["input_ids"]
+        layout = layout_of(step, backbone, "quickest" if self.settings.window is None else "padded")
+        states = layout.embed(ids, vectors, added_positions(ids, self.positions))
         layer = partial(self.layer.normed, norm=self.norm)
-        if stream is not None:
-            return stream.unpack(layer(states, stream._replace(causal=True)))
         if self.settings.window is None:
-            return within_texts(layer, states, step, backbone, causal=True)
-        visible = window(states.shape[1], self.settings.window, states.device)
+            return layout.within(layer, states, causal=True)
+        visible = window(ids.shape[1], self.settings.window, ids.device)
         return layer(states, visible & step["attention_mask"].bool()[:, None, None, :])
 
 
 def window(length: int, size: int, device: torch.device) -> Tensor:
-    """True at [row, column] where the row sees the column: slot 0, and the latest tokens.
-
-    No kernel for packed texts knows a window with such a hole.
-    """
+    """True at [row, column] where the row sees the column: slot 0, and the latest tokens."""
     place = torch.arange(length, device=device)
     distance = place[:, None] - place
     return (distance >= 0) & ((distance < size) | (place == 0))

@@ -11,17 +11,18 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor, nn
 
+from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.heads import TiedHead
 from isthmus.nn.prediction import Prediction
 from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
 from isthmus.pretraining.decoders._shared import (
-    Head,
     Stack,
     StackSettings,
-    embed_behind,
-    labelled_within_texts,
+    added_positions,
+    labelled,
+    layout_of,
     own_positions,
-    packed_for,
 )
 from isthmus.pretraining.parts import Decoder
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -51,7 +52,10 @@ class Bidirectional(Decoder):
         """The layers, and the head where it is its own."""
         self.stack = Stack(backbone, self.settings)
         self.positions = own_positions(backbone)
-        self.own_head: nn.Module | None = Head(backbone) if self.settings.head == "own" else None
+        self.own_head: nn.Module | None = None
+        if self.settings.head == "own":
+            epsilon = LayerShape.of(backbone.config).norm_epsilon
+            self.own_head = TiedHead(backbone.dimension, backbone.word_embeddings, epsilon)
         self.uses_head = self.own_head is None
 
     def operations(self, shape: Shape, texts: Texts) -> int | None:
@@ -62,13 +66,14 @@ class Bidirectional(Decoder):
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
-        stream = packed_for(step, backbone)
-        states = embed_behind(vectors, step["decoder_ids"], backbone, self.positions, stream)
-        return labelled_within_texts(self.stack, states, step, backbone, stream)
+        ids = step["decoder_ids"]
+        layout = layout_of(step, backbone)
+        states = layout.embed(ids, vectors, added_positions(ids, self.positions))
+        return labelled(self.stack, states, layout, step)
 
     def head(self, states: Tensor, backbone: Backbone) -> Prediction:
         """Through the encoder's head, or its own."""
         if self.own_head is None:
             return backbone.predict(states)
-        prediction: Prediction = self.own_head(states, backbone)
+        prediction: Prediction = self.own_head(states, backbone.word_embeddings)
         return prediction

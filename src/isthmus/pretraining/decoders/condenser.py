@@ -9,7 +9,7 @@ from torch import Tensor
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
-from isthmus.pretraining.decoders._shared import Stack, StackSettings, labelled_within_texts
+from isthmus.pretraining.decoders._shared import Stack, StackSettings, labelled, layout_of
 from isthmus.pretraining.parts import Decoder
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -71,4 +71,5 @@ class Condenser(Decoder):
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The head's states."""
         states = torch.cat([step["bottleneck"][:, None], step["middle_states"][:, 1:]], 1)
-        return labelled_within_texts(self.stack, states, step, backbone)
+        layout = layout_of(step, backbone)
+        return labelled(self.stack, layout.laid_out(states), layout, step)

@@ -7,27 +7,24 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
+from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.kernels import has_triton
-from isthmus.nn.layer_shape import LayerShape
 from isthmus.nn.layers import Layer
-from isthmus.nn.packing import Masked
+from isthmus.nn.visibility import draw_visibility
 from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
 from isthmus.pretraining.decoders._shared import (
-    embed_behind,
+    added_positions,
+    layout_of,
     own_positions,
-    packed_for,
     position_rows,
 )
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Decoder
-from isthmus.pretraining.randomness import draw_bits
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
 _VISIBILITY_STREAM = 8
-_LANES = 4  # 16-bit numbers in a draw of 64 bits
 
 
 class EnhancedSettings(Settings):
@@ -78,37 +75,17 @@ class Enhanced(Decoder):
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
-        vectors = step["bottleneck"][step["partner"]]
-        stream = packed_for(step, backbone, always=True)
-        content = embed_behind(vectors, step["input_ids"], backbone, self.positions, stream)
-        queries = vectors[:, None] + position_rows(step["input_ids"], backbone, self.positions)
+        vectors, ids = step["bottleneck"][step["partner"]], step["input_ids"]
+        layout = layout_of(step, backbone, "packed")
+        content = layout.embed(ids, vectors, added_positions(ids, self.positions))
+        queries = vectors[:, None] + position_rows(ids, backbone, self.positions)
         visible = visibility(
             step["keys"], step["words"], step["attention_mask"].bool(), self.settings.rate
         )
-        if stream is not None:
-            packed = self.layer(stream.pack(queries), Masked(stream, visible), content)
-            return stream.unpack(packed)
-        states: Tensor = self.layer(queries, visible[:, None], content)
-        return states
+        return layout.seeing(self.layer, queries, visible, content)
 
 
 def visibility(keys: Tensor, words: Tensor, attended: Tensor, rate: float) -> Tensor:
     """True at [text, row, column] where the row sees the column, drawn from the texts' keys."""
     hidden = min(round(rate * 2**16), 2**16 - 1)
-    if words.device.type == "cuda" and has_triton(words.device.index):
-        from isthmus.pretraining.visibility_kernel import draw_visibility
-
-        return draw_visibility(keys, words, attended, _VISIBILITY_STREAM, hidden)
-    texts, length = words.shape
-    lanes = -(-length // _LANES)
-    # For every word, 16 random bits for every row that might see it: four numbers from one draw.
-    # A key for each word first: what a row sees must not depend on how far its batch is padded.
-    word_keys = draw_bits(keys, _VISIBILITY_STREAM, length).gather(1, words.clamp(min=0)).flatten()
-    drawn = draw_bits(word_keys, _VISIBILITY_STREAM, lanes).view(torch.int16)
-    visible = drawn.view(texts, length, lanes * _LANES)[:, :, :length] >= hidden - 2**15
-    visible = visible.transpose(1, 2).contiguous()  # as attention's kernels want it
-    visible |= (words < 0)[:, None]
-    visible &= attended[:, None]
-    visible.diagonal(dim1=1, dim2=2).fill_(False)
-    visible[:, :, 0].fill_(True)
-    return visible
+    return draw_visibility(keys, words, attended, _VISIBILITY_STREAM, hidden)

@@ -49,20 +49,24 @@ class SpanContrast(Objective):
     ) -> dict[str, Tensor]:
         """The summed loss."""
         vectors = first_states(step).float()
-        rows = row_counts(vectors)  # batches of so many tokens have each another number of texts
-        everyone = gather(vectors, rows)
+        rows = row_counts(vectors)  # batches of equally many tokens differ in their number of texts
+        gathered = gather(vectors, rows)
         first = sum(rows[: rank()])
-        return {"": span_contrast(vectors, everyone, step["partner"], first, self.settings)}
+        return {"": span_contrast(vectors, gathered, step["partner"], first, self.settings)}
 
 
 def span_contrast(
-    vectors: Tensor, everyone: Tensor, partner: Tensor, first: int, settings: SpanContrastSettings
+    vectors: Tensor,
+    gathered: Tensor,
+    partner: Tensor,
+    first: int,
+    settings: SpanContrastSettings,
 ) -> Tensor:
-    """The sum over `vectors`, which are rows `first` and on of `everyone`."""
+    """The sum over `vectors`, which are rows `first` and on of `gathered`."""
     with torch.autocast(vectors.device.type, enabled=False):
-        scores = vectors @ everyone.T / settings.temperature
+        scores = vectors @ gathered.T / settings.temperature
     own = torch.arange(len(vectors), device=vectors.device)
     scores = scores.masked_fill(
-        torch.arange(len(everyone), device=own.device) == (own + first)[:, None], -torch.inf
+        torch.arange(len(gathered), device=own.device) == (own + first)[:, None], -torch.inf
     )
     return functional.cross_entropy(scores, partner + first, reduction="sum")

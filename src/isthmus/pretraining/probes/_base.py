@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from isthmus.errors import SettingsError, choices
-from isthmus.nn.lexicon import largest_logits
 from isthmus.pretraining.parts import PROBES, Part, Vector
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.recipe import Parts
@@ -83,7 +82,7 @@ def _pooled(batch: Batch, states: Tensor, vector: Vector) -> Tensor:
 
 def _largest(task: PretrainTask, batch: Batch, states: Tensor) -> Tensor:
     outside = task.vocabulary.is_special(batch["input_ids"])
-    return largest_logits(task.backbone, states, ~outside)
+    return task.backbone.predict(states).largest(~outside)
 
 
 def on_device(task: PretrainTask, batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from isthmus.encoders.encoder import pad
+from isthmus.nn.randomness import key
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.parts import Vector
-from isthmus.pretraining.randomness import key
 from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.errors import InputError
+from isthmus.nn.randomness import key
 from isthmus.pretraining.probes._base import LEXICON_TERMS, Probe, on_device, represent
 from isthmus.pretraining.probes._held_out import EPOCH, HeldOut
-from isthmus.pretraining.randomness import key
 from isthmus.pretraining.task import PretrainTask
 from isthmus.training.task import Batch
 

@@ -15,8 +15,8 @@ import torch
 from pydantic import Field
 
 from isthmus.config import Settings
+from isthmus.nn.randomness import draw
 from isthmus.pretraining.parts import Text, View
-from isthmus.pretraining.randomness import draw
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.spans import Span, span_end, spans
 

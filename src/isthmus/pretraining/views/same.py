@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 
 from isthmus.config import Settings
+from isthmus.nn.randomness import integer_below
 from isthmus.pretraining.parts import Text, View
-from isthmus.pretraining.randomness import integer_below
 from isthmus.text.corpus import TokenisedDocument
 
 _CROP_STREAM = 1

@@ -13,15 +13,10 @@ from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBe
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn import packing
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.heads import TiedHead
 from isthmus.nn.packing import Full, Packing
-from isthmus.pretraining.decoders._shared import (
-    Head,
-    Stack,
-    StackSettings,
-    embed_behind,
-    own_positions,
-    within_texts,
-)
+from isthmus.nn.text_layout import TextLayout
+from isthmus.pretraining.decoders._shared import Stack, StackSettings, layout_of, own_positions
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask
@@ -50,17 +45,15 @@ def backbone() -> Backbone:
 def test_the_form_of_a_head_that_kernels_compute(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = Head(backbone).double()
+    head = TiedHead(8, backbone.word_embeddings, 1e-12).double()
     for parameter in head.parameters():
         parameter.data += torch.randn_like(parameter)
     states = torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
     given = [states, *head.dense.parameters(), *head.norm.parameters()]
     found = []
     for kernels in (True, False):
-        monkeypatch.setattr(
-            "isthmus.pretraining.decoders._shared.has_kernels", lambda states, use=kernels: use
-        )
-        features = head(states, backbone).features
+        monkeypatch.setattr("isthmus.nn.heads.has_kernels", lambda states, use=kernels: use)
+        features = head(states, backbone.word_embeddings).features
         found.append([features, *torch.autograd.grad(features.sin().sum(), given)])
     torch.testing.assert_close(found[0], found[1])
 
@@ -74,11 +67,9 @@ def test_the_bottleneck_is_put_into_a_copy_that_is_made_anyway(
     weights = torch.randn(2, 6, 8)
     found = []
     for kernels in (True, False):
-        monkeypatch.setattr(
-            "isthmus.pretraining.decoders._shared.has_kernels", lambda states, use=kernels: use
-        )
+        monkeypatch.setattr("isthmus.nn.text_layout.has_kernels", lambda states, use=kernels: use)
         with torch.autocast("cpu", torch.bfloat16):
-            states = embed_behind(vectors, IDS, backbone, None)
+            states = TextLayout(backbone, MASK).embed(IDS, vectors)
         assert states.dtype == (torch.bfloat16 if kernels else torch.float32)
         gradients = torch.autograd.grad((states * weights).sum(), given)
         found.append([states.detach().float(), *gradients])
@@ -324,11 +315,11 @@ def test_texts_without_padding_need_no_mask(
     stack.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[1]))
     states = torch.randn(2, 6, 8)
     step = {"attention_mask": torch.ones(2, 6, dtype=torch.int64)}
-    masked = within_texts(stack, states, step, backbone, causal)
+    masked = layout_of(step, backbone).within(stack, states, causal)
     monkeypatch.setitem(packing._LEAST_PADDING, "cpu", 0.0)
-    torch.testing.assert_close(within_texts(stack, states, step, backbone, causal), masked)
+    torch.testing.assert_close(layout_of(step, backbone).within(stack, states, causal), masked)
     step["attention_mask"][1, 4:] = 0
-    padded = within_texts(stack, states, step, backbone, causal)
+    padded = layout_of(step, backbone).within(stack, states, causal)
     assert [type(visible) for visible in seen] == [torch.Tensor, Full, Packing]
     assert not torch.allclose(padded[1, :4], masked[1, :4]) or causal
 

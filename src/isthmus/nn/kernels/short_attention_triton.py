@@ -1,9 +1,9 @@
-"""Attention within texts of a stream on a GPU, forward and back; made for short texts.
+"""Attention within the short texts of a packed batch on a GPU, forward and backward.
 
-Triton kernels; nn/short_attention.py chooses. A text and a head are one program's work or a few's,
-in tiles that fit short texts. Which weights are kept by dropout, and what a row may see, are bits,
-32 columns of a row in a word: drawn or packed once, they are next to nothing to read again on the
-way back. No atomics: gradients repeat to the bit. docs/decisions/own-layers.md.
+Triton kernels; short_attention.py chooses. One program, or a few, computes a text and a head, in
+tiles that fit short texts. Which weights dropout keeps and what a row may see are bits, 32 columns
+of a row in a word: drawn or packed once, they cost next to nothing to read in the backward pass.
+No atomics: gradients repeat to the bit. docs/decisions/own-layers.md.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isthmus.nn.fused_kernels import added
+from isthmus.nn.kernels.norm_gelu_triton import added
 
 _BITS = tl.constexpr(32)  # of a word
 _TAG = tl.constexpr(0x61747465)  # keeps these draws apart from others of the same seed
-_ROUNDS = tl.constexpr(7)  # of Philox; fewer are told from chance (Salmon et al., SC 2011)
+_ROUNDS = tl.constexpr(7)  # of Philox; fewer fail tests of randomness (Salmon et al., SC 2011)
 _PLANES = tl.constexpr(16)  # random words that decide for 32 weights: bits of the rate
 _STEPS = 1 << _PLANES.value
 _ROWS_DRAWN = 256  # by a program
@@ -78,12 +78,12 @@ class Kept(NamedTuple):
 
 
 def words_of(columns: int) -> int:
-    """How many hold the bits of so many columns."""
+    """The number of words that hold the bits of so many columns."""
     return -(-columns // int(_BITS.value))
 
 
 def draw_kept(seed: Tensor, rate: float, rows: int, heads: int, longest: int) -> Kept:
-    """Drawn from a seed on the device, int64 [1], and from the place of each weight alone.
+    """The weights kept by dropout, drawn from a seed on the device, int64 [1], and their places.
 
     The rate is rounded to 1/65536, and the scale is that of the rounded rate.
     """
@@ -103,7 +103,7 @@ def draw_kept(seed: Tensor, rate: float, rows: int, heads: int, longest: int) ->
 def pack_bits(visible: Tensor, number: int | None = None) -> Tensor:
     """Booleans [texts, rows, columns] of any strides, as bits [number, words, rows].
 
-    Of more than there are texts: what those see, which nobody reads, is something or other.
+    The bits of texts beyond those of `visible` are undefined.
     """
     texts, rows, columns = visible.shape
     words = words_of(columns)
@@ -120,9 +120,9 @@ def pack_bits(visible: Tensor, number: int | None = None) -> Tensor:
 def forward(
     queries: Tensor, keys: Tensor, values: Tensor, texts: Texts, scale: float, kept: Kept
 ) -> tuple[Tensor, Tensor]:
-    """What queries [rows, heads, width] are answered, and the log₂ of each one's denominator.
+    """Attention output of the queries [rows, heads, width], and log₂ of each softmax denominator.
 
-    The last dimension is dense, the others as they are. A row that sees nothing is answered 0.
+    The last dimension must be contiguous. The output of a row that sees nothing is 0.
     """
     rows, heads, width = queries.shape
     answers = torch.empty(rows, heads, width, dtype=queries.dtype, device=queries.device)
@@ -132,7 +132,7 @@ def forward(
     if rows:
         with _on(queries):
             _forward[grid](
-                queries, keys, values, answers, levels, *_told(texts, kept),
+                queries, keys, values, answers, levels, *_offsets_and_bits(texts, kept),
                 rows, heads, *_strides(queries, keys, values),
                 scale * log2(2.718281828459045), kept.scale,
                 **_shape(width, tile, texts),
@@ -167,7 +167,7 @@ def backward(
     strides = *_strides(queries, keys, values), *_strides(*targets)
     given = (
         queries, keys, values, answers, above.contiguous(), levels, *targets, sums,
-        *_told(texts, kept), rows, heads, blocks, *strides,
+        *_offsets_and_bits(texts, kept), rows, heads, blocks, *strides,
         scale * log2(2.718281828459045), scale, kept.scale,
     )  # fmt: skip
     # Texts of few keys, of more, and of several blocks: programs of the others end at once.
@@ -191,7 +191,7 @@ def backward(
 
 
 def _room(outer: int, words: int, rows: int, device: torch.device) -> Tensor:
-    """For bits, and behind the last row for those of a tile's rows that are not there."""
+    """Memory for bits, with space after the last row for the rows that fill up a tile."""
     count = outer * words * rows
     room = torch.empty(count + _MOST_ROWS, dtype=torch.int32, device=device)
     return room[:count].view(outer, words, rows)
@@ -201,8 +201,8 @@ def _on(states: Tensor) -> torch.cuda.device:
     return torch.cuda.device(states.get_device())
 
 
-def _told(texts: Texts, kept: Kept) -> tuple[Tensor | int | None, ...]:
-    """Offsets, and both kinds of bits with how many words a row has and which rows there are."""
+def _offsets_and_bits(texts: Texts, kept: Kept) -> tuple[Tensor | int | None, ...]:
+    """Offsets, and both kinds of bits with their numbers of words and rows."""
     seen = texts.seen
     return (
         texts.queries, texts.keys,
@@ -241,7 +241,7 @@ def _draw(
     chance: tl.tensor,
     tile: tl.constexpr,
 ) -> None:
-    """Bits that are 1 with a chance of so many in 2¹⁶."""
+    """Writes bits that are 1 with a probability of chance / 2¹⁶."""
     row = tl.program_id(0) * tile + tl.arange(0, tile)
     part = tl.program_id(1)
     key = tl.load(seed)
@@ -349,8 +349,8 @@ def _bits(
 ) -> tl.tensor:
     """Whether the bit of each row and column is 1, where columns lie `along` a dimension.
 
-    They are so many from the `first`, a multiple of 32. Behind the last row and column there is
-    something or other.
+    The columns begin at `first`, a multiple of 32. Bits after the last row and column are
+    undefined.
     """
     part = first // _BITS
     column = tl.expand_dims(tl.arange(0, columns), 1 - along)
@@ -407,7 +407,7 @@ def _forward(
     own_queries = _head(queries, begin, query_stride, head, query_head)
     own_keys = _head(keys, key_begin, key_stride, head, key_head)
     own_values = _head(values, key_begin, value_stride, head, value_head)
-    asked = _rows(own_queries, row, query_stride, row_known, width, lanes)
+    query_rows = _rows(own_queries, row, query_stride, row_known, width, lanes)
     key = tl.arange(0, key_tile)
     top = tl.full([row_tile], float("-inf"), tl.float32)
     total = tl.zeros([row_tile], tl.float32)
@@ -418,9 +418,9 @@ def _forward(
     for first in tl.range(0, end, key_tile, num_stages=stages):
         column = first + key
         known = column < key_count
-        offered = _rows(own_keys, column, key_stride, known, width, lanes)
-        told = _rows(own_values, column, value_stride, known, width, lanes)
-        logits = tl.dot(asked, tl.trans(offered))
+        key_rows = _rows(own_keys, column, key_stride, known, width, lanes)
+        value_rows = _rows(own_values, column, value_stride, known, width, lanes)
+        logits = tl.dot(query_rows, tl.trans(key_rows))
         allowed = known[None, :]
         if causal:
             allowed = allowed & (column[None, :] <= row[:, None])
@@ -438,7 +438,7 @@ def _forward(
             own = kept + head.to(tl.int64) * kept_words * rows + begin
             stays = _bits(own, kept_words, rows, row, first, key_tile, 1)
             weights *= tl.where(stays, kept_scale, 0.0)
-        summed = tl.dot(weights.to(told.dtype), told, summed)
+        summed = tl.dot(weights.to(value_rows.dtype), value_rows, summed)
         top = higher
     sees = total > 0
     share = tl.where(sees, 1.0 / tl.where(sees, total, 1.0), 0.0)
@@ -485,7 +485,7 @@ def _backward(
     for_value_stride: tl.tensor,
     for_value_head: tl.tensor,
     scale: tl.tensor,
-    slope_scale: tl.tensor,
+    gradient_scale: tl.tensor,
     kept_scale: tl.tensor,
     least: tl.constexpr,
     most: tl.constexpr,
@@ -519,10 +519,10 @@ def _backward(
     own_above = _head(above, begin, stride, head, width)
     own_answers = _head(answers, begin, stride, head, width)
     own_levels = levels + head.to(tl.int64) * rows + begin
-    offered = _rows(own_keys, column, key_stride, known, width, lanes)
-    told = _rows(own_values, column, value_stride, known, width, lanes)
-    for_offered = tl.zeros([key_tile, lanes], tl.float32)
-    for_told = tl.zeros([key_tile, lanes], tl.float32)
+    key_rows = _rows(own_keys, column, key_stride, known, width, lanes)
+    value_rows = _rows(own_values, column, value_stride, known, width, lanes)
+    for_key_rows = tl.zeros([key_tile, lanes], tl.float32)
+    for_value_rows = tl.zeros([key_tile, lanes], tl.float32)
     pulled = tl.zeros([key_tile], tl.float32)
     begin_row = 0
     if causal:
@@ -530,12 +530,12 @@ def _backward(
     for first_row in tl.range(begin_row, count, row_tile, num_stages=stages):
         row = first_row + tl.arange(0, row_tile)
         row_known = row < count
-        asked = _rows(own_queries, row, query_stride, row_known, width, lanes)
-        slope = _rows(own_above, row, stride, row_known, width, lanes)
+        query_rows = _rows(own_queries, row, query_stride, row_known, width, lanes)
+        upstream = _rows(own_above, row, stride, row_known, width, lanes)
         answer = _rows(own_answers, row, stride, row_known, width, lanes)
         level = tl.load(own_levels + row, mask=row_known, other=float("inf"))
-        along = tl.sum(answer.to(tl.float32) * slope.to(tl.float32), 1)
-        logits = tl.dot(offered, tl.trans(asked))
+        along = tl.sum(answer.to(tl.float32) * upstream.to(tl.float32), 1)
+        logits = tl.dot(key_rows, tl.trans(query_rows))
         allowed = known[:, None]
         if causal:
             allowed = allowed & (column[:, None] <= row[None, :])
@@ -543,34 +543,34 @@ def _backward(
             own = seen + text.to(tl.int64) * seen_words * seen_rows
             allowed = allowed & _bits(own, seen_words, seen_rows, row, first, key_tile, 0)
         weights = tl.exp2(tl.where(allowed, logits, float("-inf")) * scale - level[None, :])
-        for_weights = tl.dot(told, tl.trans(slope))
+        for_weights = tl.dot(value_rows, tl.trans(upstream))
         passed = weights
         if kept is not None:
             own = kept + head.to(tl.int64) * kept_words * rows + begin
             stays = _bits(own, kept_words, rows, row, first, key_tile, 0)
             passed = weights * tl.where(stays, kept_scale, 0.0)
-        for_told = tl.dot(passed.to(slope.dtype), slope, for_told)
+        for_value_rows = tl.dot(passed.to(upstream.dtype), upstream, for_value_rows)
         pull = passed * for_weights - weights * along[None, :]
-        for_logits = pull.to(asked.dtype)
-        for_offered = tl.dot(for_logits, asked, for_offered)
+        for_logits = pull.to(query_rows.dtype)
+        for_key_rows = tl.dot(for_logits, query_rows, for_key_rows)
         if with_queries:
             pulled += tl.sum(pull, 1)
-            for_asked = tl.trans(tl.dot(tl.trans(offered), for_logits)) * slope_scale
+            for_query_rows = tl.trans(tl.dot(tl.trans(key_rows), for_logits)) * gradient_scale
             target = _head(for_queries, begin, for_query_stride, head, for_query_head)
-            _put(target, row, for_query_stride, row_known, for_asked, width, lanes)
-    for_offered *= slope_scale
+            _put(target, row, for_query_stride, row_known, for_query_rows, width, lanes)
+    for_key_rows *= gradient_scale
     target = _head(for_keys, key_begin, for_key_stride, head, for_key_head)
-    _put(target, column, for_key_stride, known, for_offered, width, lanes)
+    _put(target, column, for_key_stride, known, for_key_rows, width, lanes)
     target = _head(for_values, key_begin, for_value_stride, head, for_value_head)
-    _put(target, column, for_value_stride, known, for_told, width, lanes)
+    _put(target, column, for_value_stride, known, for_value_rows, width, lanes)
     lane = tl.arange(0, lanes)
     own = sums + ((text * blocks + tl.program_id(1)).to(tl.int64) * 3 * heads + head) * width + lane
     if with_queries:
         # Their sum, by way of the keys: it takes fewer registers.
-        offered = _rows(own_keys, column, key_stride, known, width, lanes).to(tl.float32)
-        for_all_asked = tl.sum(offered * pulled[:, None], 0) * slope_scale
-        tl.store(own, for_all_asked, mask=lane < width)
-    tl.store(own + 2 * stride, tl.sum(for_told, 0), mask=lane < width)
+        key_rows = _rows(own_keys, column, key_stride, known, width, lanes).to(tl.float32)
+        for_all_queries = tl.sum(key_rows * pulled[:, None], 0) * gradient_scale
+        tl.store(own, for_all_queries, mask=lane < width)
+    tl.store(own + 2 * stride, tl.sum(for_value_rows, 0), mask=lane < width)
 
 
 @triton.jit(do_not_specialize=["seen_words", "seen_rows", "kept_words", "rows", "blocks"])  # type: ignore[untyped-decorator]
@@ -608,7 +608,7 @@ def _queries_backward(
     for_value_stride: tl.tensor,
     for_value_head: tl.tensor,
     scale: tl.tensor,
-    slope_scale: tl.tensor,
+    gradient_scale: tl.tensor,
     kept_scale: tl.tensor,
     least: tl.constexpr,
     causal: tl.constexpr,
@@ -633,14 +633,14 @@ def _queries_backward(
     own_queries = _head(queries, begin, query_stride, head, query_head)
     own_keys = _head(keys, key_begin, key_stride, head, key_head)
     own_values = _head(values, key_begin, value_stride, head, value_head)
-    asked = _rows(own_queries, row, query_stride, row_known, width, lanes)
-    slope = _rows(_head(above, begin, stride, head, width), row, stride, row_known, width, lanes)
+    query_rows = _rows(own_queries, row, query_stride, row_known, width, lanes)
+    upstream = _rows(_head(above, begin, stride, head, width), row, stride, row_known, width, lanes)
     own_answers = _head(answers, begin, stride, head, width)
     answer = _rows(own_answers, row, stride, row_known, width, lanes)
     own_levels = levels + head.to(tl.int64) * rows + begin
     level = tl.load(own_levels + row, mask=row_known, other=float("inf"))
-    along = tl.sum(answer.to(tl.float32) * slope.to(tl.float32), 1)
-    for_asked = tl.zeros([row_tile, lanes], tl.float32)
+    along = tl.sum(answer.to(tl.float32) * upstream.to(tl.float32), 1)
+    for_query_rows = tl.zeros([row_tile, lanes], tl.float32)
     key = tl.arange(0, key_tile)
     end = key_count
     if causal:
@@ -648,9 +648,9 @@ def _queries_backward(
     for first in tl.range(0, end, key_tile, num_stages=stages):
         column = first + key
         known = column < key_count
-        offered = _rows(own_keys, column, key_stride, known, width, lanes)
-        told = _rows(own_values, column, value_stride, known, width, lanes)
-        logits = tl.dot(asked, tl.trans(offered))
+        key_rows = _rows(own_keys, column, key_stride, known, width, lanes)
+        value_rows = _rows(own_values, column, value_stride, known, width, lanes)
+        logits = tl.dot(query_rows, tl.trans(key_rows))
         allowed = known[None, :]
         if causal:
             allowed = allowed & (column[None, :] <= row[:, None])
@@ -658,16 +658,16 @@ def _queries_backward(
             own = seen + text.to(tl.int64) * seen_words * seen_rows
             allowed = allowed & _bits(own, seen_words, seen_rows, row, first, key_tile, 1)
         weights = tl.exp2(tl.where(allowed, logits, float("-inf")) * scale - level[:, None])
-        for_weights = tl.dot(slope, tl.trans(told))
+        for_weights = tl.dot(upstream, tl.trans(value_rows))
         if kept is not None:
             own = kept + head.to(tl.int64) * kept_words * rows + begin
             stays = _bits(own, kept_words, rows, row, first, key_tile, 1)
             for_weights *= tl.where(stays, kept_scale, 0.0)
-        for_logits = (weights * (for_weights - along[:, None])).to(asked.dtype)
-        for_asked = tl.dot(for_logits, offered, for_asked)
-    for_asked *= slope_scale
+        for_logits = (weights * (for_weights - along[:, None])).to(query_rows.dtype)
+        for_query_rows = tl.dot(for_logits, key_rows, for_query_rows)
+    for_query_rows *= gradient_scale
     target = _head(for_queries, begin, for_query_stride, head, for_query_head)
-    _put(target, row, for_query_stride, row_known, for_asked, width, lanes)
+    _put(target, row, for_query_stride, row_known, for_query_rows, width, lanes)
     lane = tl.arange(0, lanes)
     own = sums + ((text * blocks + tl.program_id(1)).to(tl.int64) * 3 * heads + head) * width + lane
-    tl.store(own, tl.sum(for_asked, 0), mask=lane < width)
+    tl.store(own, tl.sum(for_query_rows, 0), mask=lane < width)

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.nn import kernels as switch
-from isthmus.nn import lexicon
-from isthmus.nn.lexicon import largest_of
+from isthmus.nn.kernels import available as switch
+from isthmus.nn.kernels import lexicon
 from isthmus.nn.prediction import Prediction
 
 ON_GPU = torch.cuda.is_available()
@@ -24,9 +23,9 @@ DEVICE = "cuda" if ON_GPU else "cpu"
 @pytest.fixture
 def kernels(triton: Any) -> Any:
     """The module of kernels, wherever they can run."""
-    from isthmus.nn import lexicon_kernels
+    from isthmus.nn.kernels import lexicon_triton
 
-    return lexicon_kernels
+    return lexicon_triton
 
 
 @pytest.fixture(params=["plain", "kernels"])
@@ -113,19 +112,19 @@ INSIDE: dict[str, Callable[[], Tensor]] = {
 def test_value_and_gradients(way: str, case: str, terms: int, width: int) -> None:
     inside = INSIDE[case]()
     given = made(inside, terms, width)
-    found, expected = largest_of(given, inside), by_hand(given, inside)
+    found, expected = given.largest(inside), by_hand(given, inside)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-5, atol=1e-5)
     for one, other in zip(gradients(found, given), gradients(expected, given), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(largest_of(given, inside), found, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(given.largest(inside), found, rtol=1e-6, atol=1e-6)
 
 
 def test_in_bf16_only_what_goes_in_is_rounded(way: str) -> None:
     inside = holes()
     given = made(inside, dtype=torch.bfloat16)
-    found, expected = largest_of(given, inside), by_hand(given, inside)
+    found, expected = given.largest(inside), by_hand(given, inside)
     rounding = 1e-5 if way == "kernels" else 1e-2
     torch.testing.assert_close(found.double().cpu(), expected, rtol=rounding, atol=rounding)
     assert way == "plain" or not torch.equal(found, found.bfloat16().float())
@@ -138,7 +137,7 @@ def test_autocast_and_types(way: str) -> None:
     inside = holes()
     given = made(inside)
     with torch.autocast(DEVICE, torch.bfloat16):
-        found = largest_of(given, inside)
+        found = given.largest(inside)
     rounded = Prediction(given.features.bfloat16(), given.matrix.bfloat16(), given.bias)
     exact = by_hand(rounded, inside)
     rounding = 1e-5 if way == "kernels" else 2e-2
@@ -163,7 +162,7 @@ def test_of_equal_logits_the_first_counts(way: str) -> None:
     with torch.no_grad():
         given.features[first] *= 1000
         given.features[again] = given.features[[0, 0, 0, 1, 2], [5, 5, 5, 0, 15]]
-    (found,) = torch.autograd.grad(largest_of(given, inside).sum(), given.features)
+    (found,) = torch.autograd.grad(given.largest(inside).sum(), given.features)
     assert found.any(2)[first].all()
     assert not found.any(2)[again].any()
 
@@ -173,7 +172,7 @@ def test_of_equal_texts_each_keeps_its_own_places(way: str) -> None:
     given = made(inside)
     with torch.no_grad():
         given.features[1:] = given.features[0].clone()
-    (found,) = torch.autograd.grad(largest_of(given, inside).sum(), given.features)
+    (found,) = torch.autograd.grad(given.largest(inside).sum(), given.features)
     assert found[0].any()
     torch.testing.assert_close(found[1:], found[:1].expand(2, -1, -1))
 
@@ -188,7 +187,7 @@ def test_without_bias_and_with_frozen_parts(way: str) -> None:
             if frozen == "neither"
             else given._replace(**{frozen: getattr(given, frozen).detach()})
         )
-        found, expected = largest_of(kept, inside), by_hand(kept, inside)
+        found, expected = kept.largest(inside), by_hand(kept, inside)
         torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-5, atol=1e-5)
         for one, other in zip(gradients(found, kept), gradients(expected, kept), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
@@ -197,9 +196,9 @@ def test_without_bias_and_with_frozen_parts(way: str) -> None:
 def test_what_lies_outside_does_not_matter(way: str) -> None:
     inside = holes()
     given = made(inside)
-    found = largest_of(given, inside)
+    found = given.largest(inside)
     wild = torch.where(inside[:, :, None], given.features, 1e30).detach().requires_grad_()
-    other = largest_of(given._replace(features=wild), inside)
+    other = given._replace(features=wild).largest(inside)
     assert torch.equal(found, other)
     (gradient,) = torch.autograd.grad(other.sum(), wild)
     assert not gradient[~inside].any()
@@ -210,7 +209,7 @@ def test_a_broken_text_is_seen_in_its_row_alone(way: str) -> None:
     given = made(inside)
     with torch.no_grad():
         given.features[1] = torch.nan
-    assert largest_of(given, inside).isnan().any(1).tolist() == [False, True, False]
+    assert given.largest(inside).isnan().any(1).tolist() == [False, True, False]
 
 
 NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -350,10 +349,10 @@ def test_a_gpu_takes_the_kernels_and_is_not_asked_anything(
     assert lexicon._has_kernels(given.features, given.matrix)
 
     def step() -> None:
-        torch.autograd.grad(largest_of(given, inside).relu().log1p().sum(), given[:2])
+        torch.autograd.grad(given.largest(inside).relu().log1p().sum(), given[:2])
 
     def numbers() -> list[Tensor]:
-        found = largest_of(given, inside)
+        found = given.largest(inside)
         return [found.detach().double().cpu(), *gradients(found, given)]
 
     step()  # compiled

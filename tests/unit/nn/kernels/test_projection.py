@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.nn import post_norm
-from isthmus.nn.layer_shape import LayerShape
+from isthmus.nn.architectures import LayerShape
+from isthmus.nn.kernels import bert_layer
+from isthmus.nn.kernels.bert_layer import PostNorm, round_matrices
+from isthmus.nn.kernels.projection import Joined, multiply, project, project_whole
 from isthmus.nn.layers import Layer
-from isthmus.nn.post_norm import PostNorm, round_matrices
-from isthmus.nn.projection import Joined, multiply, project, project_whole, rounded
+from isthmus.nn.precision import rounded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TEXTS, ROWS, HEADS, SIZE = 3, 7, 5, 8
@@ -31,9 +32,9 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.fixture
 def kernels(triton: Any) -> Any:
     """The module of kernels, wherever they can run."""
-    from isthmus.nn import fused_kernels
+    from isthmus.nn.kernels import norm_gelu_triton
 
-    return fused_kernels
+    return norm_gelu_triton
 
 
 @pytest.fixture(params=["plain", "kernels"])
@@ -204,7 +205,7 @@ def test_without_a_bias(kind: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_matrices_of_all_layers_at_once(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post_norm, "rounded_type", lambda states: kind)
+    monkeypatch.setattr(bert_layer, "kernel_type", lambda states: kind)
     shape = LayerShape(WIDTH, HEADS, 2 * WIDTH, 0.0, 0.0, "gelu", 1e-5)
     layers = [
         PostNorm(*(getattr(layer, name) for name in PostNorm._fields))
@@ -213,9 +214,9 @@ def test_matrices_of_all_layers_at_once(kind: torch.dtype, monkeypatch: pytest.M
     for layer, found in zip(
         layers, round_matrices(layers, torch.zeros(1, device=DEVICE)), strict=True
     ):
-        assert found.asked is not None
+        assert found.projection is not None
         parts = layer.query, layer.key, layer.value
-        for ours, theirs in zip(found.asked, joined_of(parts, kind), strict=True):
+        for ours, theirs in zip(found.projection, joined_of(parts, kind), strict=True):
             assert torch.equal(ours, theirs)
         for name in ("output", "expand", "contract"):
             matrix, weight = getattr(found, name), getattr(layer, name).weight

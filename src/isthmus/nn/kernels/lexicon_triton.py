@@ -1,6 +1,6 @@
 """The largest logit of each text and term on a GPU: no logit is ever written to memory.
 
-Triton kernels; nn/lexicon.py chooses, and says the same in plain torch. What they cost, and why the
+Triton kernels; lexicon.py chooses, and has the same in plain torch. Measurements, and why the
 backward pass gathers instead of multiplying: docs/decisions/lexicon-kernels.md.
 """
 
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isthmus.nn.kernels import has_triton
+from isthmus.nn.kernels.available import has_triton
 
 
 class Tiles(NamedTuple):
@@ -25,7 +25,7 @@ class Tiles(NamedTuple):
     width: int
     warps: int
     stages: int
-    rows: int = 16  # texts that one program reads: only behind the last is a tile not full
+    rows: int = 16  # texts that one program reads: only after the last is a tile not full
     slots: int = 8  # tokens compared at once
 
 
@@ -37,7 +37,7 @@ _SMALL = Tiles(terms=128, tokens=128, width=64, warps=4, stages=3)
 
 
 class Gathering(NamedTuple):
-    """The same of the backward kernels: some vectors at a time, and some columns of them.
+    """What one program of the backward kernels gathers at a time: vectors, and columns of them.
 
     Loops have no stages: those would keep vectors out of the fastest cache.
     """
@@ -57,7 +57,7 @@ _MANY_TERMS = 1 << 16
 def tiles_for(device: torch.device) -> Tiles:
     """The largest that its multiprocessors have memory for."""
     wanted = 2 * _LARGE.stages * _LARGE.width * (_LARGE.terms + _LARGE.tokens)
-    fits = device.type == "cuda" and has_triton(device.index or 0, wanted + _MAXIMA)
+    fits = has_triton(device, wanted + _MAXIMA)
     return _LARGE if fits else _SMALL
 
 
@@ -77,8 +77,8 @@ def find_largest(
     tiles = tiles or tiles_for(features.device)
     rows, (terms, width) = len(inside), matrix.shape
     features = features.flatten(0, 1).contiguous()
-    # The positions inside, one row after the other: nothing else is multiplied, and the device
-    # need not be asked how many there are. Behind them, and at least once, -1.
+    # The positions inside, one row after the other, then at least one -1: nothing else is
+    # multiplied, and their number is not read from the device.
     nowhere = inside.numel()
     tokens = inside.flatten().nonzero_static(size=nowhere + 1, fill_value=-1)[:, 0].int()
     offsets = functional.pad(inside.sum(1).cumsum(0), (1, 0)).int()
@@ -139,16 +139,16 @@ def features_gradient(
 
 
 def matrix_gradient(
-    places: Tensor, slopes: Tensor, features: Tensor, gathering: Gathering = PLACES
+    places: Tensor, weights: Tensor, features: Tensor, gathering: Gathering = PLACES
 ) -> Tensor:
-    """Σ slopes · features[places] over the rows of places and slopes, in float32 [terms, width]."""
+    """Σ weights · features[places] over the rows of both, in float32 [terms, width]."""
     (rows, terms), width = places.shape, features.shape[1]
     gradient = torch.empty(terms, width, dtype=torch.float32, device=features.device)
     grid = triton.cdiv(terms, gathering.vectors), triton.cdiv(width, gathering.columns)
     with torch.cuda.device(features.get_device()):
         _sum_places[grid](
             places,
-            slopes,
+            weights,
             features.contiguous(),
             gradient,
             rows,
@@ -274,7 +274,7 @@ def _find(
 def _rarely(
     places: tl.tensor, weights: tl.tensor, entry: tl.tensor, known: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
-    """What is read once, so that no cache keeps it instead of vectors."""
+    """Loads what is read once, without displacing vectors from the cache."""
     place = tl.load(places + entry, mask=known, other=0, eviction_policy="evict_first")
     weight = tl.load(weights + entry, mask=known, other=0.0, eviction_policy="evict_first")
     return place, weight
@@ -309,7 +309,7 @@ def _sum_ranges(
         )
         entry += vector_tile
         scale = weight
-        # Asked for before the vectors are there.
+        # Loaded before the vectors have arrived.
         term, weight = _rarely(terms, weights, entry, entry < finish)
         total += scale[:, None] * vectors.to(tl.float32)
     target = gradient + place.to(tl.int64) * width + column
@@ -319,7 +319,7 @@ def _sum_ranges(
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _sum_places(
     places: tl.tensor,
-    slopes: tl.tensor,
+    weights: tl.tensor,
     features: tl.tensor,
     gradient: tl.tensor,
     rows: tl.tensor,
@@ -334,19 +334,19 @@ def _sum_places(
     known, within = term < terms, column < width
     total = tl.zeros([term_tile, column_tile], tl.float32)
     source = term.to(tl.int64)
-    place, slope = _rarely(places, slopes, source, known & (rows > 0))
+    place, weight = _rarely(places, weights, source, known & (rows > 0))
     for row in tl.range(0, rows, num_stages=1):
         begin = (place if narrow else place.to(tl.int64)) * width
-        # What has no slope is not fetched: after a relu, that is most of it.
+        # A vector of weight 0 is not fetched: after a relu, most are.
         vectors = tl.load(
             features + begin[:, None] + column[None, :],
-            mask=(slope != 0)[:, None] & within[None, :],
+            mask=(weight != 0)[:, None] & within[None, :],
             other=0.0,
             eviction_policy="evict_last",
         )
         source += terms
-        scale = slope
-        place, slope = _rarely(places, slopes, source, known & (row + 1 < rows))
+        scale = weight
+        place, weight = _rarely(places, weights, source, known & (row + 1 < rows))
         total += scale[:, None] * vectors.to(tl.float32)
     target = gradient + term.to(tl.int64)[:, None] * width + column[None, :]
     tl.store(target, total, mask=known[:, None] & within[None, :])

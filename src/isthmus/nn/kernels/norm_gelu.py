@@ -1,7 +1,7 @@
-"""What lies between a layer's matrix products: bias, dropout, residual and norm; bias and GELU.
+"""Between a layer's matrix products: bias, dropout, residual and LayerNorm; bias and GELU.
 
-As kernels of our own on a GPU (nn/fused_kernels.py), in plain torch elsewhere. Both leave the bias
-out of the product and add it themselves, since its gradient is then a by-product.
+By kernels on a GPU (norm_gelu_triton.py), in plain torch elsewhere. The bias is left out of the
+product and added here: a kernel computes its gradient along the way.
 """
 
 from __future__ import annotations
@@ -13,19 +13,9 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from isthmus.nn.dropout import drop
-from isthmus.nn.kernels import has_triton
+from isthmus.nn.kernels.available import has_kernels
 
-_ROUNDED = (torch.bfloat16, torch.float16)
-_WIDEST = 1 << 11  # a norm's program holds rows: beyond, not in the registers and memory it has
-
-
-def has_kernels(states: Tensor) -> bool:
-    """Whether layers that get these states run on kernels of our own: on a GPU, in 16 bits."""
-    if states.device.type != "cuda" or not has_triton(states.device.index):
-        return False
-    autocast = torch.is_autocast_enabled("cuda")
-    dtype = torch.get_autocast_dtype("cuda") if autocast else states.dtype
-    return dtype in _ROUNDED
+_WIDEST = 1 << 11  # of a row that the registers of one program hold
 
 
 def drop_add_norm(
@@ -38,12 +28,12 @@ def drop_add_norm(
     around: bool = False,
     after: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """norm(residual + dropped(states + bias)), twice, for two who use it.
+    """norm(residual + dropout(states + bias)), twice.
 
-    One of them adds its gradient to the other's, which costs a pass over both unless they come back
-    apart. `dtype` is that of the result; by default, the states'. Where the second goes `around`
-    the norm, it is what was normed, in the type of the states. `after`: numbers are dropped after
-    the norm, not before.
+    Two results for two uses: their gradients come back apart, and the kernel adds them, which would
+    otherwise cost a pass over both. `dtype` is that of the result; by default, the states'. With
+    `around`, the second result is the input of the norm, in the type of the states. With `after`,
+    dropout comes after the norm.
     """
     if has_kernels(states) and states.shape[-1] <= _WIDEST:
         kind = states.dtype if dtype is None else dtype
@@ -70,7 +60,7 @@ def bias_gelu(states: Tensor, bias: Tensor) -> Tensor:
 
 
 def _normed(summed: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """As the norm says; of two types, in float32 and back, since only torch's CPU kernel mixes."""
+    """norm(summed); in float32 if the types differ, which only torch's CPU kernel allows."""
     if torch.is_autocast_enabled(summed.device.type) or summed.dtype == norm.weight.dtype:
         normed: Tensor = norm(summed)
         return normed
@@ -95,7 +85,7 @@ class _DropAddNorm(torch.autograd.Function):
         around: bool,
         after: bool,
     ) -> tuple[Tensor, Tensor]:
-        from isthmus.nn.fused_kernels import Draw, norm_forward
+        from isthmus.nn.kernels.norm_gelu_triton import Draw, norm_forward
 
         rows = _rows(states)
         draw = Draw.next(rate, states.device)
@@ -106,7 +96,7 @@ class _DropAddNorm(torch.autograd.Function):
         context.save_for_backward(summed, moments, weight)
         context.draw, context.around, context.after = draw, around, after
         context.types = [None if each is None else each.dtype for each in (residual, bias)]
-        # Where one is missing, the other takes its place, unless they are not the same.
+        # A missing gradient is skipped; with `around`, the two results differ and both are needed.
         context.set_materialize_grads(around)
         normed = normed.view(states.shape)
         if not around:
@@ -116,7 +106,7 @@ class _DropAddNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *above: Tensor | None) -> Any:
-        from isthmus.nn.fused_kernels import norm_backward
+        from isthmus.nn.kernels.norm_gelu_triton import norm_backward
 
         summed, moments, weight = context.saved_tensors
         given = [each for each in above if each is not None]
@@ -143,7 +133,7 @@ class _DropAddNorm(torch.autograd.Function):
 class _BiasGelu(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, states: Tensor, bias: Tensor) -> Tensor:
-        from isthmus.nn.fused_kernels import gelu_forward
+        from isthmus.nn.kernels.norm_gelu_triton import gelu_forward
 
         rows = _rows(states)
         context.save_for_backward(rows, bias)
@@ -151,7 +141,7 @@ class _BiasGelu(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *above: Tensor) -> Any:
-        from isthmus.nn.fused_kernels import gelu_backward
+        from isthmus.nn.kernels.norm_gelu_triton import gelu_backward
 
         states, bias = context.saved_tensors
         for_states, for_bias = gelu_backward(_rows(above[0]), states, bias)

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.nn import fused
-from isthmus.nn.fused import bias_gelu, drop_add_norm
+from isthmus.nn.kernels import norm_gelu
+from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS, WIDTH = 21, 40  # no multiple of what a program takes at a time
@@ -22,9 +22,9 @@ ROWS, WIDTH = 21, 40  # no multiple of what a program takes at a time
 @pytest.fixture
 def kernels(triton: Any) -> Any:
     """The module of kernels, wherever they can run."""
-    from isthmus.nn import fused_kernels
+    from isthmus.nn.kernels import norm_gelu_triton
 
-    return fused_kernels
+    return norm_gelu_triton
 
 
 @pytest.fixture(params=["plain", "kernels"])
@@ -33,7 +33,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
     if name == "kernels":
         request.getfixturevalue("kernels")
-    monkeypatch.setattr(fused, "has_kernels", lambda states: name == "kernels")
+    monkeypatch.setattr(norm_gelu, "has_kernels", lambda states: name == "kernels")
     return name
 
 
@@ -159,8 +159,8 @@ def test_nothing_is_kept_without_a_way_back(kernels: Any) -> None:
 
 
 def test_rows_too_wide_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "has_kernels", lambda states: True)
-    monkeypatch.setattr(fused, "_WIDEST", WIDTH - 1)
+    monkeypatch.setattr(norm_gelu, "has_kernels", lambda states: True)
+    monkeypatch.setattr(norm_gelu, "_WIDEST", WIDTH - 1)
     states, norm = numbers(ROWS, WIDTH, seed=1), a_norm()
     found, _ = drop_add_norm(states, states[0] * 0, states, norm, 0.0)
     torch.testing.assert_close(found, norm(2 * states))
@@ -273,7 +273,7 @@ def test_other_tunings(
     kernels: Any, changed: dict[str, Any], rows: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Come to the same, and drop the same numbers."""
-    monkeypatch.setattr(fused, "has_kernels", lambda states: True)
+    monkeypatch.setattr(norm_gelu, "has_kernels", lambda states: True)
     states, residual, one, two = (numbers(rows, width, seed=seed) for seed in range(1, 5))
     bias, norm = numbers(width, seed=5), a_norm(width)
     parts = [numbers(1, 2, rows, width // 2, seed=seed).detach() for seed in (6, 7, 8)]

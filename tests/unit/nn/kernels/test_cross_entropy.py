@@ -12,9 +12,11 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from isthmus.nn import kernels as switch
-from isthmus.nn import prediction
-from isthmus.nn.prediction import IGNORED, Prediction
+from isthmus.nn import vocabulary_product
+from isthmus.nn.kernels import available as switch
+from isthmus.nn.kernels import cross_entropy
+from isthmus.nn.prediction import Prediction
+from isthmus.nn.vocabulary_product import IGNORED
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -24,15 +26,15 @@ HALVES = [torch.bfloat16, torch.float16]
 @pytest.fixture
 def kernels(triton: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of kernels, wherever they can run; in tiles so small that a row has several."""
-    from isthmus.nn import prediction_kernels
+    from isthmus.nn.kernels import cross_entropy_triton
 
-    small = True, prediction_kernels.Sweep(columns=256, warps=1)
+    small = True, cross_entropy_triton.Sweep(columns=256, warps=1)
     for function in (
-        prediction_kernels.replace_by_slopes,
-        prediction_kernels.replace_by_bag_slopes,
+        cross_entropy_triton.replace_by_gradients,
+        cross_entropy_triton.replace_by_bag_gradients,
     ):
         monkeypatch.setattr(function, "__defaults__", small)
-    return prediction_kernels
+    return cross_entropy_triton
 
 
 def drawn(rows: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
@@ -55,7 +57,7 @@ def by_hand(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def replaced(kernels: Any, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     changed = logits.clone()
-    losses = kernels.replace_by_slopes(changed, targets)
+    losses = kernels.replace_by_gradients(changed, targets)
     assert losses.dtype == torch.float32
     assert changed.dtype == logits.dtype
     return losses.double().cpu(), changed.double().cpu()
@@ -98,7 +100,7 @@ def test_only_losses_where_no_slopes_are_wanted(kernels: Any) -> None:
     logits, targets = drawn(6, 600)
     targets[2] = IGNORED
     before = logits.clone()
-    losses = kernels.replace_by_slopes(logits, targets, write=False)
+    losses = kernels.replace_by_gradients(logits, targets, write=False)
     torch.testing.assert_close(losses.double().cpu(), by_hand(logits, targets)[0])
     assert torch.equal(logits, before)
 
@@ -166,7 +168,7 @@ def test_a_target_outside_the_vocabulary_is_no_number(kernels: Any) -> None:
 
 def test_no_rows(kernels: Any) -> None:
     logits, targets = drawn(0, 16)
-    assert kernels.replace_by_slopes(logits, targets).shape == (0,)
+    assert kernels.replace_by_gradients(logits, targets).shape == (0,)
 
 
 def bagged(rows: int, terms: int) -> tuple[Tensor, Tensor]:
@@ -198,7 +200,7 @@ def test_losses_and_slopes_of_bags(
     logits[1] = torch.nan  # whatever stands there: its bag is empty
     bags, sizes = bagged(9, columns - missing)
     changed, before = logits.clone(), logits.clone()
-    losses = kernels.replace_by_bag_slopes(changed, bags, sizes)
+    losses = kernels.replace_by_bag_gradients(changed, bags, sizes)
     expected, truth = bags_by_hand(logits, bags, sizes)
     torch.testing.assert_close(losses.double().cpu(), expected, rtol=1e-5, atol=1e-5)
     # Differences of numbers of at most 1, exact to 1e-6.
@@ -206,7 +208,7 @@ def test_losses_and_slopes_of_bags(
     torch.testing.assert_close(changed.double().cpu(), truth, **bounds)
     assert not changed[sizes == 0].any()
     assert not changed[:, columns - missing :].any()
-    again = kernels.replace_by_bag_slopes(logits, bags, sizes, write=False)
+    again = kernels.replace_by_bag_gradients(logits, bags, sizes, write=False)
     assert torch.equal(again, losses)
     torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
 
@@ -218,7 +220,7 @@ def test_large_logits_of_bags_do_not_overflow(kernels: Any) -> None:
     logits[4] *= 1000
     bags, sizes = bagged(8, 600)
     expected, truth = bags_by_hand(logits, bags, sizes)
-    losses = kernels.replace_by_bag_slopes(logits, bags, sizes)
+    losses = kernels.replace_by_bag_gradients(logits, bags, sizes)
     torch.testing.assert_close(losses.double().cpu(), expected, rtol=1e-5, atol=0.02)
     bounds = {**rounding(logits.dtype), "atol": 1e-6}
     torch.testing.assert_close(logits.double().cpu(), truth, **bounds)
@@ -229,7 +231,7 @@ def test_what_is_broken_is_seen_in_the_row_of_its_bag_alone(kernels: Any, broken
     logits, _ = drawn(4, 600)
     bags, sizes = bagged(4, 600)
     logits[0, 299] = logits[1, 5] = logits[3, 599] = broken
-    losses = kernels.replace_by_bag_slopes(logits, bags, sizes)
+    losses = kernels.replace_by_bag_gradients(logits, bags, sizes)
     assert losses.isnan().tolist() == [True, False, False, True]
     assert logits.isnan().all(1).tolist() == [True, False, False, True]
     assert not logits[[1, 2]].isnan().any()
@@ -238,7 +240,7 @@ def test_what_is_broken_is_seen_in_the_row_of_its_bag_alone(kernels: Any, broken
 def test_no_bags(kernels: Any) -> None:
     logits, targets = drawn(0, 16)
     bags = torch.zeros(0, 16, dtype=torch.bool, device=DEVICE)
-    assert kernels.replace_by_bag_slopes(logits, bags, targets).shape == (0,)
+    assert kernels.replace_by_bag_gradients(logits, bags, targets).shape == (0,)
 
 
 def made(tokens: int = 11, terms: int = 300, width: int = 24) -> tuple[Prediction, Tensor]:
@@ -253,22 +255,22 @@ def made(tokens: int = 11, terms: int = 300, width: int = 24) -> tuple[Predictio
 @pytest.fixture
 def way(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole loss takes the kernel; without a GPU, also products that torch has only there."""
-    monkeypatch.setattr(prediction, "_has_kernels", lambda matrix: True)
-    monkeypatch.setitem(prediction._MULTIPLE, "cpu", 8)
+    monkeypatch.setattr(cross_entropy, "has_half_kernels", lambda matrix: True)
+    monkeypatch.setitem(vocabulary_product._MULTIPLE, "cpu", 8)
     if not ON_GPU:
 
         def multiply(left: Tensor, right: Tensor, into: Tensor, add: bool = False) -> None:
             product = left.float() @ right.float()
             into.copy_(into + product if add else product)
 
-        monkeypatch.setattr(prediction, "_multiply", multiply)
+        monkeypatch.setattr(cross_entropy, "_multiply", multiply)
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("room", [1, 4 * 304, 10**6], ids=["a row", "four rows", "all"])
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
 def test_the_whole_loss(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
-    monkeypatch.setitem(prediction._AT_ONCE, DEVICE, room)
+    monkeypatch.setitem(vocabulary_product._AT_ONCE, DEVICE, room)
     given, targets = made()
     if not bias:
         given = given._replace(bias=None)
@@ -300,7 +302,7 @@ def test_the_whole_loss(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) 
 @pytest.mark.parametrize("room", [1, 4 * 304, 10**6], ids=["a row", "four rows", "all"])
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
 def test_the_whole_loss_of_bags(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
-    monkeypatch.setitem(prediction._AT_ONCE, DEVICE, room)
+    monkeypatch.setitem(vocabulary_product._AT_ONCE, DEVICE, room)
     given, _ = made(terms=299)
     if not bias:
         given = given._replace(bias=None)
@@ -341,9 +343,9 @@ def test_no_labels_and_no_tokens() -> None:
 
 
 def test_float64_under_autocast_takes_plain_torch(
-    way: None, monkeypatch: pytest.MonkeyPatch
+    way: None, kernels: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prediction, "_replace_by_slopes", None)
+    monkeypatch.setattr(kernels, "replace_by_gradients", None)
     given, targets = made()
     with torch.autocast(DEVICE, torch.bfloat16):
         loss = given._replace(features=given.features.double()).cross_entropy(targets)
@@ -352,7 +354,7 @@ def test_float64_under_autocast_takes_plain_torch(
 
 def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch, "_able", lambda device, shared: True)
-    assert not prediction._has_kernels(torch.ones(2, 2).bfloat16())
+    assert not cross_entropy.has_half_kernels(torch.ones(2, 2).bfloat16())
 
     class OnGpu:
         device = torch.device("cuda", 0)
@@ -361,10 +363,10 @@ def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) ->
             self.dtype = dtype
 
     types = [*HALVES, torch.float32, torch.float64]
-    found = [prediction._has_kernels(OnGpu(dtype)) for dtype in types]  # type: ignore[arg-type]
+    found = [cross_entropy.has_half_kernels(OnGpu(dtype)) for dtype in types]  # type: ignore[arg-type]
     assert found == [True, True, False, False]
     monkeypatch.setattr(switch, "KERNELS", False)
-    assert not any(prediction._has_kernels(OnGpu(dtype)) for dtype in types)  # type: ignore[arg-type]
+    assert not any(cross_entropy.has_half_kernels(OnGpu(dtype)) for dtype in types)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not ON_GPU, reason="there is no GPU here")
@@ -372,9 +374,9 @@ def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
     kernels: Any, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setitem(prediction._AT_ONCE, "cuda", room)
+    monkeypatch.setitem(vocabulary_product._AT_ONCE, "cuda", room)
     monkeypatch.setattr(
-        kernels.replace_by_slopes, "__defaults__", (True, kernels.SWEEP)
+        kernels.replace_by_gradients, "__defaults__", (True, kernels.SWEEP)
     )  # as it is used
     given, targets = made(5000, 1002, 768)
     given = Prediction(*((tensor / 16).detach().requires_grad_() for tensor in given))
@@ -407,9 +409,9 @@ def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
 def test_a_gpu_takes_the_kernel_of_bags_and_is_not_asked_anything(
     kernels: Any, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setitem(prediction._AT_ONCE, "cuda", room)
+    monkeypatch.setitem(vocabulary_product._AT_ONCE, "cuda", room)
     monkeypatch.setattr(
-        kernels.replace_by_bag_slopes, "__defaults__", (True, kernels.SWEEP)
+        kernels.replace_by_bag_gradients, "__defaults__", (True, kernels.SWEEP)
     )  # as it is used
     given, _ = made(500, 2002, 768)
     given = Prediction(*((tensor / 16).detach().requires_grad_() for tensor in given))
@@ -447,7 +449,7 @@ def test_more_logits_than_32_bits_count(kernels: Any) -> None:
     targets = torch.zeros(rows, device="cuda", dtype=torch.long)
     targets[-1] = columns - 1
     logits[-1, -1] = 20.0
-    losses = kernels.replace_by_slopes(logits, targets, sweep=kernels.SWEEP)
+    losses = kernels.replace_by_gradients(logits, targets, sweep=kernels.SWEEP)
     expected, slopes = by_hand(
         torch.zeros(1, columns).index_fill(1, torch.tensor([columns - 1]), 20.0), targets[-1:]
     )

@@ -1,7 +1,8 @@
-"""Products of states with weights, of which a GPU's layers have the rounded ones at hand.
+"""Matrix products of a layer with weights that were cast beforehand, for all layers at once.
 
-Autocast rounds every weight by a kernel of its own, and rounds its gradient before it is widened
-again; the gradients of queries, keys and values are put together, and then summed for the bias.
+Autocast casts every weight by a kernel of its own, and rounds its gradient before it is widened
+again. Here gradients are not rounded, and one kernel joins those of queries, keys and values and
+sums them for the biases.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.nn.fused import has_kernels
+from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.precision import product_type
 
 
 class Joined(NamedTuple):
-    """Several matrices of one shape below each other, and their biases, as products take them."""
+    """Several matrices of one shape stacked, and their biases, in the type of products."""
 
     weight: Tensor
     bias: Tensor
 
 
 def multiply(states: Tensor, part: nn.Linear, matrix: Tensor | None) -> Tensor:
-    """The states through a matrix, without its bias; `matrix`: the same, rounded, where it is."""
+    """States · weightᵀ, without the bias; `matrix`: the weight in the type of products, if cast."""
     if matrix is None:
         return functional.linear(states, part.weight)
     product: Tensor = _Product.apply(states, matrix, None, part.weight)  # type: ignore[no-untyped-call]
@@ -33,9 +35,9 @@ def multiply(states: Tensor, part: nn.Linear, matrix: Tensor | None) -> Tensor:
 def project(
     states: Tensor, parts: tuple[nn.Linear, ...], heads: int, joined: Joined | None = None
 ) -> tuple[Tensor, ...]:
-    """The states [batch, rows, width] through several matrices of one shape, in one product.
+    """The states [batch, rows, width] times several matrices of one shape, in one product.
 
-    What each gives is [batch, heads, rows, width of a head].
+    Each result is [batch, heads, rows, width of a head].
     """
     if len(parts) == 1:
         [part] = parts
@@ -52,9 +54,10 @@ def project(
 def project_whole(
     states: Tensor, parts: tuple[nn.Linear, ...], heads: int, joined: Joined
 ) -> tuple[Tensor, Tensor]:
-    """The same of a stream [1, rows, width] as one [rows, parts, heads, width], and its bias.
+    """The states [1, rows, width] times several matrices, as one [rows, parts, heads, width].
 
-    The bias is in it, but gets no gradient from it: whoever takes the whole sums that up.
+    With it comes the joined bias, which is added already but gets no gradient here: attention,
+    which takes the whole, computes it.
     """
     weights, biases = _parameters(parts)
     given = states.squeeze(0), *joined, *weights
@@ -62,19 +65,9 @@ def project_whole(
     return projected.view(len(projected), len(parts), heads, -1), torch.cat(biases)
 
 
-def rounded(states: Tensor) -> Tensor:
-    """As products take them."""
-    device = states.device.type
-    if not torch.is_autocast_enabled(device):
-        return states
-    return states.to(torch.get_autocast_dtype(device))
-
-
-def rounded_type(states: Tensor) -> torch.dtype | None:
-    """That of products of kernels of our own; None where those do not run."""
-    if not has_kernels(states):
-        return None
-    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else states.dtype
+def kernel_type(states: Tensor) -> torch.dtype | None:
+    """The type of products where kernels run on these states; None where they do not."""
+    return product_type(states) if has_kernels(states) else None
 
 
 def _parameters(parts: tuple[nn.Linear, ...]) -> tuple[list[Tensor], list[Tensor]]:
@@ -82,13 +75,13 @@ def _parameters(parts: tuple[nn.Linear, ...]) -> tuple[list[Tensor], list[Tensor
 
 
 def _apart(projected: Tensor, count: int, heads: int) -> tuple[Tensor, ...]:
-    # As they lie in memory, so that plain torch puts gradients together in one pass.
+    # Views in memory order: plain torch joins their gradients in one pass.
     split = projected.view(*projected.shape[:2], count, heads, -1).unbind(2)
     return tuple(part.transpose(1, 2) for part in split)
 
 
 class _Product(torch.autograd.Function):
-    """Of a matrix that was rounded and joined before; gradients are those of what it is made of."""
+    """A product with a cast, joined matrix; the gradients go to the weights it was made of."""
 
     @staticmethod
     def forward(
@@ -101,15 +94,15 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *above: Tensor) -> Any:
         states, matrix = context.saved_tensors
-        slopes = above[0].reshape(-1, len(matrix))
+        gradient = above[0].reshape(-1, len(matrix))
         wanted = context.needs_input_grad
-        for_states = (slopes @ matrix).view(states.shape) if wanted[0] else None
-        for_weights = _for_weights(slopes, states, context.types, any(wanted[3:]))
+        for_states = (gradient @ matrix).view(states.shape) if wanted[0] else None
+        for_weights = _for_weights(gradient, states, context.types, any(wanted[3:]))
         return for_states, None, None, *for_weights
 
 
 class _Projection(torch.autograd.Function):
-    """Joined gradients come with their sum for the bias, which torch would read them again for."""
+    """Several projections, whose gradients one kernel joins and sums for the biases."""
 
     @staticmethod
     def forward(
@@ -121,7 +114,7 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *above: Tensor) -> Any:
-        from isthmus.nn.fused_kernels import join
+        from isthmus.nn.kernels.norm_gelu_triton import join
 
         states, weight = context.saved_tensors
         joined, sums = join(above)
@@ -135,14 +128,14 @@ class _Projection(torch.autograd.Function):
 
 
 def _for_weights(
-    slopes: Tensor, states: Tensor, types: list[torch.dtype], wanted: bool
+    gradient: Tensor, states: Tensor, types: list[torch.dtype], wanted: bool
 ) -> list[Tensor | None]:
-    """slopesᵀ · states of each part, not rounded in between where a GPU can do without."""
+    """gradientᵀ · states of each part; on a GPU not rounded before it is float32."""
     if not wanted:
         return [None] * len(types)
     rows = states.reshape(-1, states.shape[-1])
-    if slopes.device.type == "cuda" and types[0] == torch.float32 != slopes.dtype:
-        product = torch.mm(slopes.T, rows, out_dtype=torch.float32)
+    if gradient.device.type == "cuda" and types[0] == torch.float32 != gradient.dtype:
+        product = torch.mm(gradient.T, rows, out_dtype=torch.float32)
     else:
-        product = (slopes.T @ rows).to(types[0])
+        product = (gradient.T @ rows).to(types[0])
     return list(product.chunk(len(types)))

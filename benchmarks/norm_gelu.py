@@ -5,7 +5,7 @@ sum of their partial sums. Without a GPU, what plain torch does instead. With --
 might share the work in other ways, the fastest first; a way that comes to something else says so.
 docs/decisions/own-layers.md.
 
-    python benchmarks/fused.py [--rows 32768 19200] [--width 768] [--tiles]
+    python benchmarks/norm_gelu.py [--rows 32768 19200] [--width 768] [--tiles]
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 from in_turns import DEVICE, ON_GPU, Works, in_turns
 from torch import Tensor, nn
 
-from isthmus.nn.fused import bias_gelu, drop_add_norm, has_kernels
+from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
 
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 Results = tuple[Tensor, ...]
@@ -47,9 +48,9 @@ def main() -> None:
     print(f"{DTYPE}, rows of {options.width}, dropout {options.rate}, torch {torch.__version__}")
     for rows in options.rows:
         if has_kernels(torch.ones(1, device=DEVICE, dtype=DTYPE)):
-            from isthmus.nn import fused_kernels
+            from isthmus.nn.kernels import norm_gelu_triton
 
-            found = _timed(fused_kernels, _kernels(fused_kernels, rows, options), options)
+            found = _timed(norm_gelu_triton, _kernels(norm_gelu_triton, rows, options), options)
         else:
             found = _timed(None, _plain(rows, options), options)
         print(f"{rows:,} rows")

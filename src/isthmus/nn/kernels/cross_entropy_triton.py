@@ -1,6 +1,6 @@
-"""The slopes of the cross-entropy on a GPU, in place of the logits.
+"""Cross-entropy and its gradients on a GPU, written in the place of the logits.
 
-A Triton kernel; nn/prediction.py chooses, and says the same in plain torch. What it costs:
+Triton kernels; cross_entropy.py chooses, and has the same in plain torch. Measurements:
 docs/decisions/cross-entropy-kernel.md.
 """
 
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isthmus.nn.prediction import IGNORED
+from isthmus.nn.vocabulary_product import IGNORED
 
 
 class Sweep(NamedTuple):
@@ -29,7 +29,7 @@ SWEEP = Sweep(columns=8192, warps=16)
 _VECTOR = 8  # 16-bit numbers that a thread reads at once
 
 
-def replace_by_slopes(
+def replace_by_gradients(
     logits: Tensor, targets: Tensor, write: bool = True, sweep: Sweep = SWEEP
 ) -> Tensor:
     """-log softmax(logits)[target] of each row in float32, 0 where the target is -100.
@@ -59,7 +59,7 @@ def replace_by_slopes(
     return losses
 
 
-def replace_by_bag_slopes(
+def replace_by_bag_gradients(
     logits: Tensor, bags: Tensor, sizes: Tensor, write: bool = True, sweep: Sweep = SWEEP
 ) -> Tensor:
     """The mean of -log softmax(logits) in each row's bag in float32, 0 where the size is 0.
@@ -150,8 +150,8 @@ def _replace(
                 column = at[:, None] * vector + within[None, :]
                 places, inside = own_row + column, (at < vectors)[:, None]
                 numbers = tl.load(places, mask=inside, other=float("-inf")).to(tl.float32)
-                slopes = tl.where(column == chosen, -others, tl.exp(numbers - peak)) * share
-                tl.store(places, slopes.to(logits.dtype.element_ty), mask=inside)
+                gradients = tl.where(column == chosen, -others, tl.exp(numbers - peak)) * share
+                tl.store(places, gradients.to(logits.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -210,5 +210,5 @@ def _replace_bags(
                 places, inside = own_row + column, (at < vectors)[:, None]
                 numbers = tl.load(places, mask=inside, other=float("-inf")).to(tl.float32)
                 chosen = tl.load(own_bag + column, mask=column < terms, other=0) != 0
-                slopes = tl.exp(numbers - peak) * share - tl.where(chosen, part, 0.0)
-                tl.store(places, slopes.to(logits.dtype.element_ty), mask=inside)
+                gradients = tl.exp(numbers - peak) * share - tl.where(chosen, part, 0.0)
+                tl.store(places, gradients.to(logits.dtype.element_ty), mask=inside)

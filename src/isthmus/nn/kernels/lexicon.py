@@ -1,4 +1,7 @@
-"""What a text says about the vocabulary: for every term, the largest logit of its positions."""
+"""The largest logit of each text and term: what lexicon bottlenecks and sparse encoders weigh.
+
+On a GPU in 16 bits by kernels that write no logit to memory. docs/decisions/lexicon-kernels.md.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +11,32 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from isthmus.nn.backbone import Backbone
-from isthmus.nn.kernels import has_triton
-from isthmus.nn.prediction import Prediction, aligned, rows_at_once
+from isthmus.nn.kernels.available import has_half_kernels
+from isthmus.nn.vocabulary_product import aligned, rows_at_once
 
-# Three stages of two tiles, and some for the maxima: more than a chip for screens has.
+# Bytes: three stages of two tiles, and some for the maxima; more than consumer GPUs have.
 _SHARED = 1 << 17
 _SHORT = 1 << 15
 
 
-def largest_logits(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
-    """max_i head(H_i) over the positions inside, [rows, vocabulary] in float32; 0 where none is."""
-    return largest_of(backbone.predict(states), inside)
+def largest_logits(
+    features: Tensor, matrix: Tensor, bias: Tensor | None, inside: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The largest logit of every term [rows, terms] over the positions inside [rows, length].
 
-
-def largest_of(prediction: Prediction, inside: Tensor) -> Tensor:
-    """The same of a prediction for tokens [rows, length, width].
-
-    [tokens, vocabulary] logits are never held at once, and of each maximum only the place is kept
-    for the backward pass: training holds no more logits than encoding.
+    For features [rows, length, width]; products are computed in `dtype`. A row without a position
+    inside gets 0. [tokens, vocabulary] logits are never held at once, and the backward pass needs
+    only the place of each maximum: training holds no more logits than encoding.
     """
-    features, matrix, bias = prediction
-    given = [tensor for tensor in prediction if tensor is not None]
+    given = [tensor for tensor in (features, matrix, bias) if tensor is not None]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-        found: Tensor = _Largest.apply(features, matrix, bias, inside, prediction.dtype)  # type: ignore[no-untyped-call]
-    else:
-        rounded = features.to(prediction.dtype), matrix.to(prediction.dtype)
-        found, _ = _find(*rounded, bias, inside, with_places=False)
-    return found.float()
+        found: Tensor = _Largest.apply(features, matrix, bias, inside, dtype)  # type: ignore[no-untyped-call]
+        return found
+    return _find(features.to(dtype), matrix.to(dtype), bias, inside, with_places=False)[0]
 
 
 class _Largest(torch.autograd.Function):
-    """Only what was largest has a slope: of as many logits as there are tokens, one per row.
+    """Only the largest logit of a row and term has a gradient.
 
     So the gradients are sums of chosen rows of the other factor, and no matrix product.
     """
@@ -65,17 +62,17 @@ class _Largest(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *above: Tensor) -> Any:
         features, matrix, places = context.saved_tensors
-        slopes = torch.where(places >= 0, above[0], 0)
+        gradient = torch.where(places >= 0, above[0], 0)
         gradients: list[Tensor | None] = [None, None, None]
         if context.needs_input_grad[0]:
-            gradients[0] = _for_features(features, matrix, places, slopes)
+            gradients[0] = _for_features(features, matrix, places, gradient)
         if context.needs_input_grad[1]:
-            gradients[1] = _for_matrix(features, places, slopes)
+            gradients[1] = _for_matrix(features, places, gradient)
         if context.needs_input_grad[2]:
-            gradients[2] = slopes.sum(0)
+            gradients[2] = gradient.sum(0)
         rounded = (
-            None if gradient is None else gradient.to(dtype)
-            for gradient, dtype in zip(gradients, context.types, strict=True)
+            None if each is None else each.to(dtype)
+            for each, dtype in zip(gradients, context.types, strict=True)
         )
         return (*rounded, None, None)
 
@@ -83,12 +80,12 @@ class _Largest(torch.autograd.Function):
 def _find(
     features: Tensor, matrix: Tensor, bias: Tensor | None, inside: Tensor, with_places: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The largest logits, at least in float32, and the places of them among all positions.
+    """The largest logits, at least in float32, and their places among all positions.
 
-    -1 in a row without a position inside.
+    The place is -1 in a row without a position inside.
     """
     if _has_kernels(features, matrix):
-        from isthmus.nn.lexicon_kernels import find_largest
+        from isthmus.nn.kernels.lexicon_triton import find_largest
 
         return find_largest(features, matrix, bias, inside, with_places)
     rows, length = inside.shape
@@ -120,15 +117,15 @@ def _find(
     return found, torch.where(known, place + number[:, None].int() * length, -1)
 
 
-def _for_features(features: Tensor, matrix: Tensor, places: Tensor, slopes: Tensor) -> Tensor:
+def _for_features(features: Tensor, matrix: Tensor, places: Tensor, gradient: Tensor) -> Tensor:
     positions = features.shape[0] * features.shape[1]
-    terms, weights, starts = _by_place(places, slopes, positions)
+    terms, weights, starts = _by_place(places, gradient, positions)
     if _has_kernels(features, matrix):
-        from isthmus.nn.lexicon_kernels import features_gradient
+        from isthmus.nn.kernels.lexicon_triton import features_gradient
 
-        gradient = features_gradient(terms, weights, starts, matrix)
+        found = features_gradient(terms, weights, starts, matrix)
     else:
-        gradient = functional.embedding_bag(
+        found = functional.embedding_bag(
             terms,
             matrix.to(weights.dtype),
             starts,
@@ -136,44 +133,39 @@ def _for_features(features: Tensor, matrix: Tensor, places: Tensor, slopes: Tens
             per_sample_weights=weights,
             include_last_offset=True,
         )
-    return gradient.view_as(features)
+    return found.view_as(features)
 
 
-def _by_place(places: Tensor, slopes: Tensor, positions: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Terms and slopes in the order of their places, and where those of each place start.
+def _by_place(places: Tensor, gradient: Tensor, positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Terms and gradients in the order of their places, and where those of each place start.
 
-    Those without a slope come last, behind all places.
+    Terms without a gradient come last, after all places.
     """
     # A GPU sorts by some bits at a time: numbers of 16 bits, where they are enough, in half of it.
     dtype, first = (torch.int16, -_SHORT) if positions < 2 * _SHORT else (places.dtype, 0)
-    keys = torch.where(slopes != 0, places, positions) + first
+    keys = torch.where(gradient != 0, places, positions) + first
     keys, order = keys.flatten().to(dtype).sort(stable=True)
     every = torch.arange(first, first + positions + 1, dtype=dtype, device=keys.device)
     starts = torch.searchsorted(keys, every, out_int32=True)
-    return (order % places.shape[1]).int(), slopes.flatten()[order], starts
+    return (order % places.shape[1]).int(), gradient.flatten()[order], starts
 
 
-def _for_matrix(features: Tensor, places: Tensor, slopes: Tensor) -> Tensor:
+def _for_matrix(features: Tensor, places: Tensor, gradient: Tensor) -> Tensor:
     flat = features.flatten(0, 1)
     if _has_kernels(flat, flat):
-        from isthmus.nn.lexicon_kernels import matrix_gradient
+        from isthmus.nn.kernels.lexicon_triton import matrix_gradient
 
-        return matrix_gradient(places, slopes, flat)
+        return matrix_gradient(places, gradient, flat)
     rows, terms = places.shape
     return functional.embedding_bag(
         places.clamp(min=0).T.flatten(),
-        flat.to(slopes.dtype),
+        flat.to(gradient.dtype),
         torch.arange(terms, dtype=torch.int32, device=places.device) * rows,
         mode="sum",
-        per_sample_weights=slopes.T.flatten(),
+        per_sample_weights=gradient.T.flatten(),
     )
 
 
 def _has_kernels(features: Tensor, matrix: Tensor) -> bool:
-    return (
-        features.device.type == "cuda"
-        # In float32, torch's own products are faster than any that Triton makes.
-        and features.dtype in (torch.bfloat16, torch.float16)
-        and matrix.numel() < 1 << 31
-        and has_triton(features.device.index, _SHARED)
-    )
+    # In float32, torch's own products are faster than any that Triton makes.
+    return matrix.numel() < 1 << 31 and has_half_kernels(features, _SHARED)

@@ -1,7 +1,7 @@
-"""Attention within short texts by kernels of our own (nn/attention_kernels.py), where they pay.
+"""Attention within short texts by kernels (short_attention_triton.py), where they pay.
 
-They take what one product made of the states as a whole, and give its gradient back as a whole:
-nothing is put together afterwards, and the gradient of the product's bias is a by-product.
+They read queries, keys and values from one tensor, and write the gradient of it as one: nothing is
+concatenated afterwards, and the gradient of the bias is computed along the way.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.nn.fused import has_kernels
-from isthmus.nn.kernels import has_triton
+from isthmus.nn.kernels.available import has_kernels, has_triton
 from isthmus.nn.packing import Asking, Masked, Packing
 
-# Tokens up to which tiles of ours waste less than torch's kernel for texts of many lengths does,
-# which is made for long ones. No kernel of torch's takes packed texts and what each row sees.
+# Tokens up to which our tiles waste less than those of torch's variable-length kernel, made for
+# long texts. No kernel of torch takes packed texts with a mask for each row.
 _SHORT = 256
 _WIDEST = 128  # of a head, for which the registers of a program suffice
 _COMMON = 64  # of a head, for which any GPU has enough shared memory
@@ -24,12 +23,12 @@ _SHARED = 120 << 10  # bytes for those wider
 
 
 def attends_shortly(states: Tensor, visible: object, width: int) -> bool:
-    """Whether these kernels take heads of this width for texts that are seen so."""
+    """Whether these kernels take heads of this width and this visibility."""
     short = isinstance(visible, Packing) and visible.length <= _SHORT
     fits = short or isinstance(visible, Masked)
     if not fits or width % 8 or width > _WIDEST or not has_kernels(states):
         return False
-    return width <= _COMMON or has_triton(states.device.index, _SHARED)
+    return width <= _COMMON or has_triton(states.device, _SHARED)
 
 
 def attend_shortly(
@@ -39,16 +38,16 @@ def attend_shortly(
     rate: float,
     asking: Asking | None = None,
 ) -> Tensor:
-    """What the rows that ask are answered, [rows, heads, width].
+    """Attention output of the query rows, [rows, heads, width].
 
     Args:
         projected: Queries, keys and values of a stream, [tokens, 3, heads, width]; or queries
             [rows, 1, heads, width] and the others [tokens, 2, heads, width].
-        biases: Of the product that made each of them, in the same order, and in it already: here
-            they get their gradients, which must not come from the product too.
+        biases: Those of the products that made each of them, already added there: they get their
+            gradients here, so the product must not give them any.
         visible: What each row sees.
-        rate: Of dropout.
-        asking: Where not all tokens ask, those that do.
+        rate: The rate of dropout.
+        asking: The tokens that the queries belong to; by default, all.
 
     """
     packing, seen = visible if isinstance(visible, Masked) else (visible, None)
@@ -64,7 +63,7 @@ def attend_shortly(
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, *given: Any) -> Tensor:
-        from isthmus.nn import attention_kernels as kernels
+        from isthmus.nn.kernels import short_attention_triton as kernels
 
         *tensors, (queries, keys), longest, causal, visible, rate = given
         projected, biases = _halves(tensors)
@@ -78,28 +77,28 @@ class _Attention(torch.autograd.Function):
             kept = kernels.draw_kept(seed, rate, rows, heads, longest)
         answers, levels = kernels.forward(*parts, texts, width**-0.5, kept)
         context.save_for_backward(*projected, answers, levels, queries, keys, seen, kept.bits)
-        context.told = longest, causal, kept.scale, [bias.dtype for bias in biases]
+        context.given = longest, causal, kept.scale, [bias.dtype for bias in biases]
         return answers
 
     @staticmethod
     def backward(context: Any, *above: Tensor) -> Any:
-        from isthmus.nn import attention_kernels as kernels
+        from isthmus.nn.kernels import short_attention_triton as kernels
 
         *projected, answers, levels, queries, keys, seen, bits = context.saved_tensors
-        longest, causal, scale, types = context.told
+        longest, causal, scale, types = context.given
         texts = kernels.Texts(queries, keys, longest, causal, seen)
         kept = kernels.Kept(bits, scale)
         parts = _parts(projected)
-        slopes = [
+        gradients = [
             torch.empty_like(each, memory_format=torch.contiguous_format) for each in projected
         ]
         width = parts[0].shape[2]
         sums = kernels.backward(
-            above[0], *parts, answers, levels, texts, width**-0.5, kept, _parts(slopes)
+            above[0], *parts, answers, levels, texts, width**-0.5, kept, _parts(gradients)
         )
         split = torch.split(sums, [each.shape[1] for each in projected])
         for_biases = [part.flatten().to(kind) for part, kind in zip(split, types, strict=True)]
-        return *slopes, *for_biases, None, None, None, None, None
+        return *gradients, *for_biases, None, None, None, None, None
 
 
 def _halves(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -1,7 +1,7 @@
-"""BERT's kind of layer over the modules that hold its weights, in as few passes as possible.
+"""Layers of BERT's kind, computed from the modules that hold their weights in few passes.
 
-transformers computes the same with a kernel for every word of the formula. Here one product gives
-queries, keys and values, and what lies between the products is in nn/fused.py.
+transformers launches a kernel for every term of the formula. Here one product gives queries, keys
+and values, and norm_gelu.py computes what lies between the products.
 """
 
 from __future__ import annotations
@@ -13,47 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from isthmus.nn.architectures import (
+    ARCHITECTURES,
+    POST_NORM,
+    LayerModules,
+    LayerShape,
+    layers_of,
+)
 from isthmus.nn.attention import Triple, packed_attention
-from isthmus.nn.fused import bias_gelu, drop_add_norm
-from isthmus.nn.layer_shape import LayerShape
-from isthmus.nn.packing import Asking, Full, Masked, Packing, take_rows
-from isthmus.nn.projection import Joined, multiply, project, project_whole, rounded, rounded_type
-from isthmus.nn.short_attention import attend_shortly, attends_shortly
-
-# What a row sees: the columns where it says True, those of its own text, some of them, or all.
-Visible = Tensor | Packing | Masked | Full
-
-# Where an architecture keeps its layers, and in each layer the modules of a `PostNorm`, in order.
-# Not here: MPNet adds a bias by relative position, ModernBERT norms first, gates and rotates.
-_BERT = (
-    "encoder.layer",
-    (
-        "attention.self.query", "attention.self.key", "attention.self.value",
-        "attention.output.dense", "attention.output.LayerNorm",
-        "intermediate.dense", "output.dense", "output.LayerNorm",
-    ),
-)  # fmt: skip
-_DISTILBERT = (
-    "transformer.layer",
-    (
-        "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin",
-        "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm",
-    ),
-)  # fmt: skip
-POST_NORM = {
-    "bert": _BERT,
-    "camembert": _BERT,
-    "distilbert": _DISTILBERT,
-    "electra": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-}
-# DistilBERT drops nothing of what attention adds.
-_ATTENTION_KEPT = frozenset({"distilbert"})
+from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
+from isthmus.nn.kernels.projection import Joined, kernel_type, multiply, project, project_whole
+from isthmus.nn.kernels.short_attention import attend_shortly, attends_shortly
+from isthmus.nn.packing import Asking, Full, Masked, Packing, Visible, take_rows
+from isthmus.nn.precision import rounded
 
 
 class Rates(NamedTuple):
-    """Of the dropout of attention weights, of what attention adds, and of what the rest adds."""
+    """The dropout rates of attention weights, of attention output and of feed-forward output."""
 
     weights: float = 0.0
     attended: float = 0.0
@@ -61,25 +37,16 @@ class Rates(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """The weights of a layer as its products take them; nothing where autocast sees to it."""
+    """The weights of a layer in the type of its products; empty where kernels are off."""
 
-    asked: Joined | None = None  # of queries, keys and values
+    projection: Joined | None = None  # of queries, keys and values
     output: Tensor | None = None
     expand: Tensor | None = None
     contract: Tensor | None = None
 
 
-class PostNorm(NamedTuple):
-    """The modules of one layer, whoever owns them."""
-
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    output: nn.Linear
-    attention_norm: nn.LayerNorm
-    expand: nn.Linear
-    contract: nn.Linear
-    feed_forward_norm: nn.LayerNorm
+class PostNorm(LayerModules):
+    """A layer of BERT's kind, computed with the weights in these modules."""
 
     def run(
         self,
@@ -93,22 +60,22 @@ class PostNorm(NamedTuple):
         asking: Asking | None = None,
         matrices: Matrices | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The states [batch, queries, width] after the layer, twice: `drop_add_norm` says why.
+        """The states [batch, queries, width] after the layer, twice, as `drop_add_norm` gives them.
 
         Args:
             states: What is projected.
-            kept: The same, for the residual.
+            kept: The states once more, for the residual.
             visible: What a row sees of the content.
-            heads: Of attention.
-            rates: Of dropout; none outside of training.
-            content: What answers [batch, keys, width]; the states themselves by default.
-            dtype: Of the result.
-            asking: Where some tokens of a packed batch ask, whose states these are.
-            matrices: Where they have been rounded with those of other layers.
+            heads: The number of attention heads.
+            rates: The rates of dropout; 0 outside of training.
+            content: The input of keys and values [batch, keys, width]; by default, the states.
+            dtype: The type of the result.
+            asking: The tokens of a packed batch that the states belong to; by default, all.
+            matrices: The weights, if they were cast with those of other layers.
 
         """
         if kept is states:
-            # Once for the product and for the residual, which is of no other type.
+            # Cast once for the product and the residual, which has the same type.
             states = kept = rounded(states)
         if matrices is None:
             [matrices] = round_matrices([self], states)
@@ -124,7 +91,7 @@ class PostNorm(NamedTuple):
     def run_pre(
         self, states: Tensor, visible: Visible, heads: int, rates: Rates, norm: nn.LayerNorm
     ) -> Tensor:
-        """The normed states after a layer that norms first and adds to what was not normed."""
+        """norm(the states after a pre-norm layer of these modules)."""
         first, second = self.attention_norm, self.feed_forward_norm
         states, kept = drop_add_norm(rounded(states), None, None, first, 0.0, around=True)
         [matrices] = round_matrices([self], states)
@@ -147,8 +114,8 @@ class PostNorm(NamedTuple):
     ) -> Tensor:
         """The states of some tokens [1, places, width] after the layer.
 
-        Keys and values are of all tokens of the batch, [1, tokens, width] or without padding; what
-        asks, is added and goes on is of these alone.
+        Keys and values come from all tokens of the batch; queries, residuals and the feed-forward
+        network are computed for these tokens alone.
         """
         content = rounded(states).flatten(0, 1)
         chosen = take_rows(content, packing.stream(asking.places))[None]
@@ -170,15 +137,15 @@ class PostNorm(NamedTuple):
         asking: Asking | None,
         matrices: Matrices,
     ) -> Tensor:
-        """What attention adds to the rows that ask, [batch, queries, width], without its bias."""
-        parts, asked = (self.query, self.key, self.value), matrices.asked
-        given: list[tuple[Tensor, tuple[nn.Linear, ...], Joined | None]] = [(states, parts, asked)]
+        """The output projection of attention [batch, queries, width], without its bias."""
+        parts, joint = (self.query, self.key, self.value), matrices.projection
+        given: list[tuple[Tensor, tuple[nn.Linear, ...], Joined | None]] = [(states, parts, joint)]
         if content is not None:
-            both = zip((states, content), (parts[:1], parts[1:]), _cut(asked), strict=True)
+            both = zip((states, content), (parts[:1], parts[1:]), _cut(joint), strict=True)
             given = list(both)
         width = self.query.out_features // heads
         short = isinstance(visible, Packing | Masked) and attends_shortly(states, visible, width)
-        if short and asked is not None:
+        if short and joint is not None:
             assert isinstance(visible, Packing | Masked)
             projected, biases = zip(
                 *(
@@ -198,19 +165,19 @@ class PostNorm(NamedTuple):
         return multiply(answer, self.output, matrices.output)
 
 
-def _cut(asked: Joined | None) -> tuple[Joined | None, Joined | None]:
-    """The queries' part, and that of keys and values."""
-    if asked is None:
+def _cut(joint: Joined | None) -> tuple[Joined | None, Joined | None]:
+    """The part for queries, and the part for keys and values."""
+    if joint is None:
         return None, None
-    (query, *_), (bias, *_) = (each.chunk(3) for each in asked)
-    others = Joined(asked.weight[len(query) :], asked.bias[len(bias) :])
+    (query, *_), (bias, *_) = (each.chunk(3) for each in joint)
+    others = Joined(joint.weight[len(query) :], joint.bias[len(bias) :])
     return Joined(query, bias), others
 
 
 @torch.no_grad()
 def round_matrices(layers: Sequence[PostNorm], states: Tensor) -> list[Matrices]:
-    """Of all layers at once, where they run on kernels of our own with these states."""
-    dtype = rounded_type(states)
+    """Casts all layers' weights in one launch; empty where kernels are off."""
+    dtype = kernel_type(states)
     if dtype is None:
         return [Matrices()] * len(layers)
     found, targets, sources = [], [], []
@@ -236,32 +203,34 @@ def round_matrices(layers: Sequence[PostNorm], states: Tensor) -> list[Matrices]
 
 
 class PostNormStack(NamedTuple):
-    """All layers of an encoder of transformers."""
+    """All layers of a model of transformers."""
 
     layers: list[PostNorm]
     heads: int
     rates: Rates
-    owner: list[nn.Module]  # that of the first one, in a list: a module would take it for its own
+    owner: list[nn.Module]  # the first layer; in a list, since a module would register it
 
     @property
     def checkpointed(self) -> bool:
-        """Whether transformers is to compute activations again, which it does in its own layers."""
+        """Whether gradient checkpointing is on, which only transformers' own layers do."""
         return bool(getattr(self.owner[0], "gradient_checkpointing", False))
 
     @classmethod
     def of(cls, model: Any) -> PostNormStack | None:
-        """That of a model; None where its layers compute something else."""
+        """The layers of a model; None where they compute something else."""
         config = model.config
         if config.model_type not in POST_NORM:
             return None
         shape = LayerShape.of(config)
         if shape.activation != "gelu":
             return None
-        attended = 0.0 if config.model_type in _ATTENTION_KEPT else shape.dropout
+        known = ARCHITECTURES[config.model_type]
+        attended = shape.dropout if known.drops_attended else 0.0
         rates = Rates(shape.attention_dropout, attended, shape.dropout)
-        layers = post_norm_layers(model.base_model, config.model_type)
-        place, _ = POST_NORM[config.model_type]
-        return cls(layers, shape.heads, rates, [model.base_model.get_submodule(f"{place}.0")])
+        layers = [PostNorm(*modules) for modules in layers_of(model)]
+        return cls(
+            layers, shape.heads, rates, [model.base_model.get_submodule(f"{known.layers}.0")]
+        )
 
     def run(
         self,
@@ -271,9 +240,9 @@ class PostNormStack(NamedTuple):
         layer: int | None = None,
         some: tuple[Packing, Asking] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The states after all layers, and those after `layer` of them where that is asked.
+        """The states after all layers, and those after `layer` of them, if given.
 
-        Where only some tokens of a batch are read, the last states are theirs, [1, places, width].
+        With `some` tokens of a batch, the last states are theirs alone, [1, places, width].
         """
         rates = self.rates if training else Rates()
         states = kept = embedded
@@ -297,31 +266,24 @@ class PostNormStack(NamedTuple):
 
 
 def last_type(states: Tensor) -> torch.dtype | None:
-    """That of the states after the last layer, where it is not that of the states before it.
+    """The type of the last states; None for the type of the states before the last layer.
 
-    Under autocast torch norms in float32, and whoever reads them expects that.
+    Under autocast, torch's LayerNorm gives float32, which heads and losses expect.
     """
     return torch.float32 if torch.is_autocast_enabled(states.device.type) else None
 
 
-def post_norm_layers(encoder: nn.Module, kind: str) -> list[PostNorm]:
-    """The layers of an encoder of a known kind."""
-    place, names = POST_NORM[kind]
-    layers: Any = encoder.get_submodule(place)
-    return [PostNorm(*(layer.get_submodule(name) for name in names)) for layer in layers]
-
-
-def attend(asked: Triple, visible: Visible, rate: float, asking: Asking | None = None) -> Tensor:
-    """What the rows that ask are answered, [batch, heads, queries, width]."""
+def attend(triple: Triple, visible: Visible, rate: float, asking: Asking | None = None) -> Tensor:
+    """Attention output of the query rows, [batch, heads, queries, width]."""
     if isinstance(visible, Packing):
-        return packed_attention(asked, visible, rate, asking=asking)
+        return packed_attention(triple, visible, rate, asking=asking)
     if isinstance(visible, Masked):
         packing, seen = visible
         queries, keys, values = (
-            packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in asked
+            packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in triple
         )
         answers = attend((queries, keys, values), seen[:, None], rate)
         return packing.pack(answers.transpose(1, 2)).transpose(1, 2)
     if isinstance(visible, Full):
-        return scaled_dot_product_attention(*asked, dropout_p=rate, is_causal=visible.causal)
-    return scaled_dot_product_attention(*asked, attn_mask=visible, dropout_p=rate)
+        return scaled_dot_product_attention(*triple, dropout_p=rate, is_causal=visible.causal)
+    return scaled_dot_product_attention(*triple, attn_mask=visible, dropout_p=rate)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from isthmus.nn import kernels
+from isthmus.nn.kernels import available as kernels
 from isthmus.pretraining.decoders.enhanced import _VISIBILITY_STREAM, visibility
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -24,7 +24,7 @@ Arguments = tuple[Tensor, Tensor, Tensor]
 @pytest.fixture
 def drawn(triton: Any) -> Callable[..., Tensor]:
     """What the kernel draws, wherever it can run."""
-    from isthmus.pretraining.visibility_kernel import draw_visibility
+    from isthmus.nn.kernels.visibility_triton import draw_visibility
 
     return partial(draw_visibility, stream=_VISIBILITY_STREAM)
 
@@ -75,16 +75,16 @@ def test_no_texts(drawn: Callable[..., Tensor]) -> None:
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU here")
 def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    from isthmus.pretraining import visibility_kernel
+    from isthmus.nn.kernels import visibility_triton
 
     calls: list[int] = []
-    draw = visibility_kernel.draw_visibility
+    draw = visibility_triton.draw_visibility
 
     def noted(*given: Any) -> Tensor:
         calls.append(1)
         return draw(*given)
 
-    monkeypatch.setattr(visibility_kernel, "draw_visibility", noted)
+    monkeypatch.setattr(visibility_triton, "draw_visibility", noted)
     keys, words, attended = (part.to(DEVICE) for part in batch(4, 130))
     visibility(keys, words, attended, 0.5)
     torch.cuda.set_sync_debug_mode("error")

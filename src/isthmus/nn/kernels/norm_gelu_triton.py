@@ -1,6 +1,6 @@
 """What lies between a layer's matrix products, on a GPU: each in one kernel forward and one back.
 
-Triton kernels; nn/fused.py chooses, and says the same in plain torch. All of them are limited by
+Triton kernels; norm_gelu.py chooses, and has the same in plain torch. All of them are limited by
 the bytes they move, so nothing is written that can be had again: which numbers were dropped is
 drawn a second time on the way back, four decisions from one draw. docs/decisions/own-layers.md.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 _ROWS = tl.constexpr(4)  # that share a draw, a word each, and are worked on at a time
 _TAG = tl.constexpr(0x69737468)  # keeps these draws apart from torch's own
-_ROUNDS = tl.constexpr(7)  # of Philox; fewer are told from chance (Salmon et al., SC 2011)
+_ROUNDS = tl.constexpr(7)  # of Philox; fewer fail tests of randomness (Salmon et al., SC 2011)
 _STEPS = 1 << 31
 _SEEDS = (1 << 63) - 1
 
@@ -56,7 +56,7 @@ class Draw(NamedTuple):
 
     @classmethod
     def next(cls, rate: float, device: torch.device) -> Draw:
-        """The next of torch's generator."""
+        """A draw whose seed comes from torch's generator."""
         dropped = min(round(rate * _STEPS), _STEPS - 1)
         return cls(torch.randint(_SEEDS, (1,), device=device) if dropped else None, dropped)
 
@@ -73,12 +73,11 @@ def norm_forward(
     back: bool = True,
     after: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """norm(residual + dropped(states + bias)) of rows [rows, width], in `dtype`.
+    """norm(residual + dropout(states + bias)) of rows [rows, width], in `dtype`.
 
-    Or dropped(norm(residual + states + bias)), where numbers are dropped `after` the norm.
-
-    Then, for the way back if there is one, what was normed, in the type of the states (themselves,
-    where nothing is added), and of every row its mean and 1 / deviation.
+    Or dropout(norm(residual + states + bias)), where dropout comes `after` the norm. With `back`,
+    also what the backward pass needs: the input of the norm in the type of the states (the states
+    themselves where nothing is added), and the mean and 1 / deviation of every row.
     """
     rows, width = states.shape
     normed = torch.empty_like(states, dtype=dtype)
@@ -111,12 +110,12 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the states, of the residual in `dtype`, and of weight, offset and bias.
 
-    `above` and `beside`: what comes back for the result, from two who used it; or, where it goes
-    `around` the norm, `beside` is for what was normed. `after`: dropped after the norm.
+    `above` and `beside`: the gradients of the two results; with `around`, `beside` is that of the
+    norm's input. `after`: dropout came after the norm.
     """
     rows, width = summed.shape
     for_residual = torch.empty_like(summed, dtype=dtype)
-    # Where nothing was dropped before the norm, both are the same.
+    # Without dropout before the norm, both gradients are equal.
     same = (after or not draw.dropped) and dtype == summed.dtype
     for_states = for_residual if same else torch.empty_like(summed)
     tile = triton.next_power_of_2(width)
@@ -202,7 +201,7 @@ def join(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def added(sums: Tensor) -> Tensor:
-    """Sums over the first dimension, in float32, in so little time as a launch takes."""
+    """The sum over the first dimension, in float32, by one short kernel."""
     tile = TUNING.sum_columns
     total = torch.empty(sums.shape[1:], dtype=sums.dtype, device=sums.device)
     width, rows = total.numel(), min(triton.next_power_of_2(len(sums)), 512)
@@ -295,7 +294,7 @@ def _norm_forward(
             value = tl.where(kept, value * rise, 0.0)
     if residual is not None:
         value += beside
-    # What is kept for the way back is what is normed.
+    # What the backward pass reads is exactly what is normed.
     rounded = value.to(states.dtype.element_ty)
     if summed is not None:
         tl.store(summed + at, rounded, mask=known)
@@ -347,22 +346,22 @@ def _norm_backward(
         known = (row < rows)[:, None] & within[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         value = tl.load(summed + at, mask=known, other=0.0).to(tl.float32)
-        slope = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
+        upstream = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
         if beside is not None and not around:
-            slope += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
+            upstream += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         if drops and after:
             kept = _kept(number, group, column, scale, dropped)
-            slope = tl.where(kept, slope * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
+            upstream = tl.where(kept, upstream * (2147483648.0 / (2147483648.0 - dropped)), 0.0)
         mean = tl.load(moments + row * 2, mask=row < rows, other=0.0)
         inverse = tl.load(moments + row * 2 + 1, mask=row < rows, other=0.0)
         unit = (value - mean[:, None]) * inverse[:, None]
-        for_weight += tl.sum(slope * unit, 0)
-        for_offset += tl.sum(slope, 0)
-        slope *= scale[None, :]
-        # Past the width slopes are 0, so that what the unit is there does not count.
-        along = tl.sum(slope * unit, 1) / width
-        level = tl.sum(slope, 1) / width
-        gradient = (slope - unit * along[:, None] - level[:, None]) * inverse[:, None]
+        for_weight += tl.sum(upstream * unit, 0)
+        for_offset += tl.sum(upstream, 0)
+        upstream *= scale[None, :]
+        # Past the width upstream is 0, so that the unit there does not count.
+        along = tl.sum(upstream * unit, 1) / width
+        level = tl.sum(upstream, 1) / width
+        gradient = (upstream - unit * along[:, None] - level[:, None]) * inverse[:, None]
         if beside is not None and around:
             gradient += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
@@ -458,11 +457,11 @@ def _gelu_backward(
         known = (row < rows)[:, None] & (column < width)[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         value = tl.load(states + at, mask=known, other=0.0).to(tl.float32) + added[None, :]
-        slope = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
+        upstream = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
         below, bell = _below(value)
-        slope *= below + value * bell * 0.3989422804014327
-        tl.store(gradient + at, slope.to(gradient.dtype.element_ty), mask=known)
-        total += slope
+        upstream *= below + value * bell * 0.3989422804014327
+        tl.store(gradient + at, upstream.to(gradient.dtype.element_ty), mask=known)
+        total += upstream
     target = sums + tl.program_id(0) * width + column
     tl.store(target, tl.sum(total, 0), mask=column < width)
 

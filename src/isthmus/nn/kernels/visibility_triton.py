@@ -1,7 +1,7 @@
-"""What each row of enhanced decoding sees, on a GPU: drawn where it is written, in one pass.
+"""The random visibility of enhanced decoding on a GPU, drawn and written in one pass.
 
-A Triton kernel; pretraining/decoders/enhanced.py chooses, and says the same in plain torch, to the
-bit. There every draw passes through memory some 25 times.
+A Triton kernel; nn/visibility.py chooses, and draws the same bits in plain torch, where every draw
+passes through memory some 25 times.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isthmus.pretraining.randomness import GOLDEN, MIX_1, MIX_2
+from isthmus.nn.randomness import GOLDEN, MIX_1, MIX_2
 
 _STEP, _FIRST, _SECOND = tl.constexpr(GOLDEN), tl.constexpr(MIX_1), tl.constexpr(MIX_2)
 _FLIPPED = tl.constexpr(0x8000800080008000)  # orders 16-bit numbers with a sign like those without

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from isthmus.nn import fused, short_attention
+from isthmus.nn.kernels import norm_gelu, short_attention
+from isthmus.nn.kernels.bert_layer import PostNorm, Rates
+from isthmus.nn.kernels.short_attention import attend_shortly, attends_shortly
 from isthmus.nn.packing import Asking, Masked, Packing
-from isthmus.nn.post_norm import PostNorm, Rates
-from isthmus.nn.short_attention import attend_shortly, attends_shortly
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -28,14 +28,14 @@ HEADS = 2
 @pytest.fixture
 def kernels(triton: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of kernels, in tiles so small that a few tokens are several."""
-    from isthmus.nn import attention_kernels
-    from isthmus.nn.attention_kernels import Tile, Tuning
+    from isthmus.nn.kernels import short_attention_triton
+    from isthmus.nn.kernels.short_attention_triton import Tile, Tuning
 
     if not ON_GPU:
         small = Tile(16, 32, 4, 1)
         tuning = Tuning(small, small, Tile(16, 64, 4, 1), small, small)
-        monkeypatch.setattr(attention_kernels, "TUNING", tuning)
-    return attention_kernels
+        monkeypatch.setattr(short_attention_triton, "TUNING", tuning)
+    return short_attention_triton
 
 
 def numbers(*shape: int, seed: int, dtype: torch.dtype = EXACT) -> Tensor:
@@ -347,13 +347,13 @@ def test_a_layer(kernels: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> No
         called.append(given)
         return real(*given)
 
-    monkeypatch.setattr("isthmus.nn.post_norm.attend_shortly", noted)
-    monkeypatch.setattr(fused, "has_kernels", lambda states: ON_GPU)
+    monkeypatch.setattr("isthmus.nn.kernels.bert_layer.attend_shortly", noted)
+    monkeypatch.setattr(norm_gelu, "has_kernels", lambda states: ON_GPU)
     monkeypatch.setattr(short_attention, "has_kernels", lambda states: False)
     wanted = run()
     assert not called
     monkeypatch.setattr(short_attention, "has_kernels", lambda states: True)
-    monkeypatch.setattr("isthmus.nn.post_norm.rounded_type", lambda states: states.dtype)
+    monkeypatch.setattr("isthmus.nn.kernels.bert_layer.kernel_type", lambda states: states.dtype)
     found = run()
     assert len(called) == 1
     for ours, theirs in zip(found, wanted, strict=True):

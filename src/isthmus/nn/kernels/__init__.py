@@ -1,0 +1,1 @@
+"""Everything that is there for speed alone: Triton kernels, and the plain torch beside each."""
