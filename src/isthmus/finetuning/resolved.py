@@ -11,7 +11,7 @@ from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import SettingsError
 from isthmus.finetuning.development_set import check_development
 from isthmus.finetuning.kinds._base import KINDS, Kind
-from isthmus.finetuning.losses._base import Loss, losses
+from isthmus.finetuning.losses._base import Loss, losses, losses_with
 from isthmus.finetuning.negatives._base import Source, negative_sources
 from isthmus.finetuning.references import references, with_folders
 from isthmus.finetuning.settings import FinetuneSettings
@@ -141,7 +141,7 @@ def _check_teacher(stage: ResolvedStage) -> None:
             f"teacher = {stage.settings.teacher!r} is not used: no loss learns from it, and no "
             "negatives are chosen by it",
             where="teacher",
-            allowed="a teacher with a loss that needs one (kl, margin_mse), or with "
-            "negatives.margin_by=teacher",
+            allowed=f"a teacher with one of the losses {', '.join(losses_with('teacher'))}, or "
+            "with negatives.margin_by=teacher",
             remedy="--set losses.kl.weight=1.0, or leave the teacher out",
         )

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 from torch import Tensor
@@ -30,8 +30,8 @@ _NEEDS = {
     ),
 }
 _NEEDS["targets"] = _NEEDS["scores"]
-_AMONG_ITS_OWN = ("kl", "listwise")  # softmax over a query's own group
 _FEW = 8  # documents of a group
+Function = TypeVar("Function", bound=Callable[..., Tensor])
 
 
 class LossSettings(Settings):
@@ -48,6 +48,11 @@ class Loss:
     function: Callable[..., Tensor]
     settings: LossSettings
 
+    @property
+    def softmax_over(self) -> str | None:
+        """The tensor that the loss normalises with a softmax, if the function declares one."""
+        return getattr(self.function, "softmax_over", None)
+
     @cached_property
     def needs(self) -> tuple[str, ...]:
         """The names of the tensors that the loss is computed from."""
@@ -56,6 +61,16 @@ class Loss:
     def __call__(self, given: Mapping[str, Tensor]) -> Tensor:
         """The value of each query, from tensors by name."""
         return self.function(**{name: given[name] for name in self.needs})
+
+
+def softmax_over(tensor: Literal["group", "scores"]) -> Callable[[Function], Function]:
+    """Declares that a loss is a softmax over a query's own group, or over the whole batch."""
+
+    def declared(function: Function) -> Function:
+        setattr(function, "softmax_over", tensor)  # noqa: B010 (functions have no such attribute)
+        return function
+
+    return declared
 
 
 def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
@@ -96,9 +111,10 @@ def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
 
 def outweighed_batch(learnt_by: Iterable[Loss], group: int) -> str | None:
     """Advice where losses over a small group outweigh those over the batch; None elsewhere."""
-    weights = {loss.name: loss.settings.weight for loss in learnt_by}
-    own = sum(weights.get(name, 0.0) for name in _AMONG_ITS_OWN)
-    batch = weights.get("contrastive", 0.0)
+    weights = {"group": 0.0, "scores": 0.0, None: 0.0}
+    for loss in learnt_by:
+        weights[loss.softmax_over] += loss.settings.weight
+    own, batch = weights["group"], weights["scores"]
     if group >= _FEW or own <= batch:
         return None
     return (
@@ -120,6 +136,14 @@ def _refuse(loss: Loss, need: str, given: Collection[str]) -> None:
     )
 
 
+def losses_with(need: str) -> list[str]:
+    """The names of all losses that are computed from a tensor."""
+    return [loss.name for loss in _every_loss() if need in loss.needs]
+
+
 def _usable(given: Collection[str]) -> list[str]:
-    everything = [Loss(name, LOSSES.load(name), LossSettings()) for name in LOSSES.names()]
-    return [loss.name for loss in everything if set(loss.needs) <= set(given)]
+    return [loss.name for loss in _every_loss() if set(loss.needs) <= set(given)]
+
+
+def _every_loss() -> list[Loss]:
+    return [Loss(name, LOSSES.load(name), LossSettings()) for name in LOSSES.names()]

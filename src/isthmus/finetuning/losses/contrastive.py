@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as functional
 from torch import Tensor
 
+from isthmus.finetuning.losses._base import softmax_over
 
+
+@softmax_over("scores")
 def contrastive(scores: Tensor, targets: Tensor) -> Tensor:
     """-log softmax(scores)[target] of each query, in float32.
 

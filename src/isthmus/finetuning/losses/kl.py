@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as functional
 from torch import Tensor
 
+from isthmus.finetuning.losses._base import softmax_over
 
+
+@softmax_over("group")
 def kl(group: Tensor, teacher: Tensor) -> Tensor:
     """KL(softmax(teacher) || softmax(group)) of each query, summed over its group, in float32.
 

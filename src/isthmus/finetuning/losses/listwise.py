@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from isthmus.finetuning.losses._base import softmax_over
 
+
+@softmax_over("group")
 def listwise(group: Tensor) -> Tensor:
     """-log softmax(group)[0] of each query, in float32.
 
