@@ -83,7 +83,8 @@ def _small_disk(scene: Scene, kibibytes: int | None) -> Iterator[bool]:
     if kibibytes is None:
         yield True
         return
-    used = sum(2 + file.stat().st_size // 1024 for file in scene.place.rglob("*")) + 8
+    # A disk in memory gives out pages of 4 KiB.
+    used = sum(4 * (2 + file.stat().st_size // 4096) for file in scene.place.rglob("*")) + 8
     kept = scene.folder / "kept"
     shutil.move(scene.place, kept)
     scene.place.mkdir()

@@ -1,0 +1,65 @@
+"""Rooms that a newcomer finds a way through: drawn as they are, small, without circles or doubles."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.drawing import DRAWN, PAGE, drawing, imports
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "isthmus"
+FILES = sorted(SOURCE.rglob("*.py"))
+KERNELS = [file for file in FILES if "kernels" in file.relative_to(SOURCE).with_suffix("").parts]
+LINES, FUNCTION_LINES = 400, 60
+# Several rooms may each have one of these: what it is follows from the room.
+ROLES = {"__init__", "_base", "builder", "index", "settings"}
+
+
+def _name(file: Path) -> str:
+    return str(file.relative_to(SOURCE))
+
+
+def test_the_drawing_is_that_of_the_code() -> None:
+    (drawn,) = DRAWN.findall(PAGE.read_text(encoding="utf-8"))
+    assert drawn == drawing(), "draw it anew: python -m tests.architecture.drawing"
+
+
+def test_no_modules_import_each_other() -> None:
+    try:
+        TopologicalSorter(imports()).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file not in KERNELS], ids=_name)
+def test_files_and_functions_are_short(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert text.count("\n") <= LINES
+    long = [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES
+    ]
+    assert not long
+
+
+def test_no_two_rooms_side_by_side_hold_modules_of_one_name() -> None:
+    """Files of the command line are named after verbs, and parts of a registry after themselves."""
+    rooms = defaultdict(list)
+    for file in FILES:
+        room = file.parent
+        if room.name == "cli" or (room / "_base.py").exists() or file.stem in ROLES:
+            continue
+        if not _holds_parts(room):
+            rooms[room.parent, file.stem].append(room.name)
+    assert not {name: found for (_, name), found in rooms.items() if len(found) > 1}
+
+
+def _holds_parts(room: Path) -> bool:
+    package = ".".join(("isthmus", *room.relative_to(SOURCE).parts))
+    return any(f'Registry("{package}"' in file.read_text(encoding="utf-8") for file in FILES)
