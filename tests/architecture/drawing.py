@@ -1,6 +1,6 @@
 """The drawing of the rooms in docs/architecture.md, made from the imports of the source.
 
-    python -m tests.architecture.drawing    # draws it anew
+python -m tests.architecture.drawing    # draws it anew
 """
 
 from __future__ import annotations

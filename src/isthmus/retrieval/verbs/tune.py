@@ -92,11 +92,7 @@ def tune(
         tuned = tune_weights(
             hybrid, readable, judgements, settings.measure, settings.steps, settings.folds
         )
-        if tuned.held_out < max(tuned.alike, *tuned.alone):
-            notice(
-                "on queries that did not choose them, the weights do worse than equal ones, or "
-                "than one system alone: these queries are too few, or too different, to tune on"
-            )
+        _warn_of_overfitting(tuned)
         names = [str(index) for index in indexes]
         table = _table(tuned, names, settings, len(readable))
         members = [
@@ -105,13 +101,20 @@ def tune(
             for name, searcher in zip(names, searchers, strict=True)
         ]
         weights = list(tuned.weights)
-        found = Hybrid(
-            members=members, combination=together.model_copy(update={"weights": weights})
-        )
+        tuned_together = together.model_copy(update={"weights": weights})
+        found = Hybrid(members=members, combination=tuned_together)
         _write(output, tuned, names, settings.measure, table)
         write_json(output / HYBRID, sealed(found.model_dump()))
         finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
         return Tuning(tuned, table, output)
+
+
+def _warn_of_overfitting(tuned: TunedWeights) -> None:
+    if tuned.held_out < max(tuned.alike, *tuned.alone):
+        notice(
+            "on queries that did not choose them, the weights do worse than equal ones, or "
+            "than one system alone: these queries are too few, or too different, to tune on"
+        )
 
 
 def _table(
