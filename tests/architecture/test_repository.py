@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -87,22 +88,50 @@ def test_locks_choose_no_accelerator(name: str) -> None:
     assert not [package for package in pins if re.match(r"nvidia|cuda|triton", package)]
 
 
-@pytest.mark.slow
-def test_what_lies_in_the_checkout_changes_no_test(tmp_path: Path) -> None:
-    """README's two commands in their order: `make quickstart` leaves runs/, then the tests run."""
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the repository, as a clone has it."""
     copy = tmp_path / "checkout"
     for file in kept_files():
         place = copy / file.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, place)
-    for name in ("runs/quickstart", "indexes/bm25", "data/scifact", "notes"):
-        (copy / name).mkdir(parents=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    return copy
+
+
+def run_there(checkout: Path, *arguments: str) -> None:
+    """Runs a module of Python in a checkout, with its sources; it must end well."""
     done = subprocess.run(
-        [*command, "tests/architecture/test_documentation.py", "-k", "runs"],
-        cwd=copy,
+        [sys.executable, "-m", *arguments],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout / "src")},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+TESTS = ("pytest", "-q", "-p", "no:cacheprovider", "tests/architecture/test_documentation.py")
+
+
+@pytest.mark.slow
+def test_what_lies_in_the_checkout_changes_no_test(checkout: Path) -> None:
+    for name in ("runs/quickstart", "indexes/bm25", "data/scifact", "notes"):
+        (checkout / name).mkdir(parents=True)
+    run_there(checkout, *TESTS, "-k", "runs")
+
+
+@pytest.mark.full  # the test above, with all that a quickstart leaves
+def test_the_two_commands_of_the_readme_in_their_order(checkout: Path) -> None:
+    short = [
+        "packages=[email, http, logging, asyncio, unittest, json, xml]", "init=tiny",
+        "splits={dev: [logging, json], test: [asyncio, email]}", "vocabulary=2000",
+        "pretrain.training.max_steps=3", "pretrain.training.per_device_train_batch_size=8",
+        "finetune.training.max_steps=2", "finetune.training.per_device_train_batch_size=8",
+    ]  # fmt: skip
+    settings = [part for setting in short for part in ("--set", setting)]
+    recipe = ["--recipe", "quickstart-scratch", "--output", "runs/quickstart"]
+    run_there(checkout, "isthmus", "quickstart", *recipe, *settings)
+    assert (checkout / "runs" / "quickstart" / "report").is_dir()
+    run_there(checkout, *TESTS, "tests/unit/cli")

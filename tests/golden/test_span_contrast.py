@@ -89,10 +89,11 @@ def test_one_document_alone_has_nothing_to_tell_apart() -> None:
 def test_processes_with_unequal_numbers_of_texts(
     numerical_gradient: Callable[..., torch.Tensor], tmp_path: Path
 ) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc_per_node", "2", __file__, str(tmp_path)]
-    ended = subprocess.run(torchrun, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    processes = [
+        subprocess.Popen([sys.executable, __file__, str(tmp_path), str(number)])
+        for number in range(2)
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
     found = [json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2)]
     for documents, *told in zip(UNEQUAL, *found, strict=True):
         everyone = vectors(2 * sum(documents))
@@ -114,10 +115,10 @@ def partners(documents: int) -> list[int]:
     return [*range(documents, 2 * documents), *range(documents)]
 
 
-def in_one_of_two_processes(folder: Path) -> None:
+def in_one_of_two_processes(folder: Path, number: int) -> None:
     """Writes the losses and gradients that this process finds for its share of the texts."""
-    torch.distributed.init_process_group("gloo")
-    number = torch.distributed.get_rank()
+    meeting = f"file://{folder / 'meeting'}"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=number, world_size=2)
     told = []
     for documents in UNEQUAL:
         shares = [2 * share for share in documents]
@@ -133,4 +134,4 @@ def in_one_of_two_processes(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    in_one_of_two_processes(Path(sys.argv[1]))
+    in_one_of_two_processes(Path(sys.argv[1]), int(sys.argv[2]))
