@@ -1,4 +1,4 @@
-"""Rooms that a newcomer finds a way through: drawn as they are, small, without circles or doubles."""
+"""Rooms that a newcomer finds a way through: drawn as they are, small, no circles, no doubles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-
 from tests.architecture.drawing import DRAWN, PAGE, drawing, imports
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "isthmus"
