@@ -343,6 +343,16 @@ def test_what_can_work_is_not_refused() -> None:
     assemble(recipe(view={"name": "neighbours", "span": 64}, objectives=contrast))
 
 
+def test_a_mapping_inside_a_mapping_is_merged_and_one_of_set_replaces() -> None:
+    recipe = resolve("pretrain", "bow")["training"]
+    nested = resolve("pretrain", "bow", overrides={"training": {"seed": 7}})["training"]
+    assert nested == {**recipe, "seed": 7} != {"seed": 7}
+    assert resolve("pretrain", "bow", overrides={"training.seed": 7})["training"] == nested
+    assert resolve("pretrain", "bow", overrides=["training={seed: 7}"])["training"] == {"seed": 7}
+    other = {"corruption": {"name": "nested", "rate": 0.4}}  # a part with settings of its own
+    assert resolve("pretrain", "bow", overrides=other)["corruption"] == other["corruption"]
+
+
 def test_recipe_then_flags_then_overrides() -> None:
     values = resolve(
         "pretrain",

@@ -199,6 +199,15 @@ def test_a_function_takes_settings_or_a_mapping_of_them(given: Any) -> None:
     assert Outer.given(None) == Outer.given({}) == Outer()
 
 
+def test_arguments_of_a_call_lie_below_its_settings() -> None:
+    flags = {"depth": 5, "inner.amount": None}
+    assert Outer.given(None, flags) == Outer(depth=5)
+    assert Outer.given(["inner.amount=2"], flags) == Outer(depth=5, inner=Inner(amount=2))
+    assert Outer.given({"depth": 3}, flags) == Outer(depth=3)
+    assert Outer.given(Outer(inner=Inner(amount=2)), flags) == Outer(depth=5, inner=Inner(amount=2))
+    assert Outer.given(Outer(depth=3), flags) == Outer(depth=3)
+
+
 @pytest.mark.parametrize(
     ("given", "what", "allowed"),
     [
