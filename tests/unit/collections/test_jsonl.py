@@ -111,6 +111,7 @@ def test_fingerprint_follows_the_content(tmp_path: Path) -> None:
     assert corpus(tmp_path, {"_id": "a", "text": "u"}).fingerprint() != before
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     peaks = []
     for size in (20_000, 200_000):

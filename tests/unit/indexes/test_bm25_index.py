@@ -179,6 +179,7 @@ def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
     assert next(iter(values)) in caught.value.where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loaded", [False, True])
 def test_jax_is_left_alone_where_it_is_installed(loaded: bool, tmp_path: Path) -> None:
     """bm25s would try it out at once, and JAX takes most of a GPU for itself."""

@@ -82,6 +82,7 @@ def instrument(monkeypatch: pytest.MonkeyPatch, fail_at: int, after: bool) -> Ca
     return lambda: steps
 
 
+@pytest.mark.slow
 def test_crash_at_every_step(
     tmp_path: Path,
     dense_description: Description,

@@ -56,6 +56,7 @@ def test_documents_of_a_subject_are_neighbours(
     assert grouped < halved / 2
 
 
+@pytest.mark.slow
 def test_every_document_has_a_place_whatever_the_threads(
     monkeypatch: pytest.MonkeyPatch, vectors: scipy.sparse.csr_matrix
 ) -> None:
