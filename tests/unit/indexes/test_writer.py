@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -157,6 +158,42 @@ def test_crash_at_every_step(
         shutil.rmtree(folder)
     assert found[0] == before
     assert found[-1] == wanted
+
+
+def test_one_failed_step_of_a_merge_loses_nothing(tmp_path: Path, dense_folder: Path) -> None:
+    """A disk that fails once: the writer lives on, and cleans up by the manifest that counts."""
+    with IndexWriter(dense_folder) as opened:
+        add_first(opened)
+        change(opened)
+    before = contents(dense_folder)
+    real, failed = os.fsync, True
+    step = 0
+    while failed:
+        step += 1
+        folder = Path(shutil.copytree(dense_folder, tmp_path / str(step)))
+        left = step
+
+        def once(descriptor: int) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise PermissionError(errno.EACCES, "refused once")
+            real(descriptor)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", once)
+            try:
+                with IndexWriter(folder) as opened:
+                    opened.merge()
+                failed = False
+            except OutputError:
+                pass
+        verify(folder)
+        assert contents(folder) == before
+        with IndexWriter(folder) as opened:
+            opened.merge()
+        assert contents(folder) == before
+    assert step > 5
 
 
 def test_nothing_counts_before_a_commit(dense_folder: Path) -> None:

@@ -23,7 +23,7 @@ from isthmus.indexes.approximation import building_command
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.integrity import described
 from isthmus.indexes.kinds._base import kind_of
-from isthmus.indexes.manifest import SEGMENTS, CorpusOrigin, Manifest, Segment
+from isthmus.indexes.manifest import SEGMENTS, CorpusOrigin, Manifest, Segment, stated_manifest
 from isthmus.indexes.segments.commit import (
     become_segment,
     become_whole,
@@ -151,8 +151,10 @@ class IndexWriter:
                 (held,) = self._held
                 stored = read_manifest(held.folder)
                 whole = stored.model_copy(update={"corpus": self._manifest.corpus})
-                become_whole(self._folder, held.folder.name, whole)
-                self._read()
+                try:
+                    become_whole(self._folder, held.folder.name, whole)
+                finally:
+                    self._read()
         return update
 
     def close(self, wait: bool = True) -> None:
@@ -205,7 +207,14 @@ class IndexWriter:
         self._in_use -= {folder.name for folder in self._pending.folders}
 
     def _clean(self) -> None:
-        clean(self._folder, self._manifest, self._in_use | self._resumable)
+        if self._is_stored(self._manifest):
+            clean(self._folder, self._manifest, self._in_use | self._resumable)
+
+    def _is_stored(self, manifest: Manifest) -> bool:
+        try:
+            return stated_manifest(self._folder) == manifest
+        except IsthmusError:  # the disk fails: what counts is not known
+            return False
 
     def _hold(self, name: str, deleted: Rows, file: str | None = None) -> Held:
         folder = self._folder / SEGMENTS / name
@@ -276,8 +285,11 @@ class IndexWriter:
             ],
             files=described(self._folder, files),
         )
-        commit(self._folder, manifest)
-        self._manifest, self._held = manifest, kept
+        try:
+            commit(self._folder, manifest)
+        finally:  # the manifest may be replaced although a later step failed
+            if self._is_stored(manifest):
+                self._manifest, self._held = manifest, kept
         self._clean()
         for settings in lost:
             notice(
