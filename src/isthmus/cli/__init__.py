@@ -83,6 +83,8 @@ def main() -> None:
     except SystemExit as end:
         if end.code == _INTERRUPTED:
             _say_stopped(received)
+        if not end.code:
+            _leave_process_group()
         raise
     except Exception as error:
         if received:  # a library turned the KeyboardInterrupt into another error
@@ -114,6 +116,13 @@ def _refuse_other_encodings(arguments: list[str]) -> None:
                 allowed="UTF-8: names of files end up in JSON, and queries in tokenizers",
                 remedy="rename the file or folder, or set the terminal to UTF-8",
             )
+
+
+def _leave_process_group() -> None:
+    """Closes the connection to other processes, whose threads may otherwise abort this one."""
+    torch = sys.modules.get("torch")
+    if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _say_stopped(received: list[int]) -> NoReturn:

@@ -126,3 +126,17 @@ def test_several_processes_of_one_launch_are_left_alone(monkeypatch: pytest.Monk
     monkeypatch.setenv("WORLD_SIZE", "2")
     run(monkeypatch, "search", "nowhere", "a query")
     assert handlers == [before]
+
+
+def test_a_command_leaves_the_process_group_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of a group that is still open at the end of a process may abort it."""
+    from torch import distributed
+
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert run(monkeypatch, "--help") == 0
+        assert not distributed.is_initialized()
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
