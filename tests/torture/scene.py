@@ -346,7 +346,7 @@ def finished(folder: Path, snapshot: dict[str, Any]) -> Iterator[tuple[str, Any]
         for size in snapshot["results"]["sizes"]:
             yield str(size["terms"]), {**size, "rate": 0}
     elif snapshot["verb"] == "benchmark speed":
-        yield "files", sorted(file.name for file in folder.iterdir())
+        yield "files", sorted(file.name for file in folder.iterdir() if file.name[0] != ".")
     else:
         log = snapshot["results"].get("log", ())
         yield "losses", [entry["loss"] for entry in log if "loss" in entry]

@@ -81,7 +81,8 @@ class Lock:
         _HELD.discard(self)
         mine = self.is_held and self._process == os.getpid()
         if mine and os.name == "posix":
-            self._file.unlink(missing_ok=True)
+            with suppress(OSError):  # left there, it does no harm: the lock is the system's
+                self._file.unlink()
         self._close()
         if mine:
             if os.name != "posix":  # where an open file cannot be removed

@@ -185,6 +185,13 @@ def test_rows_are_kept_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert built[3:] == [("masked_lm",), ("masked_lm", "term_frequency")]
     assert run_speed(str(output), **chosen) == report
     assert len(built) == 5
+    # Interrupted between its last row and the table of it.
+    (output / "table.md").unlink()
+    snapshot = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))
+    snapshot["complete"] = False
+    (output / "isthmus.json").write_text(json.dumps(snapshot), encoding="utf-8")
+    assert run_speed(str(output), **chosen) == report
+    assert (output / "table.md").is_file()
 
 
 @pytest.mark.parametrize(

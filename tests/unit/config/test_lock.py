@@ -129,6 +129,20 @@ def test_a_failed_job_lets_others_in_and_leaves_nothing(tmp_path: Path) -> None:
     assert folder.is_dir(), "a folder that was there stays"
 
 
+def test_a_lock_that_cannot_be_removed_is_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with monkeypatch.context() as patch, only_writer(tmp_path):
+        patch.setattr(Path, "unlink", broken)
+    assert (tmp_path / LOCK).exists()
+    with only_writer(tmp_path):
+        pass
+    assert not (tmp_path / LOCK).exists()
+
+
 def test_the_child_of_a_writer_does_not_let_others_in(tmp_path: Path) -> None:
     with only_writer(tmp_path / "x") as lock:
         forked(lambda _: lock.release(), 1)

@@ -99,6 +99,7 @@ def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
             notice(f"{folder} is complete already")
             return report
         report = _timed(settings, recipes, report, folder)
+        report.write(folder)  # again: what was interrupted may lack the table of its last row
         report.plot(folder / "speed.svg")
         finish(folder, {"rows": len(report.rows)})
         return report
