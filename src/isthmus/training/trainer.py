@@ -111,13 +111,17 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 progress,
                 interruption,
                 growing_segments(),
-                kernels_allowed(self.settings.kernels),
             ):
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
             self.make_room()
         history: list[dict[str, float]] = self.state.log_history
         return history
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        """What transformers returns of a training; by kernels where the settings allow them."""
+        with kernels_allowed(self.settings.kernels):
+            return super().train(*args, **options)
 
     def make_room(self) -> bool:
         """Releases the memory of CUDA graphs, which are captured again; False if there are none."""

@@ -16,6 +16,7 @@ from isthmus.benchmarks.speed.report import PLAIN, Round, Row, SpeedReport, meas
 from isthmus.benchmarks.speed.settings import SpeedSettings
 from isthmus.benchmarks.speed.texts import RandomCorpus, corpus_of, starting_model
 from isthmus.errors import IsthmusError, SettingsError
+from isthmus.nn.kernels import available
 from isthmus.pretraining.decoders.enhanced import Enhanced
 from isthmus.pretraining.task import PretrainTask
 from isthmus.text.tokenizer import Tokenizer
@@ -87,6 +88,22 @@ def test_random_texts_are_full(recipe: str, tmp_path: Path) -> None:
     turn = ours.turn()
     # A view of two spans has half as many documents in a step, and as many texts.
     assert (turn.texts, turn.tokens) == (8, 8 * 24)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_what_is_timed_runs_kernels_as_its_settings_say(kernels: bool, tmp_path: Path) -> None:
+    settings = SpeedSettings(init="tiny", **TINY)
+    model = starting_model(settings, tmp_path)
+    texts = corpus_of(settings, Tokenizer.load(model), 16, tmp_path)
+    training = {"training": {"bf16": False, "kernels": kernels}}
+    ours = Ours(settings_for("mlm", model, (16, 4), 0, training), texts, 2, tmp_path / "o")
+    switches: list[bool] = []
+    layer = ours.task.backbone.layers[0]
+    layer.register_forward_hook(lambda *_: switches.append(available.KERNELS))
+    ours.warm_up(1)
+    ours.turn()
+    assert set(switches) == {kernels}
+    assert available.KERNELS, "as before"
 
 
 def test_a_recipe_gets_the_shape_asked_for() -> None:
