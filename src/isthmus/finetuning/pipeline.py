@@ -164,7 +164,7 @@ def _foreign(usual: str, kind: str) -> tuple[str, ...]:
     if kind == usual or kind not in KINDS.names():  # an unknown kind is refused with its settings
         return ()
     own = KINDS.load(kind)
-    losses = ("losses", "teacher") if own.gives != KINDS.load(usual).gives else ()
+    losses = ("losses", "teacher") if own.gives != KINDS.load(usual, "encoder").gives else ()
     return *own.foreign, *losses
 
 

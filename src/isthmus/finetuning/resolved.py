@@ -107,7 +107,7 @@ def resolve_stage(
 
 def _check_foreign(settings: FinetuneSettings) -> None:
     """Raises on settings that have no effect on an encoder of the chosen kind."""
-    for key in KINDS.load(settings.encoder).foreign:
+    for key in KINDS.load(settings.encoder, "encoder").foreign:
         value, default = getattr(settings, key), FinetuneSettings.model_fields[key].default
         if value != default:
             shown = settings.model_dump(exclude_defaults=True)[key]

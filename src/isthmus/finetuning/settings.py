@@ -26,8 +26,9 @@ class FinetuneSettings(ReadingSettings):
         None, gt=0, description="drawn from the split by training.seed; below 1: a share; null: all"
     )
     titles: bool = Field(True, description="whether titles are part of the text")
-    encoder: Literal["dense", "sparse", "cross"] = Field(
-        "dense", description="cross: a re-ranker, which reads query and document together"
+    encoder: str = Field(
+        "dense",
+        description="dense, sparse, or cross: a re-ranker, which reads query and document together",
     )
     pooling: Literal["cls", "mean"] = Field("cls", description="what becomes a text's vector")
     similarity: Literal["dot", "cosine"] = Field("dot", description="how two vectors compare")
@@ -70,7 +71,7 @@ class FinetuneSettings(ReadingSettings):
         if not isinstance(values, dict) or values.get("losses"):
             return values
         kind = values.get("encoder", cls.model_fields["encoder"].default)
-        known = isinstance(kind, str) and kind in KINDS.names()  # another is refused elsewhere
+        known = isinstance(kind, str) and kind in KINDS.names()  # resolve_stage refuses others
         return {**values, "losses": {KINDS.load(kind).usual_loss: {}}} if known else values
 
     @field_validator("queries")

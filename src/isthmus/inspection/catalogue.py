@@ -33,6 +33,7 @@ _PARTS = {
     "decoder": "isthmus.pretraining.decoders",
     "objective": "isthmus.pretraining.objectives",
     "probe": "isthmus.pretraining.probes",
+    "encoder": "isthmus.finetuning.kinds",
     "negatives": "isthmus.finetuning.negatives",
     "teacher": "isthmus.finetuning.teachers",
     "loss": "isthmus.finetuning.losses",

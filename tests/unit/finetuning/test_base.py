@@ -94,6 +94,7 @@ def test_null_leaves_out_what_a_recipe_chose() -> None:
             "--set negatives=bm25",
         ),
         ({"losses": {"kld": {}}}, "no loss named 'kld'", "kl", "entry-point group"),
+        ({"encoder": "dens"}, "no kind of encoder named 'dens'", "dense", "entry-point group"),
         (
             {"losses": {"kl": 0.5}},
             "losses.kl = 0.5 is no mapping",
