@@ -1,9 +1,9 @@
 """One step of pre-training: whose layers are the quickest, and where its time goes.
 
 own: kernels of our own (docs/decisions/own-layers.md), the step captured into a CUDA graph.
-launched: the same, one by one. compiled: the layers of transformers through torch.compile. plain:
-the same as they are. Then, of a profiled turn of each, the time of the device's kernels by kind,
-and the longest of them.
+launched: the same, one by one. captured: the layers of transformers in a CUDA graph, no kernel of
+our own. compiled: these layers through torch.compile. plain: these layers as they are. Then, of a
+profiled turn of each, the time of the device's kernels by kind, and the longest of them.
 
     python benchmarks/pretraining_step.py [--recipe mlm] [--length 512] [--batch 64]
 """
@@ -31,6 +31,7 @@ ON_GPU = torch.cuda.is_available()
 WAYS: dict[str, dict[str, Any]] = {
     "own": {"kernels": True, "torch_compile": False, "graphs": True},
     "launched": {"kernels": True, "torch_compile": False, "graphs": False},
+    "captured": {"kernels": False, "torch_compile": False, "graphs": True},
     "compiled": {"kernels": False, "torch_compile": True, "graphs": False},
     "plain": {"kernels": False, "torch_compile": False, "graphs": False},
 }

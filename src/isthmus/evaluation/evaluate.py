@@ -44,7 +44,7 @@ def evaluate(
     read: dict[str, dict[str, str]] = {}
     # One run at a time: the scores are small, the rankings need not be.
     for source in track(sources, "evaluating", total=len(sources), unit="run"):
-        run = _read_run(source, problems)
+        run = source if isinstance(source, Run) else read_run(Path(source), problems)
         where = str(source) if isinstance(source, str | Path) else f"run {run.name!r}"
         if run.name in scores:
             raise InputError(
@@ -79,10 +79,6 @@ def evaluate(
         }
         _write(report, Path(output), identity)
     return report
-
-
-def _read_run(source: Run | str | Path, problems: Problems) -> Run:
-    return source if isinstance(source, Run) else read_run(Path(source), problems)
 
 
 def _read_judgements(source: Judgements | str | Path, problems: Problems) -> Judgements:

@@ -56,7 +56,8 @@ class Irds(Collection):
         found: dict[str, Query] = {}
         for name, part in self._parts.items():
             source = f"irds:{self.identifier} queries of {name}"
-            given = ((source, _query(q)) for q in self._fetched(part.queries_iter))
+            fetched = self._fetched(part.queries_iter)
+            given = ((source, Query(each.query_id, each.default_text())) for each in fetched)
             found |= screened_queries(given, self._problems.reading(source), source)
         return iter(found.values())
 
@@ -105,7 +106,3 @@ class Irds(Collection):
                 allowed="a data set that is already there, or that can be downloaded",
                 remedy="check the network; some data sets must be requested and put in place",
             ) from error
-
-
-def _query(record: Any) -> Query:
-    return Query(record.query_id, record.default_text())

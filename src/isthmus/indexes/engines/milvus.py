@@ -153,7 +153,10 @@ class Milvus:
             if limit == _DEEPEST or not cut_in_a_tie:
                 break
             limit = min(4 * limit, _DEEPEST)
-        return [_ranking(q, hits, depth) for q, hits in zip(query_ids, answers, strict=True)]
+        return [
+            Ranking.sorted(query_id, {hit["id"]: hit["distance"] for hit in hits}, depth)
+            for query_id, hits in zip(query_ids, answers, strict=True)
+        ]
 
     @cached_property
     def _client(self) -> Any:
@@ -200,7 +203,3 @@ def _queries(field: str, vectors: Any) -> Iterator[Any]:
 
 def _cut(text: str) -> str:
     return text.encode()[:_LONGEST].decode(errors="ignore")
-
-
-def _ranking(query_id: str, hits: Any, depth: int) -> Ranking:
-    return Ranking.sorted(query_id, {hit["id"]: hit["distance"] for hit in hits}, depth)
