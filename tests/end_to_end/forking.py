@@ -7,19 +7,24 @@ A command of several processes is one group of them, as torchrun starts it.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
 import os
 import signal
 import sys
-from typing import Any
+import threading
+import traceback
+from typing import Any, NoReturn
 
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
     "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search", "isthmus.indexes.bm25",
     "isthmus.indexes.dense.index", "isthmus.evaluation", "isthmus.encoders",
+    "isthmus.finetuning.bi_encoder_task", "isthmus.collections.formats.beir",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
+    "matplotlib.figure", "matplotlib.backends.backend_svg",
 )  # fmt: skip
 
 
@@ -38,6 +43,28 @@ def _become(command: dict[str, Any], rank: int, group: int) -> None:
     if command["processes"] > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     sys.argv = ["isthmus", *command["arguments"]]
+
+
+def _run() -> NoReturn:
+    """Runs the command to its end, but does not take the interpreter down.
+
+    To free millions of objects that it shares with its parent would take longer than most commands.
+    """
+    from isthmus.cli import main
+
+    code: object = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _wait(children: list[int]) -> int:
@@ -60,10 +87,7 @@ def _serve() -> None:
             child = os.fork()
             if child == 0:
                 _become(command, rank, group)
-                from isthmus.cli import main
-
-                main()
-                return
+                _run()
             os.setpgid(child, group)  # here too: either process may run first
             children.append(child)
         print(children[0], flush=True)
@@ -73,5 +97,7 @@ def _serve() -> None:
 if __name__ == "__main__":
     for module in _PRELOADED:
         importlib.import_module(module)
+    # A table of patterns, compiled before the first model is loaded and kept from then on.
+    importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
     gc.freeze()  # or every child walks through all of it when it ends
     _serve()
