@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -125,9 +125,14 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 def shipped_recipes(verb: str | None = None) -> list[Recipe]:
     """The recipes that come with the package, in alphabetical order."""
+    return [recipe for recipe in _shipped() if verb in (None, recipe.verb)]
+
+
+@cache
+def _shipped() -> list[Recipe]:
     recipes = [Recipe(file) for file in _SHIPPED.glob("*.yaml")]
-    recipes.sort(key=lambda recipe: recipe.name)  # not by file: bow.yaml follows bow-pmi.yaml
-    return [recipe for recipe in recipes if verb in (None, recipe.verb)]
+    # Not by file: bow.yaml follows bow-pmi.yaml.
+    return sorted(recipes, key=lambda recipe: recipe.name)
 
 
 def find_recipe(name: str, verb: str, where: str = "--recipe") -> Recipe:

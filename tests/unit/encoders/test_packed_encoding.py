@@ -55,7 +55,7 @@ def made(kind: str) -> DenseEncoder | SparseEncoder:
 
 def documents(count: int) -> list[Document]:
     generator = np.random.default_rng(1)
-    texts = (" ".join(generator.choice(WORDS, generator.integers(0, 100))) for _ in range(count))
+    texts = (" ".join(generator.choice(WORDS, generator.integers(0, 24))) for _ in range(count))
     return [Document(str(number), text) for number, text in enumerate(texts)]
 
 
@@ -71,8 +71,8 @@ def test_packed_is_padded(
     packed: list[Packing], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     # Several batches in each of several blocks, and texts of all lengths in each batch.
-    monkeypatch.setattr(module, "_ON_CPU", 1 << 11)
-    monkeypatch.setattr(module, "_ON_GPU", 1 << 11)
+    monkeypatch.setattr(module, "_ON_CPU", 1 << 9)
+    monkeypatch.setattr(module, "_ON_GPU", 1 << 9)
     texts = documents(130)
     blocks = [texts[:64], [], texts[64:65], texts[65:]]
     encoder = made(kind)

@@ -41,7 +41,7 @@ KINDS: dict[str, DenseSettings | SparseSettings] = {
     "query terms": SparseSettings(query="terms", **LENGTHS),
 }
 WHOLE = Rates()
-STEPS = 24
+STEPS = 12
 QUERIES, BATCH = 24, 8
 
 
@@ -83,7 +83,7 @@ def trainer(
     )
     values = {
         "per_device_train_batch_size": BATCH, "max_steps": STEPS, "save_steps": 100,
-        "logging_steps": 1, "report_to": [], "learning_rate": 1e-3, "warmup_ratio": 0.0, **training,
+        "logging_steps": 1, "report_to": [], "learning_rate": 2e-3, "warmup_ratio": 0.0, **training,
     }  # fmt: skip
     made = Trainer(task, examples, TrainingSettings.parse(values, where="test"), output)
     if isinstance(task, SparseTask):
