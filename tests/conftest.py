@@ -38,6 +38,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage_of_other_files() -> Iterator[None]:
+    """Takes what the tests of a file leave behind, such as caches, out of later collections too."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def away_from_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs all tests in an empty folder, so that none sees runs/ or indexes/ of the checkout."""

@@ -42,7 +42,8 @@ def beir(collection: Path, tmp_path: Path) -> Path:
 
 
 def training(verb: str, settings: Callable[..., list[str]], *more: str | Path) -> list[Any]:
-    return [verb, *more, *settings("training.max_steps=2")]
+    small = {"pretrain": "probes.documents=0", "finetune": "negatives.num_negatives=1"}
+    return [verb, *more, *settings("training.max_steps=2", small[verb])]
 
 
 def test_missing_file(refuses: Refuses, tmp_path: Path) -> None:

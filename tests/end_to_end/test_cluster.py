@@ -1,4 +1,4 @@
-"""Three machines do what one does, with the same results, also when one of them dies at work."""
+"""Two machines do what one does, with the same results, also when one of them dies at work."""
 
 from __future__ import annotations
 
@@ -94,13 +94,12 @@ def _made(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Any]:
-    """Three machines of one core each, which this process has joined."""
+    """Two machines of one core each, which this process has joined."""
     from ray.cluster_utils import Cluster as Machines
 
     # Workers on other machines know nothing of where this process runs.
     found = Machines(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     try:
-        found.add_node(**NODE)
         found.add_node(**NODE)
         ray.init(address=found.address, log_to_driver=False)
         yield found
@@ -121,7 +120,7 @@ def _settings(machines: Any) -> ClusterSettings:
 
 
 class Killer(threading.Thread):
-    """Kills a machine once three shards are being encoded, and watches who begins what."""
+    """Kills a machine once two shards are being encoded, and watches who begins what."""
 
     def __init__(self, machines: Any, building: Path) -> None:
         super().__init__()
@@ -135,7 +134,7 @@ class Killer(threading.Thread):
             # The progress of an attempt says that at least one of its blocks was encoded.
             begun = {file.parent.name for file in self.building.glob(".attempt-*/progress.json")}
             self.seen |= begun
-            if len(begun) == 3 and not self.killed:
+            if len(begun) == 2 and not self.killed:
                 victim = self.machines.worker_nodes.copy().pop()
                 self.machines.remove_node(victim, allow_graceful=False)
                 self.killed = True
@@ -236,7 +235,7 @@ def test_what_was_built_before_an_interruption_stays(
     folder = tmp_path / "many"
 
     def torn() -> Iterator[Document]:
-        yield from documents[: 7 * SHARD]  # by then the first of at most six are asked for
+        yield from documents[: 7 * SHARD]  # by then the first of at most four are asked for
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 _STEPS = 6
-_GLOBAL_BATCH = 16
+_GLOBAL_BATCH = 8
 _KL = "losses={kl: {weight: 1.0}, contrastive: {weight: 0.2}}"
 # Each side by a regularizer of its own, from weights that are far too low.
 _TARGETS = "regularizers={flops: {target: {documents: 60}}, l1: {target: {queries: 30}}}"

@@ -65,7 +65,7 @@ def test_tokenising_and_pretraining(
     corpus = write_corpus(tmp_path / "corpus.jsonl", 13_000)  # four blocks
     steps = 30
     shared: list[str | Path] = ["pretrain", "--corpus", corpus, "--model", model]
-    shared += settings("max_length=32", f"training.max_steps={steps}")
+    shared += settings("max_length=32", f"training.max_steps={steps}", "probes.documents=20")
     reference, output = tmp_path / "reference", tmp_path / "output"
     commands.succeed(*shared, "--output", reference, cache=tmp_path / "cache")
 
@@ -128,7 +128,7 @@ def test_indexing(
     write_corpus: Callable[[Path, int], Path],
     tmp_path: Path,
 ) -> None:
-    corpus = write_corpus(tmp_path / "corpus.jsonl", 2_500 if kind == "dense" else 10_000)
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 1_500 if kind == "dense" else 10_000)
     retriever = model if kind == "dense" else "bm25"
     shared: list[str | Path] = [
         "index",
@@ -213,7 +213,8 @@ def test_a_torn_checkpoint_is_removed(
 ) -> None:
     output = tmp_path / "output"
     command = ["pretrain", "--corpus", collection, "--model", model, "--output", output]
-    command += settings("max_length=32", "training.max_steps=40", "training.save_total_limit=9")
+    command += settings("max_length=32", "training.max_steps=24", "training.save_total_limit=9")
+    command += ["--set", "probes.documents=0"]
     commands.start(*command)
     while not (output / "checkpoint-6" / "complete.json").is_file():
         assert commands.wait(0.01) is None
@@ -231,4 +232,4 @@ def test_a_torn_checkpoint_is_removed(
     assert "checkpoint-6\n" in ended.stderr
     assert "checkpoint-999" not in ended.stderr
     assert not torn.exists()
-    assert [entry["step"] for entry in losses(output)] == list(range(1, 41))
+    assert [entry["step"] for entry in losses(output)] == list(range(1, 25))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-_STEPS = 12
+_STEPS = 6
 _GLOBAL_BATCH = 16
 
 
@@ -89,12 +89,12 @@ def test_pretraining(
         model,
         *shared,
     ]
-    command += ["--set", "max_length=32", "--set", "probes.every=6", "--output"]
+    command += ["--set", "max_length=32", "--set", "probes.every=3", "--output"]
     one, two, passes = tmp_path / "one", tmp_path / "two", tmp_path / "passes"
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))
     launched(commands, *command, two, *split(_GLOBAL_BATCH // 2))
     assert_same_training(one, two)
-    interrupt_after(6, two)
+    interrupt_after(3, two)
     commands.succeed(*command, two, *split(_GLOBAL_BATCH // 2), processes=2)
     assert_same_training(one, two)
     commands.succeed(*command, passes, *split(_GLOBAL_BATCH // 4, passes=4))

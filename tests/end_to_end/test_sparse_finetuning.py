@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 _STEPS = 6
-_GLOBAL_BATCH = 16
+_GLOBAL_BATCH = 8
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def cases(scene: Scene, short: bool) -> Iterable[Case]:
             inner = str(file.relative_to(folder))
             run = partial(_damage, scene, name, inner, others, 12 if short else _FLIPS)
             found.append(Case(f"{name}/{inner}", run))
-    return drawn(found, 10 if short else None)
+    return drawn(found, 8 if short else None)
 
 
 def damages(content: bytes, flips: int, others: dict[str, bytes]) -> Iterator[tuple[str, bytes]]:

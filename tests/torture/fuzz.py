@@ -51,7 +51,7 @@ def cases(scene: Scene, short: bool) -> Iterable[Case]:
     scene.clear(Job(""))
     found = []
     for name, target in targets(scene).items():
-        size = max(3, min(200, 8 * target.batches)) if short else BATCH
+        size = max(3, min(100, 4 * target.batches)) if short else BATCH
         for seed in range(1 if short else target.batches):
             run = partial(_batch, scene, name, target, seed, size)
             found.append(Case(f"{name}:{seed}", run))

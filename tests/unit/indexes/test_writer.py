@@ -106,6 +106,7 @@ def merge(opened: IndexWriter) -> None:
     opened.merge()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [[add_first], [add_first, change], [add_first, change, merge]])
 def test_crash_at_every_step(
     tmp_path: Path,

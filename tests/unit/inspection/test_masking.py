@@ -299,6 +299,7 @@ def test_stop_words_that_cannot_be_read(
     assert result.exception.remedy
 
 
+@pytest.mark.slow
 def test_importance_hides_fewer_stop_words_of_real_answers(
     shared_data: Path, folder: Path, tmp_path: Path
 ) -> None:
