@@ -171,7 +171,7 @@ def killed(commands: Commands) -> Callable[..., Counter[str]]:
 
 @pytest.fixture(scope="session")
 def words() -> list[str]:
-    """A made-up vocabulary of words that share syllables."""
+    """A synthetic vocabulary of words that share syllables."""
     syllables = ["ba", "do", "ke", "li", "mu", "na", "po", "ri", "su", "te", "vo", "za"]
     generator = random.Random(1)
     return ["".join(generator.choices(syllables, k=generator.randint(1, 4))) for _ in range(800)]
@@ -179,7 +179,7 @@ def words() -> list[str]:
 
 @pytest.fixture(scope="session")
 def write_corpus(words: list[str]) -> Callable[[Path, int], Path]:
-    """Writes a jsonl corpus of so many made-up documents."""
+    """Writes a jsonl corpus of so many synthetic documents."""
 
     def write(file: Path, documents: int) -> Path:
         generator = random.Random(2)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-# A learning rate that spoils the model: every look after the first is worse.
+# A learning rate that spoils the model: every evaluation after the first is worse.
 SPOILT = ("training.learning_rate=0.3", "training.warmup_ratio=0.0")
 STOPPING = ("probes.every=2", "probes.best_by=masked_lm", "probes.patience=2")
 Settings = Callable[..., list[str]]

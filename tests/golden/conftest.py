@@ -239,7 +239,7 @@ def check_slopes() -> Callable[..., None]:
         generator = torch.Generator().manual_seed(0)
         for _ in range(3):
             direction = [torch.randn(p.shape, generator=generator).double() for p in moved]
-            slope = sum(
+            derivative = sum(
                 float((gradient * along).sum())
                 for gradient, along in zip(gradients, direction, strict=True)
             )
@@ -250,7 +250,7 @@ def check_slopes() -> Callable[..., None]:
                 sides.append(function())
             for parameter, along in zip(moved, direction, strict=True):
                 parameter.data.add_(along, alpha=1e-6)
-            assert slope == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-4)
+            assert derivative == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-4)
 
     return check
 

@@ -199,7 +199,7 @@ def test_masked_lm(
     log_softmax: Callable[[Vector, int], float],
     states: Callable[[list[int]], list[Vector]],
 ) -> None:
-    # Whatever the recipe hides, the probe hides uniformly; the same at every look.
+    # Whatever the recipe hides, the probe hides uniformly; the same at every evaluation.
     bench = make({"corruption": "whole_word"}, {"measure": {"masked_lm": {"rate": 0.4}}})
     corruption = Uniform(MaskingSettings(rate=0.4))
     head = plain_head()

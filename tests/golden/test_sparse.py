@@ -133,9 +133,11 @@ def test_the_gradient_of_a_terms_weight_is_that_of_its_argument() -> None:
     terms.theta.data = torch.tensor([-2.0, -0.1, 0.4, 3.0]) / 50
     factors = [1.0, -2.0, 0.5, 3.0]
     (terms.weights() * torch.tensor(factors)).sum().backward()
-    slopes = [f / (1 + math.exp(-x)) for f, x in zip(factors, [-2.0, -0.1, 0.4, 3.0], strict=True)]
+    gradients = [
+        f / (1 + math.exp(-x)) for f, x in zip(factors, [-2.0, -0.1, 0.4, 3.0], strict=True)
+    ]
     assert terms.theta.grad is not None
-    assert terms.theta.grad.tolist() == pytest.approx(slopes, rel=1e-5)
+    assert terms.theta.grad.tolist() == pytest.approx(gradients, rel=1e-5)
 
 
 def test_padding_that_shares_its_id_with_a_term() -> None:

@@ -98,8 +98,8 @@ def test_the_form_of_the_head_that_kernels_compute(
         logits = backbone.head(states)
         handle.remove()
         assert bool(called) is not kernels
-        slopes = torch.autograd.grad(logits.sin().sum(), [states, *parameters])
-        found.append([logits.detach(), *slopes])
+        gradients = torch.autograd.grad(logits.sin().sum(), [states, *parameters])
+        found.append([logits.detach(), *gradients])
     torch.testing.assert_close(found[0], found[1])
 
 

@@ -303,7 +303,7 @@ def test_a_model_that_is_not_sparse_yet_is_never_the_best(
     target: dict[str, float], best: int, settings: Make, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """With all its terms it ranks best; those looks neither keep a model nor use up patience."""
+    """With all its terms it ranks best; such evaluations keep no model and use no patience up."""
     script(monkeypatch, [0.9, 0.5, 0.3, 0.2])
     regularizers = {"flops": {"documents": 1e-3, "target": target}}
     run(settings(encoder="sparse", regularizers=regularizers, development={"patience": 3}))
@@ -378,7 +378,7 @@ def test_training_stops_when_it_gets_no_better(
 def test_killed_and_resumed_is_uninterrupted(
     kind: str, settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropout on, in chunks, measured for real, the model of one look dying before the next."""
+    """Dropout on, in chunks, measured for real, killed between two evaluations."""
     change: dict[str, Any] = {
         "encoder": kind, "mini_batch_size": 3, "development": {"every": 1, "bm25": 5},
         "negatives": {"name": "bm25", "num_negatives": 2},
@@ -403,13 +403,13 @@ def test_killed_and_resumed_is_uninterrupted(
     assert same(whole, resumed)
     one, two = (results(tmp_path / name) for name in ("whole", "torn"))
     assert one["development"] == two["development"]
-    looks = [
+    evaluations = [
         [line["development/RR@10"] for line in found["log"] if "development/RR@10" in line]
         for found in (one, two)
     ]
-    assert looks[0] == looks[1]
-    assert len(looks[0]) == STEPS + 1
-    assert len(set(looks[0])) > 1, "training changes it"
+    assert evaluations[0] == evaluations[1]
+    assert len(evaluations[0]) == STEPS + 1
+    assert len(set(evaluations[0])) > 1, "training changes it"
 
 
 def test_measuring_changes_nothing_of_training(settings: Make, tmp_path: Path) -> None:

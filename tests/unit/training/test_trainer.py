@@ -625,37 +625,37 @@ def test_graphs_are_captured_anew_where_a_pass_keeps_what_lies_in_their_memory(
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
-def test_a_look_that_lacks_memory_has_that_of_graphs(
+def test_an_evaluation_that_lacks_memory_has_that_of_graphs(
     made: Callable[..., Trainer], error: RuntimeError
 ) -> None:
     run = made("run")
     run.graphs = Graphs(lambda _: {}, [])
-    looks: list[bool] = []
+    evaluations: list[bool] = []
 
-    def look() -> int:
-        looks.append(run.task.training)
+    def evaluate() -> int:
+        evaluations.append(run.task.training)
         if run.graphs is not None and run.graphs.captured:
             raise error
         return 7
 
     run.graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
     run.task.train()
-    assert evaluated(run, look) == 7
-    assert looks == [False, False], "in evaluation mode, both times"
+    assert evaluated(run, evaluate) == 7
+    assert evaluations == [False, False], "in evaluation mode, both times"
     assert run.task.training
     assert not run.graphs.captured
 
     def never() -> None:
-        looks.append(run.task.training)
+        evaluations.append(run.task.training)
         raise error
 
     with pytest.raises(type(error)):
         evaluated(run, never)
-    assert looks == [False, False, False], "nothing to give back: no second look"
+    assert evaluations == [False, False, False], "nothing to give back: no second evaluation"
     assert run.task.training, "as it was, whatever happened"
 
 
-def test_a_look_that_fails_for_another_reason_leaves_graphs_alone(
+def test_an_evaluation_that_fails_for_another_reason_leaves_graphs_alone(
     made: Callable[..., Trainer],
 ) -> None:
     run = made("run")
@@ -780,7 +780,7 @@ def test_no_room_for_a_text(corpus: TokenisedCorpus, tmp_path: Path) -> None:
     assert "per_device_train_tokens=4096" in caught.value.remedy
 
 
-def test_a_look_compiles_nothing(
+def test_an_evaluation_compiles_nothing(
     corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -798,9 +798,9 @@ def test_a_look_compiles_nothing(
         run.task.backbone(ids, torch.ones_like(ids))
         return {"compiled": graphs() - before}
 
-    run.add_callback(EvaluationCallback(run, "look", measure, 1))
+    run.add_callback(EvaluationCallback(run, "evaluation", measure, 1))
     before = graphs()
-    compiled = [line["look/compiled"] for line in run.fit() if "look/compiled" in line]
+    compiled = [line["evaluation/compiled"] for line in run.fit() if "evaluation/compiled" in line]
     assert compiled == [0, 0, 0]
     assert graphs() > before, "but training does"
 

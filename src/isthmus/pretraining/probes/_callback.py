@@ -14,7 +14,7 @@ from isthmus.training.curves import report_curves
 from isthmus.training.evaluation_callback import BEST, Best, EvaluationCallback
 from isthmus.training.trainer import Trainer
 
-__all__ = ["BEST", "PREFIX", "Probing", "best_step", "looks", "report_probes"]
+__all__ = ["BEST", "PREFIX", "Probing", "best_step", "evaluations", "report_probes"]
 _TOPIC = "probe"
 PREFIX = f"{_TOPIC}/"
 
@@ -53,7 +53,7 @@ class Probing(EvaluationCallback):
         return values
 
 
-def looks(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+def evaluations(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """The lines of a log that probes wrote."""
     return evaluation_callback.evaluations(history, _TOPIC)
 
@@ -70,15 +70,15 @@ def report_probes(
     told = report_curves(history, _TOPIC, probes, output, "probes")
     if not told:
         return ""
-    seen = looks(history)
+    seen = evaluations(history)
     remarks = [
-        probe.remark([_own(look, f"{PREFIX}{name}") for look in seen])
+        probe.remark([_own(line, f"{PREFIX}{name}") for line in seen])
         for name, probe in probes.items()
     ]
     return "\n".join([told, *(remark for remark in remarks if remark is not None)])
 
 
-def _own(look: Mapping[str, float], name: str) -> dict[str, float]:
+def _own(line: Mapping[str, float], name: str) -> dict[str, float]:
     """The numbers of one probe, named as it named them."""
-    further = {key: value for key, value in look.items() if key.startswith(f"{name}/")}
-    return {"": look[name], **{key.removeprefix(f"{name}/"): further[key] for key in further}}
+    further = {key: value for key, value in line.items() if key.startswith(f"{name}/")}
+    return {"": line[name], **{key.removeprefix(f"{name}/"): further[key] for key in further}}

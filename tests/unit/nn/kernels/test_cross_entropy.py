@@ -1,4 +1,4 @@
-"""The slopes of the cross-entropy as a GPU's kernel computes them, in place of the logits.
+"""The gradients of the cross-entropy as a GPU's kernel computes them, in place of the logits.
 
 Without a GPU the kernel runs in Triton's interpreter, where Triton is installed.
 """
@@ -45,14 +45,14 @@ def drawn(rows: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> tuple
 
 
 def by_hand(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses and slopes in float64; the target's slope as what the others have."""
+    """Losses and gradients in float64; the target's gradient as what the others have."""
     exact, chosen = logits.double().cpu(), targets.cpu().clamp(min=0)[:, None]
     counts = targets.cpu()[:, None] != IGNORED
     shares = exact.softmax(1)
     others = exact.scatter(1, chosen, -torch.inf).logsumexp(1, keepdim=True)
-    slopes = shares.scatter(1, chosen, -(others - exact.logsumexp(1, keepdim=True)).exp())
+    gradients = shares.scatter(1, chosen, -(others - exact.logsumexp(1, keepdim=True)).exp())
     losses = -exact.log_softmax(1).gather(1, chosen)
-    return losses.where(counts, 0)[:, 0], slopes.where(counts, 0)
+    return losses.where(counts, 0)[:, 0], gradients.where(counts, 0)
 
 
 def replaced(kernels: Any, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,10 +77,10 @@ def rounding(dtype: torch.dtype) -> dict[str, float]:
 def test_losses_and_slopes(kernels: Any, columns: int, dtype: torch.dtype) -> None:
     logits, targets = drawn(7, columns, dtype)
     targets[0], targets[1] = 0, columns - 1
-    losses, slopes = replaced(kernels, logits, targets)
+    losses, gradients = replaced(kernels, logits, targets)
     expected, truth = by_hand(logits, targets)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(slopes, truth, **rounding(dtype))
+    torch.testing.assert_close(gradients, truth, **rounding(dtype))
 
 
 @pytest.mark.parametrize("columns", [104, 600])
@@ -88,12 +88,12 @@ def test_rows_without_a_target(kernels: Any, columns: int) -> None:
     logits, targets = drawn(6, columns)
     targets[[0, 3, 5]] = IGNORED
     logits[3] = torch.nan  # whatever stands there
-    losses, slopes = replaced(kernels, logits, targets)
+    losses, gradients = replaced(kernels, logits, targets)
     expected, truth = by_hand(logits, targets)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(slopes, truth, **rounding(logits.dtype))
+    torch.testing.assert_close(gradients, truth, **rounding(logits.dtype))
     assert not losses[[0, 3, 5]].any()
-    assert not slopes[[0, 3, 5]].any()
+    assert not gradients[[0, 3, 5]].any()
 
 
 def test_only_losses_where_no_slopes_are_wanted(kernels: Any) -> None:
@@ -114,26 +114,26 @@ def test_terms_that_are_never_predicted(kernels: Any) -> None:
     logits[2] = -torch.inf
     logits[2, targets[2]] = -5.0
     logits[3, targets[3]] = -torch.inf
-    losses, slopes = replaced(kernels, logits, targets)
+    losses, gradients = replaced(kernels, logits, targets)
     expected, truth = by_hand(logits, targets)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(slopes, truth, **rounding(logits.dtype))
-    assert not slopes[logits.cpu().isneginf() & (truth == 0)].any()
-    assert not slopes[2].any()
+    torch.testing.assert_close(gradients, truth, **rounding(logits.dtype))
+    assert not gradients[logits.cpu().isneginf() & (truth == 0)].any()
+    assert not gradients[2].any()
     assert losses[2] == 0
     assert losses[3] == torch.inf
-    assert slopes[3, targets[3]] == -1
+    assert gradients[3, targets[3]] == -1
 
 
 def test_a_sure_model_still_has_a_slope(kernels: Any) -> None:
     logits = torch.zeros(4, 600, device=DEVICE, dtype=torch.bfloat16)
     targets = torch.tensor([0, 5, 300, 599], device=DEVICE)
     logits[torch.arange(4), targets] = torch.tensor([10.0, 20.0, 40.0, 80.0]).to(logits)
-    losses, slopes = replaced(kernels, logits, targets)
+    losses, gradients = replaced(kernels, logits, targets)
     expected, truth = by_hand(logits, targets)
-    own = slopes.gather(1, targets.cpu()[:, None])
+    own = gradients.gather(1, targets.cpu()[:, None])
     assert (own < 0).all()
-    torch.testing.assert_close(slopes, truth, **rounding(logits.dtype))
+    torch.testing.assert_close(gradients, truth, **rounding(logits.dtype))
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -142,28 +142,28 @@ def test_large_logits_do_not_overflow(kernels: Any) -> None:
     logits[0] += 30_000
     logits[1] -= 30_000
     logits[2] *= 1000
-    losses, slopes = replaced(kernels, logits, targets)
+    losses, gradients = replaced(kernels, logits, targets)
     expected, truth = by_hand(logits, targets)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(slopes, truth, **rounding(logits.dtype))
+    torch.testing.assert_close(gradients, truth, **rounding(logits.dtype))
 
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
 def test_what_is_broken_is_seen_in_its_row_alone(kernels: Any, broken: float) -> None:
     logits, targets = drawn(4, 600)
     logits[1, 299] = logits[2, targets[2]] = broken
-    losses, slopes = replaced(kernels, logits, targets)
+    losses, gradients = replaced(kernels, logits, targets)
     assert losses.isnan().tolist() == [False, True, True, False]
-    assert slopes.isnan().all(1).tolist() == [False, True, True, False]
-    assert not slopes[[0, 3]].isnan().any()
+    assert gradients.isnan().all(1).tolist() == [False, True, True, False]
+    assert not gradients[[0, 3]].isnan().any()
 
 
 def test_a_target_outside_the_vocabulary_is_no_number(kernels: Any) -> None:
     logits, targets = drawn(4, 600)
     targets[1:] = torch.tensor([600, -1, 1 << 32])
-    losses, slopes = replaced(kernels, logits, targets)
+    losses, gradients = replaced(kernels, logits, targets)
     assert losses.isnan().tolist() == [False, True, True, True]
-    assert slopes.isnan().all(1).tolist() == [False, True, True, True]
+    assert gradients.isnan().all(1).tolist() == [False, True, True, True]
 
 
 def test_no_rows(kernels: Any) -> None:
@@ -181,7 +181,7 @@ def bagged(rows: int, terms: int) -> tuple[Tensor, Tensor]:
 
 
 def bags_by_hand(logits: Tensor, bags: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses and slopes in float64."""
+    """Losses and gradients in float64."""
     exact, counts = logits.double().cpu(), sizes.cpu() > 0
     bags = functional.pad(bags.cpu(), (0, exact.shape[1] - bags.shape[1]))
     each = bags.double() / sizes.cpu().clamp(min=1)[:, None]
@@ -398,8 +398,8 @@ def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
     plain = numbers()
     exact = [tensor.detach().double().requires_grad_() for tensor in given if tensor is not None]
     truth = functional.cross_entropy(functional.linear(*exact), targets, reduction="sum")
-    slopes = torch.autograd.grad(truth, exact)
-    for one, other, right in zip(found, plain, [truth.detach(), *slopes], strict=True):
+    gradients = torch.autograd.grad(truth, exact)
+    for one, other, right in zip(found, plain, [truth.detach(), *gradients], strict=True):
         # No further from the truth than plain torch.
         assert (one - right).norm() < 1.2 * (other - right).norm() + 1e-3 * right.norm()
 
@@ -435,8 +435,8 @@ def test_a_gpu_takes_the_kernel_of_bags_and_is_not_asked_anything(
     logits = functional.linear(*exact)
     inside = torch.where(bags, logits, 0).sum(1) / sizes.clamp(min=1)
     truth = torch.where(sizes > 0, logits.logsumexp(1) - inside, 0).sum()
-    slopes = torch.autograd.grad(truth, exact)
-    for one, other, right in zip(found, plain, [truth.detach(), *slopes], strict=True):
+    gradients = torch.autograd.grad(truth, exact)
+    for one, other, right in zip(found, plain, [truth.detach(), *gradients], strict=True):
         assert (one - right).norm() < 1.2 * (other - right).norm() + 1e-3 * right.norm()
 
 
@@ -450,8 +450,8 @@ def test_more_logits_than_32_bits_count(kernels: Any) -> None:
     targets[-1] = columns - 1
     logits[-1, -1] = 20.0
     losses = kernels.replace_by_gradients(logits, targets, sweep=kernels.SWEEP)
-    expected, slopes = by_hand(
+    expected, gradients = by_hand(
         torch.zeros(1, columns).index_fill(1, torch.tensor([columns - 1]), 20.0), targets[-1:]
     )
     torch.testing.assert_close(losses[-1:].double().cpu(), expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(logits[-1:].double().cpu(), slopes, **rounding(logits.dtype))
+    torch.testing.assert_close(logits[-1:].double().cpu(), gradients, **rounding(logits.dtype))

@@ -69,19 +69,20 @@ def by_hand(given: Prediction, inside: Tensor) -> Tensor:
     return torch.stack(rows) if rows else logits.sum(1)
 
 
-def slopes_of(found: Tensor) -> Tensor:
+def upstream_of(found: Tensor) -> Tensor:
     """What comes back from above: zero for every third term."""
     generator = torch.Generator().manual_seed(4)
-    slopes = torch.randn(found.shape, generator=generator)
-    slopes[:, ::3] = 0
-    return slopes
+    upstream = torch.randn(found.shape, generator=generator)
+    upstream[:, ::3] = 0
+    return upstream
 
 
 def gradients(value: Tensor, given: Prediction) -> list[Tensor]:
-    slopes = slopes_of(value).to(value)
+    upstream = upstream_of(value).to(value)
     wanted = [tensor for tensor in given if tensor is not None and tensor.requires_grad]
     return [
-        gradient.double().cpu() for gradient in torch.autograd.grad((value * slopes).sum(), wanted)
+        gradient.double().cpu()
+        for gradient in torch.autograd.grad((value * upstream).sum(), wanted)
     ]
 
 
@@ -142,7 +143,7 @@ def test_autocast_and_types(way: str) -> None:
     exact = by_hand(rounded, inside)
     rounding = 1e-5 if way == "kernels" else 2e-2
     torch.testing.assert_close(found.double().cpu(), exact, rtol=rounding, atol=rounding)
-    (found * slopes_of(found).to(found)).sum().backward()  # type: ignore[no-untyped-call]
+    (found * upstream_of(found).to(found)).sum().backward()  # type: ignore[no-untyped-call]
     for part in given:
         assert part is not None
         assert part.grad is not None
@@ -270,9 +271,9 @@ def test_what_has_no_slope_is_not_fetched(kernels: Any, chosen: str) -> None:
     features = torch.ones(6, 4, device=DEVICE)
     features[3] = torch.nan
     places = torch.tensor([[0, 3, 1], [3, 4, -1]], dtype=torch.int32, device=DEVICE)
-    slopes = torch.tensor([[2.0, 0.0, 1.0], [0.0, 5.0, 0.0]], device=DEVICE)
+    upstream = torch.tensor([[2.0, 0.0, 1.0], [0.0, 5.0, 0.0]], device=DEVICE)
     gathering = kernels.PLACES._replace(**GATHERINGS[chosen])
-    found = kernels.matrix_gradient(places, slopes, features, gathering)
+    found = kernels.matrix_gradient(places, upstream, features, gathering)
     assert found.tolist() == [[2.0] * 4, [5.0] * 4, [1.0] * 4]
 
 
@@ -281,12 +282,12 @@ def test_places_are_summed(kernels: Any, chosen: str) -> None:
     generator = torch.Generator().manual_seed(7)
     features = torch.randn(50, 130, generator=generator)
     places = torch.randint(50, (9, 70), generator=generator)
-    slopes = torch.randn(9, 70, generator=generator)
+    upstream = torch.randn(9, 70, generator=generator)
     gathering = kernels.PLACES._replace(**GATHERINGS[chosen])
     found = kernels.matrix_gradient(
-        places.int().to(DEVICE), slopes.to(DEVICE), features.to(DEVICE), gathering
+        places.int().to(DEVICE), upstream.to(DEVICE), features.to(DEVICE), gathering
     )
-    expected = (slopes[:, :, None] * features[places]).sum(0)
+    expected = (upstream[:, :, None] * features[places]).sum(0)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 

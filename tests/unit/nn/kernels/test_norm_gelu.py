@@ -116,21 +116,23 @@ def test_norm_of_less(way: str, dtype: torch.dtype, added: str, around: bool) ->
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_of_a_norm_and_what_goes_around_it(way: str, which: int) -> None:
     states, residual = (numbers(ROWS, WIDTH, seed=seed) for seed in (1, 2))
-    bias, norm, slopes = numbers(WIDTH, seed=3), a_norm(), numbers(ROWS, WIDTH, seed=4)
+    bias, norm, upstream = numbers(WIDTH, seed=3), a_norm(), numbers(ROWS, WIDTH, seed=4)
     found = drop_add_norm(states, bias, residual, norm, 0.0, around=True)[which]
     summed = states + bias + residual
     wanted = norm(summed) if which == 0 else summed
     given = states, bias, residual
-    ours, theirs = (gradients((each * slopes).sum(), *given) for each in (found, wanted))
+    ours, theirs = (gradients((each * upstream).sum(), *given) for each in (found, wanted))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_one_user(way: str) -> None:
     """Only one of the two results is used."""
     states, residual = (numbers(ROWS, WIDTH, seed=seed) for seed in (1, 2))
-    bias, norm, slopes = numbers(WIDTH, seed=3), a_norm(), numbers(ROWS, WIDTH, seed=4)
+    bias, norm, upstream = numbers(WIDTH, seed=3), a_norm(), numbers(ROWS, WIDTH, seed=4)
     found = [
-        gradients((drop_add_norm(states, bias, residual, norm, 0.0)[which] * slopes).sum(), states)
+        gradients(
+            (drop_add_norm(states, bias, residual, norm, 0.0)[which] * upstream).sum(), states
+        )
         for which in (0, 1)
     ]
     torch.testing.assert_close(found[0], found[1])
@@ -173,8 +175,8 @@ def test_any_seed(kernels: Any, seed: int) -> None:
     draw = kernels.Draw(torch.tensor([seed], device=DEVICE), 2**30)
     given = states, states[0] * 0, states * 0, norm.weight, norm.bias, 1e-5, draw
     _, summed, moments = kernels.norm_forward(*given, torch.float32)
-    slopes = numbers(ROWS, WIDTH, seed=2).detach()
-    back = slopes, None, summed, moments, norm.weight, draw, torch.float32
+    upstream = numbers(ROWS, WIDTH, seed=2).detach()
+    back = upstream, None, summed, moments, norm.weight, draw, torch.float32
     for_states, for_residual, _ = kernels.norm_backward(*back)
     assert torch.equal(for_states != 0, summed != 0)
     assert 0.3 < (summed != 0).double().mean() < 0.7
@@ -212,7 +214,7 @@ def test_drops(way: str, rate: float) -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_drops_after_the_norm(way: str, rate: float) -> None:
     torch.manual_seed(4)
-    states, residual, slopes = (numbers(ROWS, WIDTH, seed=seed) for seed in (1, 2, 3))
+    states, residual, upstream = (numbers(ROWS, WIDTH, seed=seed) for seed in (1, 2, 3))
     bias, norm = numbers(WIDTH, seed=4), a_norm()
     given = states, bias, residual, norm.weight, norm.bias
     found, _ = drop_add_norm(states, bias, residual, norm, rate, after=True)
@@ -220,7 +222,7 @@ def test_drops_after_the_norm(way: str, rate: float) -> None:
     assert abs(kept.double().mean().item() - (1 - rate)) < 0.05
     wanted = torch.where(kept, norm(states + bias + residual) / (1 - rate), 0)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-    ours, theirs = (gradients((each * slopes).sum(), *given) for each in (found, wanted))
+    ours, theirs = (gradients((each * upstream).sum(), *given) for each in (found, wanted))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -230,9 +232,9 @@ def test_no_rows(way: str) -> None:
     normed, _ = drop_add_norm(states, bias, residual, norm, 0.1)
     active = bias_gelu(states, bias)
     given = states, bias, residual, norm.weight, norm.bias
-    slopes = torch.autograd.grad(normed.sum() + active.sum(), given)
-    assert [slope.shape for slope in slopes] == [each.shape for each in given]
-    assert not any(slope.any() for slope in slopes)
+    found = torch.autograd.grad(normed.sum() + active.sum(), given)
+    assert [gradient.shape for gradient in found] == [each.shape for each in given]
+    assert not any(gradient.any() for gradient in found)
 
 
 def test_draws_differ(way: str) -> None:
@@ -282,9 +284,9 @@ def test_other_tunings(
         torch.manual_seed(3)
         normed, again = drop_add_norm(states, bias, residual, norm, 0.3)
         inputs = states, bias, residual, norm.weight, norm.bias
-        slopes = torch.autograd.grad((normed * one + again * two).sum(), inputs)
+        back = torch.autograd.grad((normed * one + again * two).sum(), inputs)
         active = bias_gelu(states, bias)
-        found = normed, *slopes, active, *torch.autograd.grad((active * one).sum(), (states, bias))
+        found = normed, *back, active, *torch.autograd.grad((active * one).sum(), (states, bias))
         return [*found, *kernels.join(parts)]
 
     wanted = called()
@@ -301,14 +303,14 @@ def test_gelu(way: str, dtype: torch.dtype, rows: int, width: int) -> None:
     states, bias = numbers(rows, width, seed=1, dtype=dtype), numbers(width, seed=3)
     with torch.no_grad():
         states *= 3
-    slopes = numbers(rows, width, seed=2)
+    upstream = numbers(rows, width, seed=2)
     exact = [each.detach().double().cpu().requires_grad_() for each in (states, bias)]
     wanted = functional.gelu(exact[0] + exact[1])
     active = bias_gelu(states, bias)
     loose = {torch.float32: 2e-6, torch.bfloat16: 1e-2}[dtype]
     torch.testing.assert_close(active.double().cpu(), wanted, atol=loose, rtol=loose)
-    found = gradients((active * slopes).sum(), states, bias)
-    theirs = torch.autograd.grad((wanted * slopes.double().cpu()).sum(), exact)
+    found = gradients((active * upstream).sum(), states, bias)
+    theirs = torch.autograd.grad((wanted * upstream.double().cpu()).sum(), exact)
     for ours, other in zip(found, theirs, strict=True):
         torch.testing.assert_close(ours, other, atol=10 * loose, rtol=loose)
 

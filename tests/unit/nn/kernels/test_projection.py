@@ -80,7 +80,9 @@ def by_hand(states: Tensor, part: nn.Linear) -> Tensor:
 def test_results_and_gradients(way: str, layout: str, count: int, autocast: bool) -> None:
     states, parts = made(count)
     given = [states, *(each for part in parts for each in part.parameters())]
-    slopes = [LAYOUTS[layout](numbers(TEXTS, HEADS, ROWS, SIZE, seed=9 + n)) for n in range(count)]
+    upstream = [
+        LAYOUTS[layout](numbers(TEXTS, HEADS, ROWS, SIZE, seed=9 + n)) for n in range(count)
+    ]
     wanted = [by_hand(states, part) for part in parts]
     with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
         found = projected(way, states, parts)
@@ -89,10 +91,10 @@ def test_results_and_gradients(way: str, layout: str, count: int, autocast: bool
         assert ours.dtype == kind
         assert (ours - theirs).norm() < loose * theirs.norm()
     # Rounded as a copy of the same layout.
-    back = [slope.to(kind) for slope in slopes]
+    back = [gradient.to(kind) for gradient in upstream]
     pairs = zip(
         torch.autograd.grad(found, given, back),
-        torch.autograd.grad(wanted, given, slopes),
+        torch.autograd.grad(wanted, given, upstream),
         strict=True,
     )
     for one, other in pairs:
@@ -102,22 +104,22 @@ def test_results_and_gradients(way: str, layout: str, count: int, autocast: bool
 
 def test_each_layout_of_its_own(way: str) -> None:
     states, parts = made(3)
-    slopes = [
+    upstream = [
         as_laid(numbers(TEXTS, HEADS, ROWS, SIZE, seed=n))
         for n, as_laid in enumerate(list(LAYOUTS.values())[:3])
     ]
     given = [states, *(each for part in parts for each in part.parameters())]
-    found = torch.autograd.grad(projected(way, states, parts), given, slopes)
-    wanted = torch.autograd.grad([by_hand(states, part) for part in parts], given, slopes)
+    found = torch.autograd.grad(projected(way, states, parts), given, upstream)
+    wanted = torch.autograd.grad([by_hand(states, part) for part in parts], given, upstream)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_one_result_is_used(way: str) -> None:
     states, parts = made(3)
     given = states, parts[1].weight, parts[1].bias
-    slopes = numbers(TEXTS, HEADS, ROWS, SIZE, seed=2)
-    found = torch.autograd.grad(projected(way, states, parts)[1], given, slopes)
-    wanted = torch.autograd.grad(by_hand(states, parts[1]), given, slopes)
+    upstream = numbers(TEXTS, HEADS, ROWS, SIZE, seed=2)
+    found = torch.autograd.grad(projected(way, states, parts)[1], given, upstream)
+    wanted = torch.autograd.grad(by_hand(states, parts[1]), given, upstream)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -125,9 +127,9 @@ def test_frozen_matrices(way: str) -> None:
     states, parts = made(2)
     for part in parts:
         part.requires_grad_(False)
-    slopes = [numbers(TEXTS, HEADS, ROWS, SIZE, seed=n) for n in range(2)]
-    [found] = torch.autograd.grad(projected(way, states, parts), states, slopes)
-    [wanted] = torch.autograd.grad([by_hand(states, part) for part in parts], states, slopes)
+    upstream = [numbers(TEXTS, HEADS, ROWS, SIZE, seed=n) for n in range(2)]
+    [found] = torch.autograd.grad(projected(way, states, parts), states, upstream)
+    [wanted] = torch.autograd.grad([by_hand(states, part) for part in parts], states, upstream)
     torch.testing.assert_close(found, wanted)
 
 
@@ -173,15 +175,15 @@ def test_as_a_whole(count: int, kind: torch.dtype) -> None:
     )
     loose = 1e-5 if kind == torch.float32 else 2e-2
     assert (found.float() - wanted).norm() < loose * wanted.norm()
-    slopes = numbers(*found.shape, seed=3)
+    upstream = numbers(*found.shape, seed=3)
     weights = [part.weight for part in parts]
-    ours = torch.autograd.grad(found, [states, *weights], slopes.to(kind), retain_graph=True)
-    theirs = torch.autograd.grad(wanted, [exact, *weights], slopes)
+    ours = torch.autograd.grad(found, [states, *weights], upstream.to(kind), retain_graph=True)
+    theirs = torch.autograd.grad(wanted, [exact, *weights], upstream)
     for one, other in zip(ours, theirs, strict=True):
         assert (one.float() - other).norm() < loose * other.norm()
     assert all(one.dtype == torch.float32 for one in ours[1:])
     biases = [part.bias for part in parts]
-    unused = torch.autograd.grad(found, biases, slopes.to(kind), allow_unused=True)
+    unused = torch.autograd.grad(found, biases, upstream.to(kind), allow_unused=True)
     assert unused == (None,) * count
 
 
@@ -193,10 +195,10 @@ def test_without_a_bias(kind: torch.dtype) -> None:
     exact = states.detach().float().requires_grad_()
     wanted = multiply(exact, part, None)
     loose = 1e-5 if kind == torch.float32 else 2e-2
-    slopes = numbers(*found.shape, seed=3)
+    upstream = numbers(*found.shape, seed=3)
     pairs = zip(
-        [found, *torch.autograd.grad(found, [states, part.weight], slopes.to(kind))],
-        [wanted, *torch.autograd.grad(wanted, [exact, part.weight], slopes)],
+        [found, *torch.autograd.grad(found, [states, part.weight], upstream.to(kind))],
+        [wanted, *torch.autograd.grad(wanted, [exact, part.weight], upstream)],
         strict=True,
     )
     for one, other in pairs:

@@ -90,15 +90,15 @@ def check(
     packing, seen = visible if isinstance(visible, Masked) else (visible, None)
     biases = tuple(numbers(each[0].numel(), seed=7, dtype=torch.float32) for each in projected)
     answers = attend_shortly(projected, biases, visible, 0.0, asking)
-    slopes = numbers(*answers.shape, seed=5, dtype=dtype).detach()
-    found = torch.autograd.grad(answers, [*projected, *biases], slopes)
+    upstream = numbers(*answers.shape, seed=5, dtype=dtype).detach()
+    found = torch.autograd.grad(answers, [*projected, *biases], upstream)
     exact = [each.detach().double().cpu().requires_grad_() for each in projected]
     offsets, key_offsets = (packing.offsets,) * 2 if asking is None else asking.texts(packing)
     queries, keys, values = (part for each in exact for part in each.unbind(1))
     wanted = plainly((queries, keys, values), offsets, key_offsets, packing.causal, seen)
-    expected = torch.autograd.grad(wanted, exact, slopes.double().cpu())
+    expected = torch.autograd.grad(wanted, exact, upstream.double().cpu())
     for name, ours, theirs in zip(
-        ["answers", *["slopes"] * len(expected), *["biases"] * len(expected)],
+        ["answers", *["gradients"] * len(expected), *["biases"] * len(expected)],
         [answers, *found],
         [wanted, *expected, *(each.sum(0).flatten() for each in expected)],
         strict=True,
@@ -198,10 +198,10 @@ def test_fillers_of_masked_texts(kernels: Any) -> None:
     expected = attend_shortly((states[:-fillers],), (bias,), some, 0.0)
     assert torch.equal(answers[:-fillers], expected)
     assert answers.isfinite().all()
-    slopes = numbers(*answers.shape, seed=5, dtype=EXACT).detach()
-    slopes[-fillers:] = 0
-    [found] = torch.autograd.grad(answers, states, slopes)
-    [wanted] = torch.autograd.grad(expected, states, slopes[:-fillers])
+    upstream = numbers(*answers.shape, seed=5, dtype=EXACT).detach()
+    upstream[-fillers:] = 0
+    [found] = torch.autograd.grad(answers, states, upstream)
+    [wanted] = torch.autograd.grad(expected, states, upstream[:-fillers])
     assert torch.equal(found, wanted)
 
 
@@ -211,7 +211,7 @@ def test_far_from_zero(kernels: Any) -> None:
     states[:, 0] = 40
     states[:, 1] = -40
     states[:, 2] = numbers(20, HEADS, 16, seed=1).detach()
-    # Of logits so large the last digits are lost, and keys so large make much of rounded slopes.
+    # Of logits so large the last digits are lost, and keys so large make much of rounded gradients.
     check((states.requires_grad_(),), packing_of([3, 17], 17), loose=0.3 if ON_GPU else 2e-2)
 
 
@@ -272,8 +272,8 @@ def test_drops(kernels: Any, sizes: list[int], monkeypatch: pytest.MonkeyPatch) 
     biases = (torch.zeros(3 * HEADS * 16, device=DEVICE, requires_grad=True),)
     torch.manual_seed(3)
     answers = attend_shortly((states,), biases, packing, 0.25)
-    slopes = numbers(*answers.shape, seed=5).detach()
-    [found] = torch.autograd.grad(answers, [states], slopes)
+    upstream = numbers(*answers.shape, seed=5).detach()
+    [found] = torch.autograd.grad(answers, [states], upstream)
     [(bits, scale)] = drawn
     assert scale == 4 / 3
     exact = states.detach().double().cpu().requires_grad_()
@@ -281,7 +281,7 @@ def test_drops(kernels: Any, sizes: list[int], monkeypatch: pytest.MonkeyPatch) 
     offsets = packing.offsets
     kept = bits_of(bits, max(sizes)) * scale
     wanted = plainly((queries, keys, values), offsets, offsets, kept=kept)
-    [expected] = torch.autograd.grad(wanted, [exact], slopes.double().cpu())
+    [expected] = torch.autograd.grad(wanted, [exact], upstream.double().cpu())
     for ours, theirs in ((answers, wanted), (found, expected)):
         off = (ours.double().cpu() - theirs).norm() / theirs.norm()
         assert off < LOOSE[EXACT], off
@@ -337,8 +337,8 @@ def test_a_layer(kernels: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> No
             found, _ = layer.run(states, states, masked, HEADS, Rates(), content)
         else:
             found, _ = layer.run(states, states, packing, HEADS, Rates())
-        slopes = numbers(*found.shape, seed=6).detach()
-        return [found, *torch.autograd.grad(found, [states, *weights], slopes)]
+        upstream = numbers(*found.shape, seed=6).detach()
+        return [found, *torch.autograd.grad(found, [states, *weights], upstream)]
 
     called = []
     real = short_attention.attend_shortly

@@ -1,4 +1,4 @@
-"""Probes while training runs: when they look, what they keep, and that they disturb nothing."""
+"""Probes while training runs: when they run, what they keep, and that they disturb nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from isthmus.pretraining.probes._callback import (
     PREFIX,
     Probing,
     best_step,
-    looks,
+    evaluations,
     report_probes,
 )
 from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
@@ -75,13 +75,13 @@ class Scripted(Probe):
         super().__init__(None)
         self.script = script
         self.better = better  # type: ignore[assignment, misc]
-        self.looked: list[int] = []
+        self.steps: list[int] = []
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> Line:
         assert not task.training
         assert not torch.is_grad_enabled()
         step = self.trainer.state.global_step
-        self.looked.append(step)
+        self.steps.append(step)
         return {"": self.script.get(step, 0.0), "beside": 1.0}
 
     trainer: Trainer
@@ -214,7 +214,7 @@ def numbers(history: list[Line]) -> list[Line]:
         (0.01, 3, [0, 1, 2, 3]),
     ],
 )
-def test_when_they_look(
+def test_when_they_evaluate(
     make: Make, tmp_path: Path, every: float, steps: int, expected: list[int]
 ) -> None:
     probe = Scripted({}, "higher")
@@ -222,8 +222,8 @@ def test_when_they_look(
         tmp_path, {"every": every}, probe, training={"max_steps": steps, "save_steps": 50}
     )
     history = trainer.fit()
-    assert probe.looked == expected
-    assert [line["step"] for line in looks(history)] == expected
+    assert probe.steps == expected
+    assert [line["step"] for line in evaluations(history)] == expected
     assert [line["step"] for line in history if "loss" in line] == list(range(1, steps + 1))
     assert trainer.task.training, "left as it was found"
 
@@ -247,7 +247,7 @@ def test_the_best_model_is_kept(
     trainer = make(tmp_path, {"every": 2, "best_by": "scripted"}, probe)
     start = copy.deepcopy(trainer.task.state_dict())
     history = trainer.fit()
-    assert len(looks(history)) == 5, "nothing stops without patience"
+    assert len(evaluations(history)) == 5, "nothing stops without patience"
     assert best_step(tmp_path) == best
     noted = json.loads((tmp_path / BEST / "probe.json").read_text(encoding="utf-8"))
     assert noted == {"step": best, "scripted": script[best]}
@@ -292,7 +292,7 @@ def test_patience(
     last = STEPS if end is None else end
     assert trainer.state.global_step == last
     assert last_checkpoint(tmp_path) == tmp_path / f"checkpoint-{last}"
-    assert probe.looked == list(range(last + 1))
+    assert probe.steps == list(range(last + 1))
     assert [line["step"] for line in history if "loss" in line][-1] == last
 
 
@@ -301,7 +301,7 @@ def test_they_change_nothing_of_training(make: Make, tmp_path: Path) -> None:
     for name, probes in (("without", None), ("with", {"every": 1, "best_by": "masked_lm"})):
         trainer = make(tmp_path / name, probes, **AUTOENCODING)
         history = trainer.fit()
-        assert len(looks(history)) == (9 if probes else 0)
+        assert len(evaluations(history)) == (9 if probes else 0)
         losses.append(
             [
                 {key: value for key, value in line.items() if not key.startswith(PREFIX)}
@@ -324,7 +324,7 @@ def test_interrupted_and_resumed_is_uninterrupted(
     whole = make(tmp_path / "whole", probes, **AUTOENCODING)
     expected = whole.fit()
     assert {"probe/masked_lm", "probe/bottleneck/shuffled", "probe/retrieval"} <= set(expected[0])
-    # Checkpoints are at 2, 4, 6 and 8, looks between them too: what is lost is done again.
+    # Checkpoints are at 2, 4, 6 and 8, evaluations between them too: what is lost is done again.
     for step in (1, 3, 4):
         killed_at(step, make(tmp_path / "torn", probes, **AUTOENCODING), monkeypatch)
     resumed = make(tmp_path / "torn", probes, **AUTOENCODING)
@@ -346,14 +346,14 @@ def test_patience_counts_on_after_a_resume(
     killed_at(3, make(tmp_path, probes, Scripted(script, "higher")), monkeypatch)
     probe = Scripted(script, "higher")
     history = make(tmp_path, probes, probe).fit()
-    assert probe.looked == [3, 4], "from checkpoint 2 on, and not again at the start"
+    assert probe.steps == [3, 4], "from checkpoint 2 on, and not again at the start"
     assert [line[STOPPED_EARLY] for line in history if STOPPED_EARLY in line] == [4]
     assert best_step(tmp_path) == 1
     # Killed after the checkpoint of the early end: nothing is left to do.
     probe = Scripted(script, "higher")
     again = make(tmp_path, probes, probe)
     assert numbers(again.fit()) == numbers(history)
-    assert probe.looked == []
+    assert probe.steps == []
     saved = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
     state = again.task.state_dict()
     assert all(torch.equal(state[f"backbone.model.{name}"], value) for name, value in saved.items())
@@ -385,7 +385,7 @@ def test_the_bar_shows_the_number_to_watch(
 def test_losses_are_logged_beside_probes(make: Make, tmp_path: Path) -> None:
     history = make(tmp_path, {"every": 2}, training={"logging_steps": 2}).fit()
     assert [line["step"] for line in history if "loss" in line] == [2, 4, 6, 8]
-    assert [line["step"] for line in looks(history)] == [0, 2, 4, 6, 8]
+    assert [line["step"] for line in evaluations(history)] == [0, 2, 4, 6, 8]
 
 
 @pytest.fixture(scope="module")
@@ -499,7 +499,7 @@ def test_the_table(finished: Path) -> None:
         "bottleneck", "bottleneck/true", "bottleneck/shuffled", "retrieval",
     }  # fmt: skip
     assert [row[0] for row in rows] == ["0", "2", "4", "6"]
-    for row, line in zip(rows, looks(log), strict=True):
+    for row, line in zip(rows, evaluations(log), strict=True):
         for name, value in zip(header[1:], row[1:], strict=True):
             assert float(value) == pytest.approx(line[PREFIX + name], nan_ok=True)
     masked = [row[header.index("masked_lm")] for row in rows]
@@ -518,11 +518,11 @@ def test_trackers_get_every_probe(finished: Path) -> None:
     read = EventAccumulator(str(events.parent))
     read.Reload()
     log = json.loads((finished / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
-    names = [name for name in looks(log)[0] if name.startswith(PREFIX)]
+    names = [name for name in evaluations(log)[0] if name.startswith(PREFIX)]
     assert len(names) == 9
     for name in names:
         written = [(event.step, event.value) for event in read.Scalars(f"train/{name}")]
-        expected = [(line["step"], line[name]) for line in looks(log)]
+        expected = [(line["step"], line[name]) for line in evaluations(log)]
         assert [step for step, _ in written] == [step for step, _ in expected]
         np.testing.assert_allclose(
             [value for _, value in written], [value for _, value in expected], rtol=1e-5
