@@ -72,7 +72,8 @@ def retriever(
     folder = tmp_path_factory.mktemp("retriever")
     commands.succeed(
         "pretrain", "--corpus", f"beir:{scifact}", "--init", "tiny", "--output", folder / "bow",
-        *settings("vocabulary=2000", "max_length=64", "training.max_steps=6"),
+        *settings("vocabulary=2000", "max_length=64", "training.max_steps=6",
+                  "probes.documents=40"),
     )  # fmt: skip
     pretrained = snapshot(folder / "bow")
     assert pretrained["identity"]["settings"]["training"]["seed"] == 42
