@@ -26,7 +26,7 @@ quickstart: .venv/run.installed ## documentation strings to an evaluated search 
 quickstart-scratch: .venv/run.installed ## the same with a tokenizer and an encoder trained from nothing
 	$(BIN)/isthmus quickstart --recipe quickstart-scratch --output runs/quickstart-scratch
 
-test: .venv/test.installed ## run the tests, about ten minutes on 2 idle cores; some of them: make test TESTS=tests/golden
+test: .venv/test.installed ## run the tests, some twelve minutes on 2 idle cores; some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)
 
 test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: under two minutes
