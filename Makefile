@@ -29,7 +29,7 @@ quickstart-scratch: .venv/run.installed ## the same with a tokenizer and an enco
 test: .venv/test.installed ## run the tests, some twelve minutes on 2 idle cores; some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)
 
-test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: under two minutes
+test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: about two minutes
 	$(PYTEST) -m 'not full and not slow' tests/architecture tests/golden tests/unit
 
 test-all: .venv/test.installed ## everything: every recipe on every architecture, every shape, more random examples
