@@ -12,6 +12,7 @@ import torch
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.bottlenecks.cls import Cls
 from isthmus.pretraining.bottlenecks.lexicon import Lexicon, LexiconSettings, shares
+from isthmus.pretraining.bottlenecks.mean import Mean
 from isthmus.pretraining.bottlenecks.projected_cls import ProjectedCls
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -32,6 +33,16 @@ def test_cls(backbone: Backbone, vocabulary: Vocabulary) -> None:
     found = Cls(None)({"hidden_states": states}, backbone, vocabulary)
     assert torch.equal(found, states[:, 0])
     assert found.requires_grad, "the decoder teaches the encoder"
+
+
+def test_mean(backbone: Backbone, vocabulary: Vocabulary) -> None:
+    states = backbone(HIDDEN, MASK)
+    step = {"hidden_states": states, "attention_mask": MASK}
+    found = Mean(None)(step, backbone, vocabulary)
+    for row, length in enumerate(MASK.sum(1).tolist()):
+        wanted = sum(states[row, place] for place in range(length)) / length
+        torch.testing.assert_close(found[row], wanted)
+    assert found.requires_grad
 
 
 def test_projected_cls(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from itertools import chain
 from pathlib import Path
 
@@ -40,7 +41,17 @@ class BiEncoderTask(Task):
         self.needs = set(chain.from_iterable(loss.needs for loss in losses))
         self.gathers = "scores" in self.needs  # whether passages of other processes are needed
         self.mini_batch_size = mini_batch_size
+        # Not a part of the module: its weights are neither trained nor saved.
+        self._start = [_frozen(encoder)] if "start_passages" in self.needs else []
         self.capturable = mini_batch_size is None
+
+    def settle(self) -> None:
+        """Caches the parameter list, and moves the encoder of the start to the same device."""
+        super().settle()
+        for start in self._start:
+            for module in start.trained:
+                module.to(self.encoder.backbone.word_embeddings.device)
+            start.backbone.use_packing = self.encoder.backbone.use_packing
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """The number of queries, for each loss."""
@@ -49,11 +60,17 @@ class BiEncoderTask(Task):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Each loss, summed over this process's queries, against the passages of all processes."""
-        queries, own = self._represented(batch)
+        queries, own = self._represented(self.encoder, batch)
+        start = None
+        if self._start:
+            with torch.no_grad():
+                start = self._represented(self._start[0], batch)[1]
         # Mixed precision ends here: bf16 would round a score of 50 to a quarter.
         with torch.autocast(queries.device.type, enabled=False):
             passages = gather(own) if self.gathers else own
             given = self._given(queries, own, passages, batch)
+            if start is not None:
+                given["start_passages"] = start.view(len(queries), self.group, -1)
             sums = {loss.name: loss(given).sum() for loss in self.losses}
             return sums | self._further_sums(queries, own, passages)
 
@@ -61,12 +78,12 @@ class BiEncoderTask(Task):
         """What a subclass adds to the losses, from the vectors of one pass."""
         return {}
 
-    def _represented(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _represented(self, encoder: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
         """The vectors of queries and of passages, in one pass where one model reads both.
 
         One pass halves the number of kernel launches, which bound the speed on a GPU.
         """
-        encoder, size = self.encoder, self.mini_batch_size
+        size = self.mini_batch_size
         tokens = batch.get("tokens") if encoder.backbone.leaves_padding_out else None
         ids = [batch["query_ids"], batch["passage_ids"]]
         masks = [batch["query_mask"], batch["passage_mask"]]
@@ -92,6 +109,8 @@ class BiEncoderTask(Task):
             )
         if "group" in self.needs:
             given["group"] = group_similarities(queries, own, self.temperature)
+        if "passages" in self.needs:
+            given["passages"] = own.view(len(queries), self.group, -1)
         if "teacher" in self.needs:
             given["teacher"] = batch["teacher"]
         return given
@@ -111,3 +130,11 @@ class BiEncoderTask(Task):
     def restore(self, folder: Path) -> None:
         """Loads what `save` wrote."""
         self.encoder.restore(folder)
+
+
+def _frozen(encoder: Encoder) -> Encoder:
+    """A copy of an encoder as it is now, without dropout and gradients."""
+    copy = deepcopy(encoder)
+    for module in copy.trained:
+        module.eval().requires_grad_(False)
+    return copy

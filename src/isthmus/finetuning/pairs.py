@@ -25,6 +25,8 @@ from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Examples
 
 _FEW = 30  # queries: one of them moves their mean by a thirtieth
+_SPELT = 6  # tokens of a cut whose ends need not match
+_LEAST_LEFT = 3  # tokens of a document from which something was cut
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class LabelledQueries:
 
     queries: list[Query]
     positives: list[list[int]]
+    cuts: list[str] | None = None  # what is left out of each query's positives; None: nothing
 
     def some(self, numbers: npt.NDArray[np.integer]) -> LabelledQueries:
         """The queries of these numbers, in the order they have here."""
@@ -40,6 +43,7 @@ class LabelledQueries:
         return LabelledQueries(
             [self.queries[number] for number in chosen],
             [self.positives[number] for number in chosen],
+            None if self.cuts is None else [self.cuts[number] for number in chosen],
         )
 
 
@@ -133,6 +137,7 @@ class Group(NamedTuple):
     query: list[int]
     rows: list[int]
     teacher: list[float]  # empty where there is none
+    cut: list[int]  # tokens that are left out of the positive
 
 
 class PairExamples(Examples):
@@ -149,6 +154,7 @@ class PairExamples(Examples):
         teacher: TaughtScores | None = None,
         *,
         alike: bool,
+        max_length: int | None = None,
     ) -> None:
         self.labelled = labelled
         self.negatives = negatives
@@ -161,10 +167,17 @@ class PairExamples(Examples):
         self.query_tokens = tokenizer.encode(
             [query.text for query in labelled.queries], settings.query_max_length
         )
+        cuts = labelled.cuts or [""] * len(labelled.queries)
+        self.cuts = [encoding.ids for encoding in tokenizer.split(cuts)]
+        self._max_length = max_length
         first = np.array([rows[0] for rows in labelled.positives])
-        self._lengths: npt.NDArray[np.int32] = np.minimum(
-            corpus.lengths[first], settings.document_max_length
-        )
+        self._lengths: npt.NDArray[np.int32] = np.minimum(corpus.lengths[first], self.max_length)
+
+    @property
+    def max_length(self) -> int:
+        """The number of tokens that training reads of a document."""
+        longest = self.settings.document_max_length
+        return longest if self._max_length is None else min(self._max_length, longest)
 
     @property
     def lengths(self) -> npt.NDArray[np.integer]:
@@ -185,7 +198,7 @@ class PairExamples(Examples):
             rows += self.negatives[number, start : start + size].tolist()
             if self.teacher is not None:
                 taught += self.teacher.negatives[number, start : start + size].tolist()
-        return Group(self.query_tokens[number], rows, taught)
+        return Group(self.query_tokens[number], rows, taught, self.cuts[number])
 
     def collate(self, examples: list[Group]) -> Batch:
         """Query and passage matrices; passages are flattened, a whole group per query.
@@ -194,8 +207,13 @@ class PairExamples(Examples):
         where both are encoded alike, otherwise in the matrix of passages.
         """
         rows = [row for example in examples for row in example.rows]
-        limit = self.settings.document_max_length
-        documents = [self.tokenizer.frame(self.corpus.tokens(row), limit) for row in rows]
+        limit = self.max_length
+        texts = [
+            without(self.corpus.tokens(row), [] if place else example.cut)
+            for example in examples
+            for place, row in enumerate(example.rows)
+        ]
+        documents = [self.tokenizer.frame(text, limit) for text in texts]
         query_ids, query_mask = self._padded(
             [example.query for example in examples], self.settings.query_max_length
         )
@@ -222,6 +240,24 @@ class PairExamples(Examples):
         more = steady_width(ids.shape[1], limit) - ids.shape[1]
         wide = functional.pad(ids, (0, more), value=self.tokenizer.pad_id)
         return wide, functional.pad(mask, (0, more))
+
+
+def without(tokens: npt.NDArray[np.int32], cut: Sequence[int]) -> npt.NDArray[np.int32]:
+    """The tokens without the first stretch that equals `cut`; all where there is none, or no more.
+
+    The first and last token of the cut may be spelt otherwise within a text (a leading space).
+    """
+    inner = np.array(cut[1:-1] if len(cut) > _SPELT else cut, dtype=np.int32)
+    if not 0 < len(inner) <= len(tokens):
+        return tokens
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, len(inner))
+    found = np.flatnonzero((windows == inner).all(1))
+    if not len(found):
+        return tokens
+    margin = (len(cut) - len(inner)) // 2
+    start = max(0, int(found[0]) - margin)
+    left = np.concatenate([tokens[:start], tokens[int(found[0]) + len(inner) + margin :]])
+    return left if len(left) >= _LEAST_LEFT else tokens
 
 
 def one_matrix(parts: Sequence[Tensor], filler: int) -> Tensor:

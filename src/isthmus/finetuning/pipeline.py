@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from isthmus.collections import Collection, open_collection
+from isthmus.collections import Collection, open_corpus
 from isthmus.collections.files import fingerprint
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config.models import model_folder, named_at
@@ -22,7 +22,7 @@ from isthmus.finetuning.mining.candidates import CorpusIds
 from isthmus.finetuning.references import outside, references
 from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import check_split, training_queries
+from isthmus.finetuning.stage_data import check_split, stage_collection, training_queries
 from isthmus.finetuning.teachers._base import INSTEAD
 from isthmus.indexes.documents import blocks
 from isthmus.nn.classifier import check_classifier
@@ -87,7 +87,7 @@ def check_outside(pipeline: Pipeline) -> None:
     for name, stage in pipeline.stages.items():
         settings = stage.settings
         with within(name):
-            collection = open_collection(settings.collection, settings.account())
+            collection = stage_collection(settings, settings.account())
             check_split(collection, settings)
             if settings.development is not None and settings.development.split is not None:
                 development_split(settings.development, collection, settings.split)
@@ -114,7 +114,7 @@ def _check_files(stage: ResolvedStage, collection: Collection, corpus: CorpusIds
 
 
 def _ids(spec: str, reading: ReadingSettings) -> CorpusIds:
-    documents = open_collection(spec, reading.account()).documents()
+    documents = open_corpus(spec, reading.account()).documents()
     rows: dict[str, int] = {}
     with Bar("read the ids of the corpus", unit="documents") as bar:
         for block in blocks(documents, _BLOCK):

@@ -12,7 +12,6 @@ from typing import Any
 
 import xxhash
 
-from isthmus.collections import open_collection
 from isthmus.config.models import model_fingerprint
 from isthmus.config.output import (
     SNAPSHOT,
@@ -28,6 +27,7 @@ from isthmus.finetuning.pipeline import Pipeline, check_outside, within
 from isthmus.finetuning.references import references
 from isthmus.finetuning.resolved import ResolvedStage
 from isthmus.finetuning.run_stage import train
+from isthmus.finetuning.stage_data import stage_collection
 from isthmus.finetuning.summary import SUMMARY, summary
 from isthmus.progress import notice
 from isthmus.training.launch import main_process_first, wait_for_everyone
@@ -77,7 +77,7 @@ def _run(pipeline: Pipeline, claims: ExitStack) -> Path:
 
 def digest(stage: ResolvedStage) -> str:
     """Eight hexadecimal digits of a stage's identity: settings, earlier stages, data."""
-    collection = open_collection(stage.settings.collection, stage.settings.account())
+    collection = stage_collection(stage.settings, stage.settings.account())
     described = stage.identity(collection.fingerprint())
     return xxhash.xxh3_64_hexdigest(json.dumps(described, sort_keys=True).encode())[:8]
 

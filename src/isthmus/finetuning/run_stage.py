@@ -13,24 +13,32 @@ from typing import Any
 import numpy as np
 from accelerate import PartialState
 
-from isthmus.collections import Collection, Problems, open_collection
+from isthmus.collections import Collection, Problems
 from isthmus.config.models import model_folder, named_at
 from isthmus.config.output import claimed, finish, is_complete, writing
 from isthmus.finetuning.development_measure import Development
 from isthmus.finetuning.development_set import development_split, draw_development_set
 from isthmus.finetuning.losses._base import outweighed_batch
+from isthmus.finetuning.merge import Merger, weights_of
 from isthmus.finetuning.mining.audit import audit
 from isthmus.finetuning.mining.audit_page import write_page
 from isthmus.finetuning.mining.candidates import Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.pairs import LabelledQueries, TaughtScores, labelled_queries
+from isthmus.finetuning.pseudo_collection import held_out_documents
 from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import check_split, training_queries, warn_of_test_splits
+from isthmus.finetuning.stage_data import (
+    check_split,
+    stage_collection,
+    training_queries,
+    warn_of_test_splits,
+)
 from isthmus.finetuning.teachers._base import Teacher, taught_scores
 from isthmus.finetuning.teachers._check import check_teacher
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
+from isthmus.training.evaluation_callback import evaluated
 from isthmus.training.launch import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
 
@@ -77,7 +85,7 @@ def train(stage: ResolvedStage) -> Path:
     began = time.monotonic()
     settings, final = stage.settings, stage.output / "final"
     problems = settings.account()
-    collection = open_collection(settings.collection, problems)
+    collection = stage_collection(settings, problems, stage.output)
     check_split(collection, settings)
     split = development_split(settings.development, collection, settings.split)
     with ExitStack() as claims:
@@ -92,12 +100,16 @@ def train(stage: ResolvedStage) -> Path:
             data = _data(stage, encoder, collection, source, split, problems)
             mined = _mined(stage, data)
         trainer = _trainer(stage, encoder, data, mined)
+        merger = _merger(stage, encoder, data, trainer)
         own_results = stage.kind.watch(trainer, data.evaluated)
-        if data.development is not None:
-            data.development.watch(trainer, stage.kind.first_step(encoder))
+        # Queries drawn from documents favour training on, whatever it costs real ones: they do not
+        # choose among steps, but may veto the merged model.
+        watched = data.development if merger is None or merger.measure is None else None
+        if watched is not None:
+            watched.watch(trainer, stage.kind.first_step(encoder))
         history = trainer.fit()
         if trainer.is_world_process_zero():
-            results = _results(trainer, data, mined, own_results)
+            results = _results(trainer, watched, mined, merger, own_results)
             with writing(final):
                 trainer.task.save(final)
             seconds = time.monotonic() - began
@@ -203,13 +215,42 @@ def _trainer(stage: ResolvedStage, encoder: Any, data: _Data, mined: _Mined) -> 
     return Trainer(task, examples, settings.training, stage.output, description="fine-tune")
 
 
+def _merger(stage: ResolvedStage, encoder: Any, data: _Data, trainer: Trainer) -> Merger | None:
+    """What averages the trained weights with those of now, where settings say so."""
+    chosen = stage.settings.merge
+    if chosen is None:
+        return None
+    corpus, development = data.corpus, data.development
+    kept = sorted(corpus.rows[one] for one in held_out_documents(corpus.rows, chosen.documents))
+    vectors = partial(stage.kind.vectors, encoder, corpus.tokenised, np.array(kept))
+    measure: Callable[[], Mapping[str, float]] | None = None
+    if development is not None and stage.settings.pseudo_queries is not None:
+        measure = partial(evaluated, trainer, development)
+    return Merger(
+        chosen,
+        encoder.trained,
+        weights_of(encoder.trained),
+        vectors=partial(evaluated, trainer, vectors),
+        measure=measure,
+    )
+
+
 def _results(
-    trainer: Trainer, data: _Data, mined: _Mined, own_results: Callable[[], Results]
+    trainer: Trainer,
+    development: Development | None,
+    mined: _Mined,
+    merger: Merger | None,
+    own_results: Callable[[], Results],
 ) -> Results:
-    """What the snapshot keeps; the trained task then holds the weights of the best model."""
+    """What the snapshot keeps; the trained task then holds the weights of the best model.
+
+    With a merger they are averaged with those of the start.
+    """
     results: Results = {"queries": len(trainer.examples)}
-    if data.development is not None:
-        results["development"] = data.development.take_best(trainer)
+    if development is not None:
+        results["development"] = development.take_best(trainer)
+    if merger is not None:
+        results["merge"] = merger()
     if mined.checked is not None:
         results["teacher"] = mined.checked
     return {**results, **own_results()}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
-from isthmus.collections import Collection, Problems
+from isthmus.collections import Collection, Problems, open_collection, open_corpus
 from isthmus.errors import InputError, choices
 from isthmus.finetuning.development_set import is_test
 from isthmus.finetuning.pairs import (
@@ -13,8 +15,31 @@ from isthmus.finetuning.pairs import (
     held_out_queries,
     labelled_queries,
 )
+from isthmus.finetuning.pseudo_collection import PseudoCollection
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.progress import notice
+
+_PSEUDO_QUERIES_FILE = "pseudo_queries.jsonl"
+_LEAST_DRAWN = 1024  # queries, however short training is
+_UNKNOWN_STEPS = 1000  # queries are drawn for so many where epochs say how long training goes on
+
+
+def stage_collection(
+    settings: FinetuneSettings, problems: Problems, output: Path | None = None
+) -> Collection:
+    """The judged collection that a stage names, or its documents with queries drawn from them.
+
+    `output` is the folder that keeps drawn queries, where there is one already.
+    """
+    if settings.pseudo_queries is None:
+        return open_collection(settings.collection, problems)
+    training = settings.training
+    size = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    wanted = max(_LEAST_DRAWN, size * (training.max_steps or _UNKNOWN_STEPS))
+    corpus = open_corpus(settings.collection, problems)
+    again = open_corpus(settings.collection, Problems("skip", settings.line_limit))
+    file = None if output is None else output / _PSEUDO_QUERIES_FILE
+    return PseudoCollection(corpus, again, settings.pseudo_queries, wanted, training.seed, file)
 
 
 def training_queries(
@@ -22,6 +47,9 @@ def training_queries(
 ) -> tuple[LabelledQueries, LabelledQueries | None]:
     """The queries that are trained on, and those of the split that are held out, if any are."""
     labelled = labelled_queries(collection, settings.split, rows, problems)
+    if isinstance(collection, PseudoCollection):
+        cuts = collection.cuts()
+        labelled = replace(labelled, cuts=[cuts.get(query.id, "") for query in labelled.queries])
     held_out = None
     if settings.development is not None and settings.development.held_out is not None:
         labelled, held_out = held_out_queries(labelled, settings.development.held_out)

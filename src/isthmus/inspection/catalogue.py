@@ -38,6 +38,7 @@ _PARTS = {
     "teacher": "isthmus.finetuning.teachers",
     "loss": "isthmus.finetuning.losses",
     "regularizer": "isthmus.finetuning.regularizers",
+    "pseudo-queries": "isthmus.finetuning.pseudo_queries",
     "fusion": "isthmus.retrieval.fusion",
     "collection": "isthmus.collections.formats",
     "engine": "isthmus.indexes.engines",

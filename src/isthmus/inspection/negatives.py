@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isthmus.collections import open_collection
 from isthmus.config import Overrides, resolve
 from isthmus.config.models import model_folder
 from isthmus.config.output import SNAPSHOT, read_snapshot, reserved
@@ -18,7 +17,7 @@ from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.references import with_folders
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import check_split, training_queries
+from isthmus.finetuning.stage_data import check_split, stage_collection, training_queries
 from isthmus.finetuning.teachers._base import teacher_source
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
@@ -63,7 +62,7 @@ def _audit(settings: FinetuneSettings) -> Audit:
             remedy="--set negatives=bm25, or another recipe",
         )
     problems = settings.account()
-    opened = open_collection(settings.collection, problems)
+    opened = stage_collection(settings, problems)
     check_split(opened, settings)
     source = f"{opened.fingerprint()} {settings.kept}"
     tokenizer = Tokenizer.load(model_folder(settings.model))

@@ -287,6 +287,13 @@ def first_states(step: Batch) -> Tensor:
     return step["hidden_states"][:, 0] if found is None else found
 
 
+def mean_states(step: Batch) -> Tensor:
+    """The mean of the states of every text's tokens, [rows, width]."""
+    states = step["hidden_states"]
+    weights = step["attention_mask"][:, :, None].to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1)
+
+
 def decoder_prediction(step: Batch) -> Prediction:
     """The decoder's prediction of tokens."""
     return Prediction(*(step[name] for name in PREDICTED))

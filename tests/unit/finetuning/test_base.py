@@ -17,7 +17,7 @@ from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.settings import PretrainSettings
 
-EVERYTHING = {"scores", "targets", "group", "teacher"}
+EVERYTHING = {"scores", "targets", "group", "teacher", "passages", "start_passages"}
 FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
 NEGATIVES = {"negatives": {"name": "bm25"}}
 TEACHER = {"teacher": {"name": "cross_encoder", "model": "no/such/model"}}
@@ -32,6 +32,8 @@ def test_every_loss_can_be_had_and_says_what_it_needs() -> None:
     found = {loss.name: set(loss.needs) for loss in chosen}
     assert found == {
         "contrastive": {"scores", "targets"},
+        "keep": {"passages", "start_passages"},
+        "keep_similarities": {"passages", "start_passages"},
         "kl": {"group", "teacher"},
         "listwise": {"group"},
         "margin_mse": {"group", "teacher"},
@@ -72,7 +74,7 @@ def test_null_leaves_out_what_a_recipe_chose() -> None:
         (
             {"losses": {"kl": {}}, **NEGATIVES},
             "the loss 'kl' needs a teacher's scores, and there are none",
-            "contrastive, listwise",
+            "contrastive, keep, keep_similarities, listwise",
             "teacher.name=cross_encoder",
         ),
         (

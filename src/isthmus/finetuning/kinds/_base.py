@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from isthmus.encoders.encoder import EncoderSettings, TextModel
 from isthmus.finetuning.development_set import DevelopmentSet, Places
 from isthmus.finetuning.losses._base import Loss
@@ -70,6 +72,10 @@ class Kind(ABC):
         self, encoder: Any, corpus: TokenisedCorpus, chosen: DevelopmentSet, depth: int
     ) -> Iterable[tuple[Places, Scores]]:
         """For each development query, places in `chosen.rows` and their scores."""
+
+    def vectors(self, encoder: Any, corpus: TokenisedCorpus, rows: Places) -> Tensor:
+        """The vectors of documents, in the order of their rows."""
+        raise NotImplementedError  # settings refuse what would need them
 
     def first_step(self, encoder: TextModel) -> float:
         """The first step whose model may be kept as the best; below 1: a share of all steps."""

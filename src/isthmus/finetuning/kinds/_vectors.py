@@ -8,7 +8,9 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from isthmus.encoders.encoder import Encoder, EncoderSettings, batch_tokens, pad
 from isthmus.encoders.loader import known_settings
@@ -30,13 +32,14 @@ class Vectors(Kind):
     """Trains on the scores of all passages of a batch, and ranks all documents."""
 
     usual_loss = "contrastive"
-    gives = frozenset({"scores", "targets"})
+    gives = frozenset({"scores", "targets", "passages", "start_passages"})
     form: ClassVar[Mapping[str, str]]
     """The settings that decide what vectors mean, with their paths among a stage's settings."""
 
     def __init__(self, chosen: Mapping[str, Any]) -> None:
         super().__init__(chosen)
         self.temperature: float = chosen["temperature"]
+        self.training_max_length: int | None = chosen["training_max_length"]
 
     def load(self, folder: str, dropout: float | None, seed: int) -> Encoder:
         """The backbone with its masked-LM head, as an encoder."""
@@ -83,7 +86,15 @@ class Vectors(Kind):
         """A query, its positive and its negatives, each a text of its own."""
         tokenizer, settings = encoder.tokenizer, encoder.settings
         return PairExamples(
-            labelled, negatives, group, corpus, tokenizer, settings, taught, alike=encoder.alike
+            labelled,
+            negatives,
+            group,
+            corpus,
+            tokenizer,
+            settings,
+            taught,
+            alike=encoder.alike,
+            max_length=self.training_max_length,
         )
 
     def rank(
@@ -96,12 +107,27 @@ class Vectors(Kind):
         ids, mask = pad(tokenizer.encode(texts, settings.query_max_length), tokenizer.pad_id)
         queries = in_chunks(encoder.represent_queries, ids.to(device), mask.to(device))
         scores = torch.empty(len(queries), len(chosen.rows), device=device)
-        lengths = np.minimum(corpus.lengths[chosen.rows], settings.document_max_length)
-        for batch in length_sorted_batches(lengths, batch_tokens(device)):
-            tokens = (corpus.tokens(row) for row in chosen.rows[batch])
-            framed = [tokenizer.frame(row, settings.document_max_length) for row in tokens]
-            vectors = encoder.represent(framed)
+        for batch, vectors in documents(encoder, corpus, chosen.rows):
             with torch.autocast(device.type, enabled=False):  # bf16 would round scores to ties
                 scores[:, batch] = queries @ vectors.T
         best = scores.topk(min(depth, len(chosen.rows)))
         return zip(best.indices.cpu().numpy(), best.values.cpu().numpy(), strict=True)
+
+    def vectors(self, encoder: Encoder, corpus: TokenisedCorpus, rows: Places) -> Tensor:
+        """The vectors of documents, in the order of their rows."""
+        found = list(documents(encoder, corpus, rows))
+        order = np.argsort(np.concatenate([batch for batch, _ in found]))
+        return torch.cat([part for _, part in found])[torch.from_numpy(order)]
+
+
+def documents(
+    encoder: Encoder, corpus: TokenisedCorpus, rows: Places
+) -> Iterator[tuple[npt.NDArray[np.int64], Tensor]]:
+    """Yields places among the rows of documents, and their vectors, in batches of like length."""
+    settings, tokenizer = encoder.settings, encoder.tokenizer
+    lengths = np.minimum(corpus.lengths[rows], settings.document_max_length)
+    device = encoder.backbone.word_embeddings.device
+    for batch in length_sorted_batches(lengths, batch_tokens(device)):
+        tokens = (corpus.tokens(row) for row in rows[batch])
+        framed = [tokenizer.frame(row, settings.document_max_length) for row in tokens]
+        yield batch, encoder.represent(framed)

@@ -22,7 +22,10 @@ from isthmus.text.tokenizer import Tokenizer
 class Cross(Kind):
     """Trains a CrossEncoder on each query's own group."""
 
-    foreign = ("pooling", "similarity", "sparse", "regularizers", "start_terms", "temperature")
+    foreign = (
+        "pooling", "similarity", "sparse", "regularizers", "start_terms", "temperature",
+        "pseudo_queries", "training_max_length", "merge",
+    )  # fmt: skip
     usual_loss = "listwise"
     gives = frozenset[str]()
     retrieves = False

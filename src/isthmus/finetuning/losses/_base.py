@@ -30,6 +30,10 @@ _NEEDS = {
     ),
 }
 _NEEDS["targets"] = _NEEDS["scores"]
+_NEEDS["passages"] = _NEEDS["start_passages"] = (
+    "vectors of passages",
+    "--set encoder=dense or sparse: a cross-encoder gives scores only",
+)
 _FEW = 8  # documents of a group
 Function = TypeVar("Function", bound=Callable[..., Tensor])
 

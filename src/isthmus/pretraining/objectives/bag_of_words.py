@@ -17,7 +17,13 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
 from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, prediction
-from isthmus.pretraining.parts import Objective, ObjectiveSettings, Vector, first_states
+from isthmus.pretraining.parts import (
+    Objective,
+    ObjectiveSettings,
+    Vector,
+    first_states,
+    mean_states,
+)
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -78,12 +84,7 @@ class BagOfWords(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed loss, and its summed distance from the lower bound log|T|."""
-        if self.settings.vector == "cls":
-            vector = first_states(step)
-        else:
-            states = step["hidden_states"]
-            weights = step["attention_mask"][:, :, None].to(states.dtype)
-            vector = (states * weights).sum(1) / weights.sum(1)
+        vector = first_states(step) if self.settings.vector == "cls" else mean_states(step)
         if self.settings.projection == "head":
             prediction = backbone.predict(vector)
         else:

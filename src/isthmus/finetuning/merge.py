@@ -1,0 +1,143 @@
+"""Merging: the trained weights averaged with those at the start, as far as documents allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from isthmus.config import Settings
+from isthmus.progress import notice
+
+Value = TypeVar("Value")
+_LEAST_SPREAD = 1e-6  # of documents that all have one vector
+_SHARES = tuple(round(0.05 * step, 2) for step in range(20, 0, -1))  # 1.0, 0.95, … 0.05
+
+
+class MergeSettings(Settings):
+    """How much of the trained weights the average holds."""
+
+    share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="of the trained weights; null: the largest, up to max_share, with which "
+        "documents that were not trained on move by at most max_change",
+    )
+    max_share: float = Field(0.5, gt=0, le=1, description="the largest that is tried")
+    max_change: float = Field(
+        0.01,
+        ge=0,
+        description="1 - the mean cosine of documents to their vectors before training, over that "
+        "of two different documents: 0 is no change, 1 as far away as another document",
+    )
+    documents: int = Field(256, ge=16, description="held out of training to choose the share by")
+
+
+@dataclass(frozen=True)
+class Merger:
+    """Averages modules, as they are trained, with their weights at the start.
+
+    `vectors` gives those of held-out documents, and `measure` how well held-out queries find
+    theirs; None where there are none.
+    """
+
+    settings: MergeSettings
+    modules: Sequence[nn.Module]
+    start: Mapping[str, Tensor]
+    vectors: Callable[[], Tensor]
+    measure: Callable[[], Mapping[str, float]] | None
+
+    def __call__(self) -> dict[str, Any]:
+        """Sets the modules to the average; returns the share, and what it changes.
+
+        The share is 0, the weights those of the start, where held-out queries do not gain.
+        """
+        trained = weights_of(self.modules)
+
+        def at(share: float, what: Callable[[], Value]) -> Value:
+            set_average(self.modules, self.start, trained, share)
+            return what()
+
+        start = functional.normalize(at(0.0, self.vectors).float(), dim=1)
+        count = len(start)
+        # The mean over all pairs of different documents.
+        spread = 1 - (start.sum(0).square().sum().item() - count) / (count * (count - 1))
+
+        def change(share: float) -> float:
+            now = functional.normalize(at(share, self.vectors).float(), dim=1)
+            return (1 - (now * start).sum(1).mean().item()) / max(spread, _LEAST_SPREAD)
+
+        share = self.settings.share
+        if share is None:
+            share = largest_share(change, self.settings.max_change, self.settings.max_share)
+        found: dict[str, Any] = {}
+        if self.measure is not None:
+            ((name, before),) = at(0.0, self.measure).items()
+            ((_, after),) = at(share, self.measure).items()
+            found = {"measure": name, "before": before, "after": after}
+            if not after > before:
+                share = 0.0
+        found = {"share": share, "change": change(share), **found}
+        notice(_told(found))
+        return found
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    gained = ""
+    if "before" in found:
+        gained = (
+            f"; {found['measure']} of held-out pseudo-queries {found['before']:.3f} before, "
+            f"{found['after']:.3f} after"
+        )
+    if not found["share"]:
+        return f"merged: KEPT AS IT WAS, nothing was gained{gained}"
+    return (
+        f"merged: {found['share']:.0%} of the trained weights, the rest as at the start; held-out "
+        f"documents move by {found['change']:.2%} of the distance to another{gained}"
+    )
+
+
+def weights_of(modules: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Copies of all parameters and buffers, by module and name."""
+    return {
+        f"{number}.{name}": tensor.detach().clone()
+        for number, module in enumerate(modules)
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def set_average(
+    modules: Sequence[nn.Module],
+    start: Mapping[str, Tensor],
+    trained: Mapping[str, Tensor],
+    share: float,
+) -> None:
+    """Sets the modules to share · trained + (1 - share) · start; integers stay as trained."""
+    for number, module in enumerate(modules):
+        for name, tensor in module.state_dict().items():
+            one, other = start[f"{number}.{name}"], trained[f"{number}.{name}"]
+            if tensor.is_floating_point():
+                other = torch.lerp(one.to(other.device).float(), other.float(), share)
+            tensor.copy_(other)
+
+
+def largest_share(change: Callable[[float], float], most: float, up_to: float) -> float:
+    """The largest share, in steps of .05, whose change is at most `most`; 0 where none is.
+
+    `change` grows with the share, so few of the shares need to be tried.
+    """
+    shares = [up_to, *(share for share in _SHARES if share < up_to)]
+    low, high = 0, len(shares)  # the answer is shares[low], or 0 beyond the last
+    while low < high:
+        middle = (low + high) // 2
+        if change(shares[middle]) <= most:
+            high = middle
+        else:
+            low = middle + 1
+    return shares[low] if low < len(shares) else 0.0

@@ -1,0 +1,1 @@
+"""Queries drawn from documents, for training without labels: one file per source."""

@@ -1,0 +1,21 @@
+"""The title of the document, which is left out of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isthmus.finetuning.pseudo_queries._base import PseudoQuery, PseudoQuerySource
+from isthmus.records import Document
+
+
+class Title(PseudoQuerySource):
+    """Titles are the closest thing to a query that most documents have."""
+
+    def draw(
+        self, document: Document, count: int, random: np.random.Generator
+    ) -> list[PseudoQuery]:
+        """The title, or nothing where the document has none or nothing besides."""
+        title = document.title.strip()
+        if not title or not document.text.strip() or not count:
+            return []
+        return [PseudoQuery(title, title)]
