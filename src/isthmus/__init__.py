@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from isthmus.retrieval.verbs.update import delete as delete
     from isthmus.retrieval.verbs.update import merge as merge
     from isthmus.retrieval.verbs.update import open_writer as open_writer
+    from isthmus.workflows.adapt import adapt as adapt
     from isthmus.workflows.quickstart import quickstart as quickstart
     from isthmus.workflows.rerun import rerun as rerun
 
@@ -75,6 +76,7 @@ _HOMES = {
     "isthmus.retrieval.verbs.sparsify": ["sparsify"],
     "isthmus.retrieval.verbs.tune": ["tune"],
     "isthmus.retrieval.verbs.update": ["Writer", "add", "delete", "merge", "open_writer"],
+    "isthmus.workflows.adapt": ["adapt"],
     "isthmus.workflows.quickstart": ["quickstart"],
     "isthmus.workflows.rerun": ["rerun"],
 }

@@ -14,6 +14,7 @@ from typing import NoReturn
 import typer
 
 from isthmus.cli import (
+    adapt,
     add,
     benchmark,
     delete,
@@ -47,7 +48,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _PANELS = {
-    "Learn": (pretrain.pretrain, finetune.finetune),
+    "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
     "Search": (
         index.index, search.search, add.add, delete.delete, merge.merge, tune.tune,
         sparsify.sparsify, export.export,
@@ -66,7 +67,7 @@ app.command(name="list", rich_help_panel="Inspect")(listing.listing)
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
 _TERMINATED = 143  # what shells expect after SIGTERM
 _RECORDING = (  # verbs that record steps from which they resume
-    "pretrain", "finetune", "index", "add", "sparsify", "benchmark", "quickstart", "rerun",
+    "adapt", "pretrain", "finetune", "index", "add", "sparsify", "benchmark", "quickstart", "rerun",
 )  # fmt: skip
 
 

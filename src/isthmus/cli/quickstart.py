@@ -17,8 +17,8 @@ def quickstart(
 ) -> None:
     """Do the main job on the documentation of the Python packages on this machine.
 
-    Pre-trains and fine-tunes an encoder on docstrings, builds indexes, compares five systems in a
-    table with confidence intervals and significance marks, and runs one search.
+    Adapts an encoder to docstrings, first without labels, then with some; compares what each step
+    is worth in a table with confidence intervals and significance marks, and runs one search.
 
     Example: isthmus quickstart --output runs/quickstart
     """

@@ -29,6 +29,7 @@ VERBS = {
     "masking": "isthmus.pretraining.settings:PretrainSettings",
     "negatives": "isthmus.finetuning.settings:FinetuneSettings",
     "benchmark speed": "isthmus.benchmarks.speed.settings:SpeedSettings",
+    "adapt": "isthmus.workflows.adapt:AdaptSettings",
     "quickstart": "isthmus.workflows.quickstart:QuickstartSettings",
 }
 

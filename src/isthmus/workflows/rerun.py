@@ -14,6 +14,8 @@ from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice
 from isthmus.retrieval.verbs.export import INDEXES, ExportSettings, export
 from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.workflows.adapt import AdaptSettings
+from isthmus.workflows.adapt import run as run_adapt
 from isthmus.workflows.quickstart import QuickstartSettings
 from isthmus.workflows.quickstart import run as run_quickstart
 
@@ -70,6 +72,11 @@ def _finetune(identity: Mapping[str, Any], folder: Path, output: str) -> None:
     finetune_again(identity, folder, output, "snapshot")
 
 
+def _adapt(identity: Mapping[str, Any], folder: Path, output: str) -> None:
+    values = {**identity["settings"], "output": output}
+    run_adapt(AdaptSettings.parse(values, "snapshot"))
+
+
 def _quickstart(identity: Mapping[str, Any], folder: Path, output: str) -> None:
     values = {**identity["settings"], "output": output}
     run_quickstart(QuickstartSettings.parse(values, "snapshot"))
@@ -99,5 +106,6 @@ _VERBS: dict[str, Callable[[Mapping[str, Any], Path, str], None]] = {
     "finetune": _finetune,
     "index": _index,
     "export": _export,
+    "adapt": _adapt,
     "quickstart": _quickstart,
 }

@@ -21,6 +21,7 @@ RECIPES = {"pretrain": "bow", "masking": "bow", "finetune": "dense", "negatives"
 GIVEN: dict[str, dict[str, Any]] = {
     "pretrain": {"corpus": "c", "output": "o", "model": "m"},
     "finetune": {"collection": "c", "output": "o", "model": "m"},
+    "adapt": {"documents": "d", "output": "o", "model": "m"},
     "quickstart": {"output": "o"},
 }
 

@@ -12,15 +12,29 @@ import yaml
 
 from isthmus.config import find_recipe, resolve, shipped_recipes
 from isthmus.config.recipes import Recipe, merged
+from isthmus.encoders.dense import DenseSettings
+from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, IsthmusError, SettingsError
 from isthmus.finetuning import pipeline
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
+from isthmus.workflows.adapt import AdaptSettings
+from isthmus.workflows.adapt import stages as adapt_stages
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
-SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb != "quickstart"]
+SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb not in ("adapt", "quickstart")]
+
+
+@pytest.mark.parametrize("recipe", shipped_recipes("adapt"), ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("known", [DenseSettings(), SparseSettings()], ids=["dense", "sparse"])
+def test_recipes_of_adapt_resolve_to_stages(recipe: Recipe, known: Any) -> None:
+    flags = {"documents": "d", "output": "o", "model": "m", "labels": "l"}
+    values = resolve("adapt", recipe.name, flags)
+    settings = AdaptSettings.parse(values, where=recipe.name)
+    for stage in adapt_stages(settings, known, "m").values():
+        assert resolve_stage(stage).settings.encoder == stage.encoder
 
 
 @pytest.mark.parametrize("recipe", SHIPPED, ids=lambda recipe: recipe.name)

@@ -96,7 +96,7 @@ def test_recipes_by_verb_with_whole_names() -> None:
                 names.append(first)
         assert named == {
             verb: sorted(recipe.name for recipe in shipped_recipes(verb))
-            for verb in ("pretrain", "finetune", "quickstart")
+            for verb in ("adapt", "pretrain", "finetune", "quickstart")
         }
 
 
@@ -127,7 +127,7 @@ def test_in_a_pipe_a_row_is_a_line(width: int) -> None:
     lines = shown("recipes", width=width, terminal=False).splitlines()
     expected = [
         [verb, recipe.name, recipe.summary, recipe.paper]
-        for verb in ("pretrain", "finetune", "quickstart")
+        for verb in ("adapt", "pretrain", "finetune", "quickstart")
         for recipe in shipped_recipes(verb)
     ]
     assert [" ".join(line.split()) for line in lines] == [

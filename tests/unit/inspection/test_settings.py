@@ -50,9 +50,7 @@ def _required(verb: str) -> dict[str, object]:
         "packages": [],
         "limit_per_package": 1,
         "splits": {},
-        "encoder": {},
-        "pretrain": {},
-        "finetune": {},
+        "dense": {},
     }
     return {
         setting.path: given.get(setting.path, "some")
@@ -78,7 +76,7 @@ def test_defaults_as_one_would_write_them() -> None:
 
 def test_defaults_of_a_nested_model_are_those_of_the_verb() -> None:
     assert "Success@100" in one("evaluate", "measures").default
-    assert "Success@100" not in one("quickstart", "evaluation.measures").default
+    assert "Success@100" not in one("adapt", "evaluation.measures").default
 
 
 def test_values_with_their_bounds() -> None:

@@ -1,0 +1,353 @@
+"""The main job: documents in; a retriever that knows them, its indexes and a report out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from isthmus.collections import Collection, Problems, open_collection, open_corpus, write_run
+from isthmus.collections.settings import ReadingSettings
+from isthmus.config import Overrides
+from isthmus.config.models import model_fingerprint, model_folder, named_at
+from isthmus.config.output import claimed, finish, read_snapshot, whole_folder, writing
+from isthmus.config.recipes import merged
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.loader import known_settings
+from isthmus.encoders.sparse import SparseForm, SparseSettings
+from isthmus.errors import InputError
+from isthmus.evaluation import EvaluationSettings, Report, evaluate
+from isthmus.finetuning.run_stage import run as run_stage
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.nn.backbone import Backbone
+from isthmus.progress import notice, track
+from isthmus.records import Run
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.retriever import Retriever
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.launch import main_process_first
+from isthmus.workflows.survey import survey
+
+BEFORE, AFTER, LABELLED = "as it was", "adapted", "adapted + labels"
+_DEPTH = 100
+_SPLITS = ("test", "dev", "validation", "valid")
+
+
+class AdaptSettings(ReadingSettings):
+    """Which documents, which encoder, how it learns them, and what the report measures."""
+
+    verb = "adapt"
+
+    documents: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
+    model: str = Field(description="a finished retriever: a folder, hub name or package:NAME")
+    output: str = Field(description="the folder to write")
+    collection: str | None = Field(
+        None, description="judged queries to report on; null: those of the documents, if any"
+    )
+    split: str | None = Field(None, description="of the collection; null: test, or else dev")
+    guard: str | None = Field(
+        None, description="another collection, on which the report checks that nothing is lost"
+    )
+    labels: str | None = Field(
+        None, description="a judged collection whose training split is learnt from afterwards"
+    )
+    pooling: Literal["cls", "mean"] | None = Field(
+        None, description="null: as the files beside the model say"
+    )
+    similarity: Literal["dot", "cosine"] | None = Field(None, description="null: as they say")
+    query_max_length: int | None = Field(None, ge=4, description="null: as they say")
+    document_max_length: int | None = Field(None, ge=4, description="null: as they say")
+    dense: dict[str, Any] = Field(description="settings of `isthmus finetune`, without labels")
+    dot: dict[str, Any] = Field({}, description="what differs where inner products compare")
+    sparse: dict[str, Any] = Field({}, description="what differs for a sparse encoder, besides")
+    finetune: dict[str, Any] = Field({}, description="what differs where labels are learnt from")
+    evaluation: EvaluationSettings = EvaluationSettings(
+        measures=("RR@10", "nDCG@10", "R@100"), correction="holm"
+    )
+
+
+def adapt(
+    documents: str,
+    model: str | None = None,
+    output: str | None = None,
+    recipe: str | None = None,
+    *,
+    collection: str | None = None,
+    guard: str | None = None,
+    labels: str | None = None,
+    settings: AdaptSettings | Overrides = None,
+) -> Report | None:
+    """Teaches a finished retriever its documents, without labels; returns the comparison.
+
+    OUTPUT holds the retriever (final), its indexes and the report. Without judged queries there
+    is no comparison, and None is returned. Run again after an interruption, it goes on. Without a
+    recipe, it is `adapt` on a GPU and `adapt-quick` elsewhere.
+    """
+    if recipe is None:
+        recipe = "adapt" if torch.cuda.is_available() else "adapt-quick"
+    flags = {
+        "documents": documents, "model": model, "output": output, "collection": collection,
+        "guard": guard, "labels": labels,
+    }  # fmt: skip
+    return run(AdaptSettings.given(settings, flags, recipe))
+
+
+def run(settings: AdaptSettings) -> Report | None:
+    """Runs an adaptation from complete settings; returns the comparison, if queries are judged."""
+    began = time.monotonic()
+    output = Path(settings.output)
+    with named_at("--model"):
+        model_folder(settings.model)
+        known = encoder_settings(settings)
+    plain = isinstance(known, DenseSettings) and known != known_settings(settings.model)
+    start = str(output / "start") if plain else settings.model
+    trained = stages(settings, known, start)
+    judged = _judged(settings)
+    with ExitStack() as claims:
+        with main_process_first():
+            found = survey(open_corpus(settings.documents, settings.account()), settings.documents)
+            claims.enter_context(claimed(output, "adapt", _identity(settings)))
+            if plain:
+                _save_start(settings, known, output / "start")
+        notice(found)
+        for number, (name, stage) in enumerate(trained.items(), start=1):
+            _say(began, f"{number}/{len(trained) + 2} {name}: learn {stage.collection}")
+            run_stage(stage)
+        if os.environ.get("RANK", "0") != "0":
+            return None  # of several processes, the first does the rest
+        last = Path(list(trained.values())[-1].output) / "final"
+        if not (output / "final").is_dir():
+            with whole_folder(output / "final") as partial:
+                shutil.copytree(last, partial, dirs_exist_ok=True)
+        models = {BEFORE: start, **{name: stage.output for name, stage in trained.items()}}
+        _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
+        report = _report(settings, judged, models)
+        guarded = _guard(settings, start, str(output / "final"))
+        verdict = _verdict(trained, report, guarded)
+        _write(output, verdict, report, guarded)
+        seconds = time.monotonic() - began
+        finish(output, {"seconds": seconds, "verdict": verdict, **_merges(trained)})
+    _say(began, f"{len(trained) + 2}/{len(trained) + 2} done: {output / 'report.md'}")
+    return report
+
+
+def _say(began: float, message: str) -> None:
+    notice(f"\n[{time.monotonic() - began:5.0f} s] {message}")
+
+
+def _identity(settings: AdaptSettings) -> dict[str, Any]:
+    fingerprint = open_corpus(settings.documents, Problems("skip")).fingerprint()
+    model = model_fingerprint(model_folder(settings.model)) or settings.model
+    described = settings.model_dump(exclude={"output"})
+    return {"settings": described, "data": {"documents": fingerprint, "model": model}}
+
+
+def encoder_settings(settings: AdaptSettings) -> DenseSettings | SparseSettings:
+    """How the encoder reads texts: what lies beside the model, and what settings say instead."""
+    known = known_settings(settings.model)
+    names = ("pooling", "similarity", "query_max_length", "document_max_length")
+    chosen = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    if known is None and not {"pooling", "similarity"} <= set(chosen):
+        raise InputError(
+            f"nothing beside {settings.model!r} says how it makes vectors of texts",
+            where="--model",
+            allowed="a retriever of isthmus or sentence-transformers; or pooling and similarity, "
+            "as its authors say",
+            remedy="--set pooling=mean --set similarity=cosine, or another model",
+        )
+    if known is None:
+        return DenseSettings.parse(chosen, where="--set")
+    return known.parse({**known.model_dump(), **chosen}, where="--set") if chosen else known
+
+
+def _save_start(
+    settings: AdaptSettings, known: DenseSettings | SparseSettings, folder: Path
+) -> None:
+    """The encoder as it was, with what settings say of it beside its weights."""
+    if folder.is_dir():
+        return
+    assert isinstance(known, DenseSettings)
+    name = model_folder(settings.model)
+    encoder = DenseEncoder(Backbone.load(name), Tokenizer.load(name), known)
+    with whole_folder(folder) as partial:
+        encoder.save(partial)
+
+
+def stages(
+    settings: AdaptSettings, known: DenseSettings | SparseSettings, start: str
+) -> dict[str, FinetuneSettings]:
+    """What is trained: on queries drawn from the documents, then on labels where there are any."""
+    own = known.model_dump()
+    values = settings.dense
+    if isinstance(known, SparseSettings) or known.similarity == "dot":
+        values = merged(values, settings.dot)
+    if isinstance(known, SparseSettings):
+        values = merged(values, settings.sparse)
+        own["sparse"] = {key: own.pop(key) for key in SparseForm.model_fields}
+    values = merged(values, own)
+    values |= {"problems": settings.problems, "line_limit": settings.line_limit}
+    output = Path(settings.output)
+    places = {"model": start, "collection": settings.documents, "output": str(output / "adapted")}
+    found = {AFTER: FinetuneSettings.parse({**values, **places}, where="adapt")}
+    if settings.labels is not None:
+        places = {
+            "model": str(output / "adapted"),
+            "collection": settings.labels,
+            "output": str(output / "labelled"),
+        }
+        labelled = {**merged(values, settings.finetune), **places}
+        found[LABELLED] = FinetuneSettings.parse(labelled, where="adapt, finetune")
+    return found
+
+
+def _judged(settings: AdaptSettings) -> tuple[Collection, str] | None:
+    """The collection and split that the report measures; None where no queries are judged."""
+    named = settings.collection
+    corpus = open_corpus(named or settings.documents, settings.account())
+    splits = corpus.splits() if isinstance(corpus, Collection) else []
+    if not splits and named is None:
+        return None
+    collection = open_collection(named or settings.documents, settings.account())
+    usual = next((split for split in _SPLITS if split in splits), None)
+    split = settings.split or usual
+    if split is None and named is None:
+        return None
+    if split not in splits:
+        raise InputError(
+            f"the collection has no split {split or _SPLITS[0]!r} to report on",
+            where="split",
+            allowed=", ".join(splits),
+            remedy=f"--set split={splits[0]}" if splits else "another --collection",
+        )
+    return collection, split
+
+
+def _report(
+    settings: AdaptSettings, judged: tuple[Collection, str] | None, models: Mapping[str, str]
+) -> Report | None:
+    """Builds the indexes that are needed; compares the systems where queries are judged."""
+    output, reading = Path(settings.output), settings.reading.model_dump()
+    chosen = IndexSettings.parse(reading, where="adapt")
+    systems = {"BM25": "bm25", **(models if judged else dict(list(models.items())[-1:]))}
+    folders = {
+        name: index(settings.documents, output / "index" / _slug(name), model, settings=chosen)
+        for name, model in systems.items()
+    }
+    if judged is None:
+        return None
+    searchers: dict[str, Retriever] = {
+        name: open_searcher(folder) for name, folder in folders.items()
+    }
+    hybrids = {
+        f"{name} + BM25": HybridSearcher([searchers[name], searchers["BM25"]], candidates=_DEPTH)
+        for name in models
+    }
+    return _compared(settings, *judged, {**searchers, **hybrids}, output / "report")
+
+
+def _compared(
+    settings: AdaptSettings,
+    collection: Collection,
+    split: str,
+    systems: Mapping[str, Retriever],
+    folder: Path,
+) -> Report:
+    judgements = collection.judgements(split)
+    queries = [query for query in collection.queries() if query.id in judgements]
+    runs = []
+    for name, searcher in track(systems.items(), "search", len(systems), "systems"):
+        rankings = searcher.search(queries, _DEPTH, Problems("skip"))
+        found = Run(name, {ranking.query_id: ranking for ranking in rankings})
+        file = folder.parent / "runs" / f"{_slug(name)}.trec"
+        with writing(file):
+            file.parent.mkdir(exist_ok=True, parents=True)
+            write_run(file, found)
+        runs.append(found)
+    return evaluate(runs, judgements, settings=settings.evaluation, output=folder)
+
+
+def _guard(settings: AdaptSettings, before: str, after: str) -> Report | None:
+    """The encoder before and after on another collection."""
+    if settings.guard is None:
+        return None
+    place = Path(settings.output) / "guard"
+    collection = open_collection(settings.guard, settings.account())
+    split = next((one for one in _SPLITS if one in collection.splits()), collection.splits()[0])
+    chosen = IndexSettings.parse(settings.reading.model_dump(), where="adapt")
+    searchers = {
+        name: open_searcher(index(settings.guard, place / _slug(name), model, settings=chosen))
+        for name, model in ((BEFORE, before), (AFTER, after))
+    }
+    return _compared(settings, collection, split, searchers, place / "report")
+
+
+def _merges(stages: Mapping[str, FinetuneSettings]) -> dict[str, Any]:
+    snapshots = {name: read_snapshot(Path(stage.output)) for name, stage in stages.items()}
+    return {"merge": {name: found["results"].get("merge") for name, found in snapshots.items()}}
+
+
+def _verdict(
+    stages: Mapping[str, FinetuneSettings], report: Report | None, guarded: Report | None
+) -> list[str]:
+    """Sentences: what was changed, and whether it helped, as far as can be known."""
+    merge = _merges(stages)["merge"][AFTER]
+    share = merge["share"]
+    lines = [
+        "**Kept as it was**: what was learnt did not help held-out documents to be found."
+        if not share
+        else f"{share:.0%} of what was learnt is taken over: vectors of held-out documents move by "
+        f"{merge['change']:.1%} of the distance between two documents."
+    ]
+    if "before" in merge:
+        lines.append(
+            f"Queries drawn from held-out documents: {merge['measure']} {merge['before']:.3f} "
+            f"before, {merge['after']:.3f} after. They resemble what was trained on, and say less "
+            "than real queries would."
+        )
+    if report is None:
+        lines.append("No judged queries: whether real queries gain is NOT MEASURED.")
+    else:
+        for name in list(stages):
+            lines.append(_sentence(report, name, BEFORE))
+            lines.append(_sentence(report, f"{name} + BM25", f"{BEFORE} + BM25"))
+    if guarded is not None:
+        lines.append("On the guard collection: " + _sentence(guarded, AFTER, BEFORE))
+    return lines
+
+
+def _sentence(report: Report, now: str, then: str) -> str:
+    measure = report.measures[0]
+    for pair in report.comparisons[measure].pairs:
+        if {pair.first, pair.second} == {now, then}:
+            change = pair.difference if pair.first == now else -pair.difference
+            word = "NO SIGNIFICANT CHANGE"
+            if pair.significant:
+                word = "better" if change > 0 else "WORSE: use the encoder as it was"
+            means = report.means[measure]
+            return (
+                f"{now}: {measure} {means[then]:.3f} before, {means[now]:.3f} after "
+                f"({change:+.3f}, p {pair.corrected_p_value:.2g} after correction): {word}."
+            )
+    raise AssertionError((now, then))
+
+
+def _write(output: Path, verdict: list[str], report: Report | None, guarded: Report | None) -> None:
+    parts = ["# Before and after", *verdict]
+    for title, found in (("## The documents", report), ("## The guard collection", guarded)):
+        if found is not None:
+            parts += [title, found.table().markdown()]
+    with writing(output):
+        (output / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _slug(name: str) -> str:
+    return name.replace(" + ", "-").replace(" ", "-").lower()
