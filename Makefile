@@ -11,7 +11,7 @@ FREEZE := freeze --all --exclude pip --exclude-editable | sed -e 's/+[a-z0-9.]*$
 	-e "/^pytrec_eval/s/$$/ ; platform_machine != 'aarch64'/"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-development quickstart quickstart-scratch test test-fast test-all torture check lock clean
+.PHONY: help setup setup-development quickstart test test-fast test-all torture check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,11 +20,8 @@ setup: .venv/run.installed ## make .venv with the isthmus command in it
 
 setup-development: .venv/test.installed ## the same, with everything the tests and checks need
 
-quickstart: .venv/run.installed ## documentation strings to an evaluated search engine, about ten minutes on 2 idle cores
+quickstart: .venv/run.installed ## an encoder adapted to documentation strings, before and after, about five minutes on 2 cores
 	$(BIN)/isthmus quickstart
-
-quickstart-scratch: .venv/run.installed ## the same with a tokenizer and an encoder trained from nothing
-	$(BIN)/isthmus quickstart --recipe quickstart-scratch --output runs/quickstart-scratch
 
 test: .venv/test.installed ## run the tests, some twelve minutes on 2 idle cores; some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)

@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from isthmus.pretraining.scratch import start_from_nothing
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Folders that exist on one machine only; a path of this kind in a file helps nobody else.
@@ -124,14 +126,15 @@ def test_what_lies_in_the_checkout_changes_no_test(checkout: Path) -> None:
 
 @pytest.mark.full  # the test above, with all that a quickstart leaves
 def test_the_two_commands_of_the_readme_in_their_order(checkout: Path) -> None:
+    texts = ["documentation of packages", "queries and documents"]
+    start = start_from_nothing(lambda: iter(texts), "tiny", 200, checkout / "runs" / "tiny", 1)
     short = [
-        "packages=[email, http, logging, asyncio, unittest, json, xml]", "init=tiny",
-        "splits={dev: [logging, json], test: [asyncio, email]}", "vocabulary=2000",
-        "pretrain.training.max_steps=3", "pretrain.training.per_device_train_batch_size=8",
-        "finetune.training.max_steps=2", "finetune.training.per_device_train_batch_size=8",
+        "packages=[email, http, logging, asyncio, unittest, json, xml]", f"model={start}",
+        "splits={test: [asyncio, email]}", "adapt.pooling=mean", "adapt.similarity=cosine",
+        "adapt.dense.training.max_steps=3", "adapt.dense.training.per_device_train_batch_size=8",
+        "adapt.finetune.training.max_steps=2",
     ]  # fmt: skip
     settings = [part for setting in short for part in ("--set", setting)]
-    recipe = ["--recipe", "quickstart-scratch", "--output", "runs/quickstart"]
-    run_there(checkout, "isthmus", "quickstart", *recipe, *settings)
-    assert (checkout / "runs" / "quickstart" / "report").is_dir()
+    run_there(checkout, "isthmus", "quickstart", "--output", "runs/quickstart", *settings)
+    assert (checkout / "runs" / "quickstart" / "adapted" / "report").is_dir()
     run_there(checkout, *TESTS, "tests/unit/cli")

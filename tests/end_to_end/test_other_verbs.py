@@ -32,7 +32,7 @@ def dense(
 
 def test_list_names_every_recipe_and_part(commands: Any) -> None:
     recipes = commands.succeed("list", "recipes").stdout
-    for name in ("bow", "mlm", "dense", "quickstart"):
+    for name in ("bow", "mlm", "dense", "adapt", "quickstart"):
         assert name in recipes
     parts = commands.succeed("list", "parts").stdout
     for name in ("whole_word", "bag_of_words", "reciprocal_rank", "msmarco"):
@@ -152,26 +152,26 @@ def test_brackets_in_documents_are_shown(commands: Any, tmp_path: Path) -> None:
     assert "[/b]" in shown
 
 
-def test_quickstart_compares_five_systems_and_ends_with_a_search_that_works(
-    commands: Any, settings: Callable[..., list[str]], tmp_path: Path
+def test_quickstart_compares_what_each_step_is_worth_and_ends_with_a_search_that_works(
+    commands: Any, model: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "quickstart"
-    ended = commands.succeed(
-        "quickstart", "--recipe", "quickstart-scratch", "--output", output,
-        "--set", "packages=[email, http, logging, asyncio, unittest, json, xml]",
-        "--set", "splits={dev: [logging, json], test: [asyncio, email]}",
-        "--set", "init=tiny", "--set", "vocabulary=2000",
-        "--set", "pretrain.training.max_steps=3", "--set", "finetune.training.max_steps=2",
-        "--set", "pretrain.training.per_device_train_batch_size=8",
-        "--set", "finetune.training.per_device_train_batch_size=8",
-    )  # fmt: skip
-    report = json.loads((output / "report" / "report.json").read_text(encoding="utf-8"))
-    assert len(report["systems"]) == 5
-    assert report["systems"][:4] == [
-        "BM25", "encoder as it is", "fine-tuned", "bag of words + fine-tuned",
+    short = [
+        "packages=[email, http, logging, asyncio, unittest, json, xml]", f"model={model}",
+        "splits={test: [asyncio, email]}", "adapt.pooling=mean", "adapt.similarity=cosine",
+        "adapt.dense.training.max_steps=3", "adapt.dense.training.per_device_train_batch_size=8",
+        "adapt.finetune.training.max_steps=2",
+    ]  # fmt: skip
+    settings = [part for setting in short for part in ("--set", setting)]
+    ended = commands.succeed("quickstart", "--output", output, *settings)
+    report = output / "adapted" / "report" / "report.json"
+    steps = ["as it was", "adapted", "adapted + labels"]
+    assert json.loads(report.read_text(encoding="utf-8"))["systems"] == [
+        "BM25", *steps, *(f"{step} + BM25" for step in steps)
     ]  # fmt: skip
     assert "split an array into equal chunks" in ended.stdout
-    command = re.search(r"^ +(isthmus search .*)$", ended.stdout, re.MULTILINE)
+    assert "isthmus adapt FOLDER --model" in ended.stdout
+    command = re.search(r"^ +(isthmus search .*quickstart.*)$", ended.stdout, re.MULTILINE)
     assert command is not None
     found = commands.succeed(*shlex.split(command[1])[1:])
     assert "score" in found.stdout
