@@ -29,9 +29,8 @@ from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.backbone import Backbone
 from isthmus.progress import notice, track
 from isthmus.records import Run
-from isthmus.retrieval.hybrid import HybridSearcher
-from isthmus.retrieval.retriever import Retriever
-from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.fusion import fuse, fusions
+from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.launch import main_process_first
@@ -244,34 +243,40 @@ def _report(
     }
     if judged is None:
         return None
-    searchers: dict[str, Retriever] = {
-        name: open_searcher(folder) for name, folder in folders.items()
-    }
-    hybrids = {
-        f"{name} + BM25": HybridSearcher([searchers[name], searchers["BM25"]], candidates=_DEPTH)
-        for name in models
-    }
-    return _compared(settings, *judged, {**searchers, **hybrids}, output / "report")
+    searchers = {name: open_searcher(folder) for name, folder in folders.items()}
+    return _compared(settings, *judged, searchers, output / "report")
 
 
 def _compared(
     settings: AdaptSettings,
     collection: Collection,
     split: str,
-    systems: Mapping[str, Retriever],
+    systems: Mapping[str, Searcher],
     folder: Path,
 ) -> Report:
+    """The report of systems on a split, and of each fused with BM25 where that is among them."""
     judgements = collection.judgements(split)
     queries = [query for query in collection.queries() if query.id in judgements]
-    runs = []
-    for name, searcher in track(systems.items(), "search", len(systems), "systems"):
-        rankings = searcher.search(queries, _DEPTH, Problems("skip"))
-        found = Run(name, {ranking.query_id: ranking for ranking in rankings})
-        file = folder.parent / "runs" / f"{_slug(name)}.trec"
+    found = {
+        name: searcher.search(queries, _DEPTH, Problems("skip"))
+        for name, searcher in track(systems.items(), "search", len(systems), "systems")
+    }
+    if "BM25" in found:
+        fusion = fusions.load("weighted_sum")
+        found |= {
+            f"{name} + BM25": [
+                fuse(pair, (1.0, 1.0), fusion).top(_DEPTH)
+                for pair in zip(found[name], found["BM25"], strict=True)
+            ]
+            for name in systems
+            if name != "BM25"
+        }
+    runs = [Run(name, {one.query_id: one for one in rankings}) for name, rankings in found.items()]
+    for run in runs:
+        file = folder.parent / "runs" / f"{_slug(run.name)}.trec"
         with writing(file):
             file.parent.mkdir(exist_ok=True, parents=True)
-            write_run(file, found)
-        runs.append(found)
+            write_run(file, run)
     return evaluate(runs, judgements, settings=settings.evaluation, output=folder)
 
 
