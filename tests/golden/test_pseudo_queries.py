@@ -134,7 +134,9 @@ class Few(Corpus):
 
 
 def collection(documents: int, wanted: int, file: Path | None = None) -> PseudoCollection:
-    corpus = Few([Document(str(n), f"{TEXT} Number {n} is odd.", "T") for n in range(documents)])
+    corpus = Few(
+        [Document(str(n), f"{TEXT} Number {n}\u2028is odd.", "T") for n in range(documents)]
+    )
     settings = PseudoQuerySettings(sources={"sentence": {}, "title": {}}, held_out=10)
     return PseudoCollection(corpus, corpus, settings, wanted, 1, file)
 
@@ -157,6 +159,8 @@ def test_collection(tmp_path: Path) -> None:
     again.again = Few([])  # read, not drawn
     assert again.judgements("train") == train
     assert again.cuts() == found.cuts()
+    file.write_text(file.read_text(encoding="utf-8")[:-9], encoding="utf-8")
+    assert collection(200, 600, file).judgements("train") == train, "damaged: drawn again"
 
 
 def test_large_corpora_are_sampled() -> None:

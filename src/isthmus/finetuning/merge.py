@@ -67,7 +67,7 @@ class Merger:
         start = functional.normalize(at(0.0, self.vectors).float(), dim=1)
         count = len(start)
         # The mean over all pairs of different documents.
-        spread = 1 - (start.sum(0).square().sum().item() - count) / (count * (count - 1))
+        spread = 1 - (start.sum(0).square().sum().item() - count) / max(count * (count - 1), 1)
 
         def change(share: float) -> float:
             now = functional.normalize(at(share, self.vectors).float(), dim=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -100,8 +101,9 @@ class PseudoCollection(Collection):
     @cached_property
     def _drawn(self) -> list[_Drawn]:
         if self.file is not None and self.file.is_file():
-            lines = self.file.read_text(encoding="utf-8").splitlines()
-            return [_Drawn(**json.loads(line)) for line in lines]
+            with suppress(ValueError, TypeError):  # damaged: drawn again, the same
+                lines = self.file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+                return [_Drawn(**json.loads(line)) for line in lines]
         found = self._draw()
         if self.file is not None:
             partial = self.file.with_name(f".partial.{self.file.name}")
@@ -144,9 +146,9 @@ class PseudoCollection(Collection):
 
 
 def held_out_documents(ids: Iterable[str], wanted: int) -> frozenset[str]:
-    """`wanted` of the ids, at most a tenth of them, chosen by hashes: the same in every run."""
+    """`wanted` of the ids, at most a tenth of them but two, by hashes: the same in every run."""
     known = list(ids)
-    count = min(wanted, len(known) // 10)
+    count = min(wanted, max(2, len(known) // 10))
     return frozenset(heapq.nsmallest(count, known, key=lambda one: _hash(one, "held out")))
 
 
