@@ -60,7 +60,7 @@ def test_what_comes_out(commands: Any, adapted: Path, model: Path) -> None:
     assert report["queries"] == 60
     text = (adapted / "report.md").read_text(encoding="utf-8")
     assert "# Before and after" in text
-    assert "On the guard collection: adapted: RR@10" in text
+    assert "On the guard collection, adapted: RR@10" in text
     merge = results(adapted)["merge"]["adapted"]
     assert 0 <= merge["share"] <= 1
     assert merge["change"] <= 0.01
@@ -135,13 +135,21 @@ def test_kept_as_it_was(commands: Any, judged: Path, model: Path, tmp_path: Path
         "adapt", judged, "--model", model, "--output", tmp_path / "run",
         *sets(*PLAIN, "dense.merge.max_change=0.0"),
     )  # fmt: skip
-    assert "Kept as it was" in told.stdout
+    assert "KEPT AS IT WAS: held-out documents would move too far" in told.stdout
     start, final = (tmp_path / "run" / name / "model.safetensors" for name in ("start", "final"))
     assert start.stat().st_size
     assert results(tmp_path / "run")["merge"]["adapted"]["share"] == 0
     means = json.loads((tmp_path / "run/report/report.json").read_text(encoding="utf-8"))["means"]
     assert means["RR@10"]["adapted"] == means["RR@10"]["as it was"]
     assert final.is_file()
+
+
+def test_as_trained(commands: Any, judged: Path, model: Path, tmp_path: Path) -> None:
+    told = commands.succeed(
+        "adapt", judged, "--model", model, "--output", tmp_path / "run",
+        *sets(*PLAIN, "dense.merge=null", "dense.development=null"),
+    )  # fmt: skip
+    assert "all of what was learnt is taken over" in told.stdout
 
 
 def test_labels(commands: Any, judged: Path, model: Path, tmp_path: Path) -> None:
@@ -178,6 +186,9 @@ def test_sparse(
         ((*PLAIN, "dense.losses.keep=null", "dense.losses.contrastive=null"), "no loss is trained"),
         ((*PLAIN, "split=dev"), "has no split 'dev'"),
         ((*PLAIN, "dense.pseudo_queries.sources.titel.share=1"), "titel"),
+        ((*PLAIN, "labels=nowhere"), "nowhere"),
+        ((*PLAIN, "guard=nowhere"), "nowhere"),
+        ((*PLAIN, "dense.document_max_length=64"), "would be lost"),
     ],
 )
 def test_refused_before_anything_is_trained(

@@ -73,8 +73,18 @@ def test_a_fixed_share() -> None:
     assert found.weight.tolist() == [[2.0, 1.0]]
 
 
-def test_kept_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    merge, found = merger(MergeSettings(share=0.5), gains=False)
-    assert merge()["share"] == 0
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (MergeSettings(max_change=0.1), "queries"),
+        (MergeSettings(max_change=0.0), "change"),
+    ],
+)
+def test_kept_as_it_was(
+    settings: MergeSettings, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merge, found = merger(settings, gains=False)
+    result = merge()
+    assert (result["share"], result["reason"]) == (0, reason)
     assert found.weight.tolist() == [[1.0, 1.0]]
     assert "KEPT AS IT WAS" in capsys.readouterr().err

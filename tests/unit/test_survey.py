@@ -9,16 +9,18 @@ import pytest
 
 from isthmus.collections import open_corpus
 from isthmus.errors import InputError
-from isthmus.workflows.survey import survey
+from isthmus.workflows.survey import _language, survey
 
 ENGLISH = "The cell number {} is the one that divides, and the other rests for a day."
 GERMAN = "Die Zelle Nummer {} ist nicht die, mit der das Experiment von heute beginnt."
 CHINESE = "第{}个细胞在今天的实验中分裂得很快而另一个在休息"
 
 
-def found(tmp_path: Path, texts: list[str]) -> str:
+def found(tmp_path: Path, texts: list[str], title: str = "") -> str:
     file = tmp_path / "corpus.jsonl"
-    lines = [json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(texts)]
+    lines = [
+        json.dumps({"_id": str(n), "text": text, "title": title}) for n, text in enumerate(texts)
+    ]
     file.write_text("\n".join(lines), encoding="utf-8")
     return survey(open_corpus(str(file)), str(file))
 
@@ -28,8 +30,30 @@ def test_good_documents(tmp_path: Path) -> None:
     assert said == "60 documents, 16 words in the middle one"
 
 
-def test_unspaced_scripts_are_not_short(tmp_path: Path) -> None:
-    assert "60 documents" in found(tmp_path, [CHINESE.format(n) for n in range(60)])
+def test_unspaced_scripts_need_titles(tmp_path: Path) -> None:
+    texts = [CHINESE.format(n) for n in range(60)]
+    with pytest.raises(InputError, match="only titles, and 0 have one"):
+        found(tmp_path, texts)
+    assert "60 documents" in found(tmp_path, texts, title="细胞")
+
+
+SAMPLES = {
+    "English": "How do you do it? What the cell does is divide, and it does so for a day.",
+    "Spanish": "La célula se divide en dos partes, y cada una de las partes es una nueva célula.",
+    "French": "La cellule se divise en deux parties, et chacune est une nouvelle cellule du corps.",
+    "Italian": "La cellula si divide in due parti, e ognuna è una nuova cellula che non si ferma.",
+    "Portuguese": "A célula se divide em duas partes, e cada uma é uma nova célula que não para.",
+    "Dutch": "De cel deelt zich in twee delen, en elk deel is een nieuwe cel van het lichaam.",
+    "Polish": "Komórka dzieli się na dwie części i każda z nich jest nową komórką ciała.",
+    "Swedish": "Cellen delar sig i två delar, och varje del är en ny cell som inte vilar.",
+    "CJK": "細胞は二つに分かれ、それぞれが新しい細胞になります。",
+    "CYRILLIC": "Клетка делится на две части, и каждая из них становится новой клеткой.",
+}
+
+
+@pytest.mark.parametrize("language", SAMPLES)
+def test_language(language: str) -> None:
+    assert _language(SAMPLES[language]) == language
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class MergeSettings(Settings):
         ge=0,
         le=1,
         description="of the trained weights; null: the largest, up to max_share, with which "
-        "documents that were not trained on move by at most max_change",
+        "held-out documents move by at most max_change, or none where queries drawn from them lose",
     )
     max_share: float = Field(0.5, gt=0, le=1, description="the largest that is tried")
     max_change: float = Field(
@@ -36,7 +36,6 @@ class MergeSettings(Settings):
         description="1 - the mean cosine of documents to their vectors before training, over that "
         "of two different documents: 0 is no change, 1 as far away as another document",
     )
-    documents: int = Field(256, ge=16, description="held out of training to choose the share by")
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,8 @@ class Merger:
     def __call__(self) -> dict[str, Any]:
         """Sets the modules to the average; returns the share, and what it changes.
 
-        The share is 0, the weights those of the start, where held-out queries do not gain.
+        A share that is not fixed is 0, the weights those of the start, where documents would move
+        too far (`reason` change) or held-out queries lose (`reason` queries).
         """
         trained = weights_of(self.modules)
 
@@ -73,33 +73,38 @@ class Merger:
             now = functional.normalize(at(share, self.vectors).float(), dim=1)
             return (1 - (now * start).sum(1).mean().item()) / max(spread, _LEAST_SPREAD)
 
+        found: dict[str, Any] = {}
         share = self.settings.share
         if share is None:
             share = largest_share(change, self.settings.max_change, self.settings.max_share)
-        found: dict[str, Any] = {}
-        if self.measure is not None:
-            ((name, before),) = at(0.0, self.measure).items()
-            ((_, after),) = at(share, self.measure).items()
-            found = {"measure": name, "before": before, "after": after}
-            if not after > before:
-                share = 0.0
+            if not share:
+                found["reason"] = "change"
+            elif self.measure is not None:
+                ((name, before),) = at(0.0, self.measure).items()
+                ((_, after),) = at(share, self.measure).items()
+                found = {"measure": name, "before": before, "after": after}
+                if after < before:
+                    share, found["reason"] = 0.0, "queries"
         found = {"share": share, "change": change(share), **found}
-        notice(_told(found))
+        notice(f"merged: {summary(found)}")
         return found
 
 
-def _told(found: Mapping[str, Any]) -> str:
-    gained = ""
+def summary(found: Mapping[str, Any]) -> str:
+    """Sentences that say what a merger returned."""
+    drawn = ""
     if "before" in found:
-        gained = (
-            f"; {found['measure']} of held-out pseudo-queries {found['before']:.3f} before, "
-            f"{found['after']:.3f} after"
+        drawn = (
+            f" Queries drawn from held-out documents: {found['measure']} {found['before']:.3f} "
+            f"before, {found['after']:.3f} after."
         )
-    if not found["share"]:
-        return f"merged: KEPT AS IT WAS, nothing was gained{gained}"
+    if found.get("reason") == "change":
+        return "KEPT AS IT WAS: held-out documents would move too far with any share."
+    if found.get("reason") == "queries":
+        return f"KEPT AS IT WAS: what was learnt makes held-out documents harder to find.{drawn}"
     return (
-        f"merged: {found['share']:.0%} of the trained weights, the rest as at the start; held-out "
-        f"documents move by {found['change']:.2%} of the distance to another{gained}"
+        f"{found['share']:.0%} of what was learnt is taken over. 1 - cosine of held-out documents "
+        f"to their vectors of before is {found['change']:.1%} of that between two documents.{drawn}"
     )
 
 

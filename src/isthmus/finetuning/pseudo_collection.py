@@ -146,7 +146,7 @@ class PseudoCollection(Collection):
 
 
 def held_out_documents(ids: Iterable[str], wanted: int) -> frozenset[str]:
-    """`wanted` of the ids, at most a tenth of them but two, by hashes: the same in every run."""
+    """`wanted` of the ids, at most a tenth and at least two, by hashes: the same in every run."""
     known = list(ids)
     count = min(wanted, max(2, len(known) // 10))
     return frozenset(heapq.nsmallest(count, known, key=lambda one: _hash(one, "held out")))

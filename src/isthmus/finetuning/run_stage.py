@@ -26,6 +26,7 @@ from isthmus.finetuning.mining.candidates import Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.pairs import LabelledQueries, TaughtScores, labelled_queries
 from isthmus.finetuning.pseudo_collection import held_out_documents
+from isthmus.finetuning.pseudo_queries._base import HELD_OUT_DOCUMENTS
 from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import (
@@ -221,7 +222,9 @@ def _merger(stage: ResolvedStage, encoder: Any, data: _Data, trainer: Trainer) -
     if chosen is None:
         return None
     corpus, development = data.corpus, data.development
-    kept = sorted(corpus.rows[one] for one in held_out_documents(corpus.rows, chosen.documents))
+    drawn = stage.settings.pseudo_queries
+    wanted = HELD_OUT_DOCUMENTS if drawn is None else drawn.held_out
+    kept = sorted(corpus.rows[one] for one in held_out_documents(corpus.rows, wanted))
     vectors = partial(stage.kind.vectors, encoder, corpus.tokenised, np.array(kept))
     measure: Callable[[], Mapping[str, float]] | None = None
     if development is not None and stage.settings.pseudo_queries is not None:

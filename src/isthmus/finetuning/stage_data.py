@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,8 @@ def stage_collection(
     if settings.pseudo_queries is None:
         return open_collection(settings.collection, problems)
     training = settings.training
-    size = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    size = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
     wanted = max(_LEAST_DRAWN, size * (training.max_steps or _UNKNOWN_STEPS))
     corpus = open_corpus(settings.collection, problems)
     again = open_corpus(settings.collection, Problems("skip", settings.line_limit))

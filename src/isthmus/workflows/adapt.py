@@ -19,25 +19,27 @@ from isthmus.config import Overrides
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.output import claimed, finish, read_snapshot, whole_folder, writing
 from isthmus.config.recipes import merged
-from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loader import known_settings
+from isthmus.encoders.dense import DenseSettings
+from isthmus.encoders.loader import known_settings, load_encoder
 from isthmus.encoders.sparse import SparseForm, SparseSettings
-from isthmus.errors import InputError
+from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation import EvaluationSettings, Report, evaluate
+from isthmus.finetuning.merge import summary
+from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.run_stage import run as run_stage
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.nn.backbone import Backbone
+from isthmus.finetuning.stage_data import check_split
 from isthmus.progress import notice, track
 from isthmus.records import Run
 from isthmus.retrieval.fusion import fuse, fusions
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.launch import main_process_first
 from isthmus.workflows.survey import survey
 
 BEFORE, AFTER, LABELLED = "as it was", "adapted", "adapted + labels"
 _DEPTH = 100
+_CANDIDATES = 1000  # that are fused, as `search --with` fuses them
 _SPLITS = ("test", "dev", "validation", "valid")
 
 
@@ -59,12 +61,10 @@ class AdaptSettings(ReadingSettings):
     labels: str | None = Field(
         None, description="a judged collection whose training split is learnt from afterwards"
     )
-    pooling: Literal["cls", "mean"] | None = Field(
-        None, description="null: as the files beside the model say"
-    )
-    similarity: Literal["dot", "cosine"] | None = Field(None, description="null: as they say")
-    query_max_length: int | None = Field(None, ge=4, description="null: as they say")
-    document_max_length: int | None = Field(None, ge=4, description="null: as they say")
+    pooling: Literal["cls", "mean"] | None = Field(None, description="null: as the model says")
+    similarity: Literal["dot", "cosine"] | None = Field(None, description="null: as the model says")
+    query_max_length: int | None = Field(None, ge=4, description="null: as the model says")
+    document_max_length: int | None = Field(None, ge=4, description="null: as the model says")
     dense: dict[str, Any] = Field(description="settings of `isthmus finetune`, without labels")
     dot: dict[str, Any] = Field({}, description="what differs where inner products compare")
     sparse: dict[str, Any] = Field({}, description="what differs for a sparse encoder, besides")
@@ -76,8 +76,8 @@ class AdaptSettings(ReadingSettings):
 
 def adapt(
     documents: str,
-    model: str | None = None,
-    output: str | None = None,
+    model: str,
+    output: str,
     recipe: str | None = None,
     *,
     collection: str | None = None,
@@ -107,16 +107,17 @@ def run(settings: AdaptSettings) -> Report | None:
     with named_at("--model"):
         model_folder(settings.model)
         known = encoder_settings(settings)
-    plain = isinstance(known, DenseSettings) and known != known_settings(settings.model)
+    plain = known != known_settings(settings.model)
     start = str(output / "start") if plain else settings.model
     trained = stages(settings, known, start)
     judged = _judged(settings)
+    guard = _checked(settings, trained)
     with ExitStack() as claims:
         with main_process_first():
             found = survey(open_corpus(settings.documents, settings.account()), settings.documents)
             claims.enter_context(claimed(output, "adapt", _identity(settings)))
             if plain:
-                _save_start(settings, known, output / "start")
+                _save_start(settings.model, known, output / "start")
         notice(found)
         for number, (name, stage) in enumerate(trained.items(), start=1):
             _say(began, f"{number}/{len(trained) + 2} {name}: learn {stage.collection}")
@@ -130,11 +131,14 @@ def run(settings: AdaptSettings) -> Report | None:
         models = {BEFORE: start, **{name: stage.output for name, stage in trained.items()}}
         _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
         report = _report(settings, judged, models)
-        guarded = _guard(settings, start, str(output / "final"))
-        verdict = _verdict(trained, report, guarded)
+        last_name = list(models)[-1]
+        both = {name: models[name] for name in (BEFORE, last_name)}
+        guarded = _guard(settings, guard, both)
+        merges = {name: _merge(stage) for name, stage in trained.items()}
+        verdict = _verdict(merges, report, guarded)
         _write(output, verdict, report, guarded)
         seconds = time.monotonic() - began
-        finish(output, {"seconds": seconds, "verdict": verdict, **_merges(trained)})
+        finish(output, {"seconds": seconds, "verdict": verdict, "merge": merges})
     _say(began, f"{len(trained) + 2}/{len(trained) + 2} done: {output / 'report.md'}")
     return report
 
@@ -168,17 +172,27 @@ def encoder_settings(settings: AdaptSettings) -> DenseSettings | SparseSettings:
     return known.parse({**known.model_dump(), **chosen}, where="--set") if chosen else known
 
 
-def _save_start(
-    settings: AdaptSettings, known: DenseSettings | SparseSettings, folder: Path
-) -> None:
+def _save_start(model: str, known: DenseSettings | SparseSettings, folder: Path) -> None:
     """The encoder as it was, with what settings say of it beside its weights."""
-    if folder.is_dir():
-        return
-    assert isinstance(known, DenseSettings)
-    name = model_folder(settings.model)
-    encoder = DenseEncoder(Backbone.load(name), Tokenizer.load(name), known)
-    with whole_folder(folder) as partial:
-        encoder.save(partial)
+    if not folder.is_dir():
+        with whole_folder(folder) as partial:
+            load_encoder(model, known, exact=True).save(partial)
+
+
+def _checked(
+    settings: AdaptSettings, trained: Mapping[str, FinetuneSettings]
+) -> tuple[Collection, str] | None:
+    """The guard collection and its split, if any; raises on what would fail after training."""
+    for stage in trained.values():
+        resolve_stage(stage)
+    if settings.labels is not None:
+        labelled = open_collection(settings.labels, settings.account())
+        check_split(labelled, trained[LABELLED])
+    if settings.guard is None:
+        return None
+    collection = open_collection(settings.guard, settings.account())
+    splits = collection.splits()
+    return collection, next((split for split in _SPLITS if split in splits), splits[0])
 
 
 def stages(
@@ -186,6 +200,13 @@ def stages(
 ) -> dict[str, FinetuneSettings]:
     """What is trained: on queries drawn from the documents, then on labels where there are any."""
     own = known.model_dump()
+    for key in own.keys() & settings.dense.keys():
+        raise SettingsError(
+            f"dense.{key} = {settings.dense[key]!r} would be lost: the model says {own[key]!r}",
+            where=f"dense.{key}",
+            allowed="pooling, similarity and lengths beside dense, not in it",
+            remedy=f"--set {key}={settings.dense[key]}",
+        )
     values = settings.dense
     if isinstance(known, SparseSettings) or known.similarity == "dot":
         values = merged(values, settings.dot)
@@ -215,7 +236,6 @@ def _judged(settings: AdaptSettings) -> tuple[Collection, str] | None:
     splits = corpus.splits() if isinstance(corpus, Collection) else []
     if not splits and named is None:
         return None
-    collection = open_collection(named or settings.documents, settings.account())
     usual = next((split for split in _SPLITS if split in splits), None)
     split = settings.split or usual
     if split is None and named is None:
@@ -227,7 +247,8 @@ def _judged(settings: AdaptSettings) -> tuple[Collection, str] | None:
             allowed=", ".join(splits),
             remedy=f"--set split={splits[0]}" if splits else "another --collection",
         )
-    return collection, split
+    assert isinstance(corpus, Collection), "it has splits"
+    return corpus, split
 
 
 def _report(
@@ -258,20 +279,23 @@ def _compared(
     judgements = collection.judgements(split)
     queries = [query for query in collection.queries() if query.id in judgements]
     found = {
-        name: searcher.search(queries, _DEPTH, Problems("skip"))
+        name: searcher.search(queries, _CANDIDATES, Problems("skip"))
         for name, searcher in track(systems.items(), "search", len(systems), "systems")
     }
     if "BM25" in found:
         fusion = fusions.load("weighted_sum")
         found |= {
             f"{name} + BM25": [
-                fuse(pair, (1.0, 1.0), fusion).top(_DEPTH)
+                fuse(pair, (1.0, 1.0), fusion)
                 for pair in zip(found[name], found["BM25"], strict=True)
             ]
             for name in systems
             if name != "BM25"
         }
-    runs = [Run(name, {one.query_id: one for one in rankings}) for name, rankings in found.items()]
+    runs = [
+        Run(name, {one.query_id: one.top(_DEPTH) for one in rankings})
+        for name, rankings in found.items()
+    ]
     for run in runs:
         file = folder.parent / "runs" / f"{_slug(run.name)}.trec"
         with writing(file):
@@ -280,52 +304,44 @@ def _compared(
     return evaluate(runs, judgements, settings=settings.evaluation, output=folder)
 
 
-def _guard(settings: AdaptSettings, before: str, after: str) -> Report | None:
+def _guard(
+    settings: AdaptSettings, guard: tuple[Collection, str] | None, models: Mapping[str, str]
+) -> Report | None:
     """The encoder before and after on another collection."""
-    if settings.guard is None:
+    if guard is None or settings.guard is None:
         return None
     place = Path(settings.output) / "guard"
-    collection = open_collection(settings.guard, settings.account())
-    split = next((one for one in _SPLITS if one in collection.splits()), collection.splits()[0])
     chosen = IndexSettings.parse(settings.reading.model_dump(), where="adapt")
     searchers = {
         name: open_searcher(index(settings.guard, place / _slug(name), model, settings=chosen))
-        for name, model in ((BEFORE, before), (AFTER, after))
+        for name, model in models.items()
     }
-    return _compared(settings, collection, split, searchers, place / "report")
+    return _compared(settings, *guard, searchers, place / "report")
 
 
-def _merges(stages: Mapping[str, FinetuneSettings]) -> dict[str, Any]:
-    snapshots = {name: read_snapshot(Path(stage.output)) for name, stage in stages.items()}
-    return {"merge": {name: found["results"].get("merge") for name, found in snapshots.items()}}
+def _merge(stage: FinetuneSettings) -> dict[str, Any] | None:
+    """What merging a finished stage returned; None where it is not merged."""
+    found: dict[str, Any] | None = read_snapshot(Path(stage.output))["results"].get("merge")
+    return found
 
 
 def _verdict(
-    stages: Mapping[str, FinetuneSettings], report: Report | None, guarded: Report | None
+    merges: Mapping[str, dict[str, Any] | None], report: Report | None, guarded: Report | None
 ) -> list[str]:
     """Sentences: what was changed, and whether it helped, as far as can be known."""
-    merge = _merges(stages)["merge"][AFTER]
-    share = merge["share"]
     lines = [
-        "**Kept as it was**: what was learnt did not help held-out documents to be found."
-        if not share
-        else f"{share:.0%} of what was learnt is taken over: vectors of held-out documents move by "
-        f"{merge['change']:.1%} of the distance between two documents."
+        f"{name}: {'all of what was learnt is taken over.' if merge is None else summary(merge)}"
+        for name, merge in merges.items()
     ]
-    if "before" in merge:
-        lines.append(
-            f"Queries drawn from held-out documents: {merge['measure']} {merge['before']:.3f} "
-            f"before, {merge['after']:.3f} after. They resemble what was trained on, and say less "
-            "than real queries would."
-        )
     if report is None:
         lines.append("No judged queries: whether real queries gain is NOT MEASURED.")
     else:
-        for name in list(stages):
+        for name in merges:
             lines.append(_sentence(report, name, BEFORE))
             lines.append(_sentence(report, f"{name} + BM25", f"{BEFORE} + BM25"))
     if guarded is not None:
-        lines.append("On the guard collection: " + _sentence(guarded, AFTER, BEFORE))
+        last = guarded.systems[-1]
+        lines.append(f"On the guard collection, {_sentence(guarded, last, BEFORE)}")
     return lines
 
 

@@ -16,33 +16,39 @@ _FEWEST = 50  # documents
 _SHORTEST = 5  # words of an average document: fewer have no part that asks for the rest
 _MINORITY = 0.1  # share of the documents in a second language from which it is mentioned
 _SEEN = 400  # characters of a document that tell its language
-# Words that hardly any other of these languages has.
+# Common words; a text is of the language that has most of its words.
 _LANGUAGES = {
-    "English": "the of and to is that for with",
-    "German": "der und die das nicht ist mit von ein",
-    "French": "le les des est dans pour une que du",
-    "Spanish": "el los las una por con para del y",
-    "Italian": "il che di per una sono della non gli",
-    "Portuguese": "o os uma para com não do da em",
-    "Dutch": "het een van en dat niet op zijn",
+    "English": "the of and to is that for with in it as are this be on by an or from",
+    "German": "der und die das nicht ist mit von ein eine den dem auf für sich auch des im",
+    "French": "le la les des est dans pour une que du et un au par sur il ne pas avec",
+    "Spanish": "el la los las una por con para del y que en un se es no su al como",
+    "Italian": "il che di per una sono della non gli la e un è in con del dei si le",
+    "Portuguese": "o os uma para com não do da em que e um as dos na no se por mais",
+    "Dutch": "het een van en dat niet op zijn de is in voor met te aan er ook door",
+    "Polish": "i w na nie się z do jest że to o po przez jak od za są dla",
+    "Swedish": "och att det som en på är av för med till den inte om ett har de",
 }
-_WORDS = {word: language for language, words in _LANGUAGES.items() for word in words.split()}
+_UNSPACED = ("CJK", "THAI", "LAO", "KHMER", "MYANMAR")
+_JAPANESE = ("HIRAGANA", "KATAKANA")  # written together with CJK
 
 
 def survey(corpus: Corpus, where: str) -> str:
     """What was found, as a sentence; raises on documents that nothing can be learnt from."""
-    lengths, texts, languages = [], Counter[int](), Counter[str]()
+    lengths, texts, languages, titled = [], Counter[int](), Counter[str](), 0
     with Bar("look at the documents", corpus.count(), "documents") as bar:
         for document in corpus.documents():
             text = document.contents()
             lengths.append(len(text.split()))
             texts[xxhash.xxh3_64_intdigest(text.encode())] += 1
             languages[_language(text)] += 1
+            titled += bool(document.title.strip())
             bar.advance(1)
     count, median = len(lengths), int(np.median(lengths))
     alike = 1 - len(texts) / count
     _refuse(count < _FEWEST, f"{count} documents are too few to learn from", where)
     spaced = languages.most_common(1)[0][0] not in _UNSPACED
+    only_titles = "sentences of texts without spaces cannot be drawn as queries, only titles"
+    _refuse(not spaced and titled < count / 2, f"{only_titles}, and {titled:,} have one", where)
     mean = float(np.mean(lengths))
     _refuse(spaced and mean < _SHORTEST, f"documents of {mean:.1f} words are too short", where)
     _refuse(alike > 1 / 2, f"{alike:.0%} of the documents are copies of others", where)
@@ -59,20 +65,20 @@ def survey(corpus: Corpus, where: str) -> str:
     return found
 
 
-_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
-
-
 def _language(text: str) -> str:
     """The language of a text's common words, or its script where that is not Latin."""
     letters = [character for character in text[:_SEEN] if character.isalpha()]
-    scripts = Counter(unicodedata.name(letter, "?").partition(" ")[0] for letter in letters)
+    scripts = Counter(unicodedata.name(letter, "?").split()[0] for letter in letters)
     script = scripts.most_common(1)[0][0] if scripts else "LATIN"
     if script != "LATIN":
-        return script
-    known = Counter(
-        _WORDS[word] for word in text[:_SEEN].lower().split() if word in _WORDS
-    ).most_common(1)
-    return known[0][0] if known else "English"
+        return "CJK" if script in _JAPANESE else script
+    words = Counter(text[:_SEEN].lower().split())
+    known = {
+        language: sum(words[word] for word in common.split())
+        for language, common in _LANGUAGES.items()
+    }
+    best = max(known, key=lambda language: known[language])
+    return best if known[best] else "other"
 
 
 def _refuse(wrong: bool, what: str, where: str) -> None:

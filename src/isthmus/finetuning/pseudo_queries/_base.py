@@ -18,6 +18,7 @@ from isthmus.records import Document
 from isthmus.registry import Registry
 
 _BLOCK = 1024  # documents
+HELD_OUT_DOCUMENTS = 256
 PSEUDO_QUERIES = Registry("isthmus.finetuning.pseudo_queries", "source of pseudo-queries")
 
 
@@ -37,7 +38,9 @@ class PseudoQuerySettings(Settings):
         None, ge=1, description="null: as many as training takes, at most 8"
     )
     held_out: int = Field(
-        256, ge=1, description="documents not trained on, at most a tenth: the split dev"
+        HELD_OUT_DOCUMENTS,
+        ge=1,
+        description="documents not trained on, at most a tenth: the split dev",
     )
 
 

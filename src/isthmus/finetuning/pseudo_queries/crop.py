@@ -18,7 +18,7 @@ class CropSettings(SourceSettings):
 
 
 class Crop(PseudoQuerySource):
-    """Stretches need no sentence ends, which some corpora lack."""
+    """Random spans of words, for texts without sentence punctuation."""
 
     Settings = CropSettings
     settings: CropSettings
@@ -32,7 +32,7 @@ class Crop(PseudoQuerySource):
             return []
         found = []
         for _ in range(count):
-            longest = min(self.settings.max_words, len(words) - 1)
+            longest = max(self.settings.min_words, min(self.settings.max_words, len(words) - 1))
             length = int(random.integers(self.settings.min_words, longest + 1))
             start = int(random.integers(0, len(words) - length + 1))
             text = " ".join(words[start : start + length])
