@@ -122,6 +122,28 @@ def test_steady_batches_have_one_width_and_few_numbers_of_tokens(
             assert (rest == TOKENIZER.pad_id).all()
 
 
+def test_a_drawn_query_is_left_out_of_its_positive_alone(tmp_path: Path) -> None:
+    documents = [Document(str(n), f"fox{n} dog{n} fox1 dog1 fox2 dog2") for n in range(3)]
+    corpus = tokenise(documents, "cut", TOKENIZER.serialised, cache=tmp_path)
+    labelled = LabelledQueries([Query("1", "fox1 dog1")], [[0]], ["fox1 dog1"])
+    settings = DenseSettings(document_max_length=64)
+    negatives = np.array([[1]], dtype=np.int32)
+    examples = PairExamples(labelled, negatives, 2, corpus, TOKENIZER, settings, alike=True)
+    batch = examples.collate([examples[0, 0]])
+    texts = [
+        TOKENIZER.backend.decode(row[mask.bool()].tolist())
+        for row, mask in zip(batch["passage_ids"], batch["passage_mask"], strict=True)
+    ]
+    wanted = ["fox0 dog0 fox2 dog2", documents[1].text]
+    bare = [text.replace(" ", "").replace("##", "") for text in texts]
+    assert bare == [text.replace(" ", "") for text in wanted]
+    shorter = PairExamples(
+        labelled, negatives, 2, corpus, TOKENIZER, settings, alike=True, max_length=4
+    )
+    assert shorter.collate([shorter[0, 0]])["passage_ids"].shape[1] == 4
+    assert labelled.some(np.array([0])).cuts == ["fox1 dog1"]
+
+
 def test_without_negatives_the_group_is_the_positive(corpus: TokenisedCorpus) -> None:
     labelled = LabelledQueries([Query("1", "fox3"), Query("2", "fox4")], [[3], [29]])
     examples = PairExamples(labelled, None, 1, corpus, TOKENIZER, DenseSettings(), alike=True)
