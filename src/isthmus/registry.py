@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -68,3 +69,24 @@ class Registry:
             return f"from {self._outsiders[name].value}"
         tree = ast.parse(self._files[name].read_text(encoding="utf-8"))
         return (ast.get_docstring(tree) or "").partition("\n")[0]
+
+    def chosen(
+        self, values: Mapping[str, Any], under: str, key: str
+    ) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+        """Yields name, part and settings of each part that `under` names; null leaves one out.
+
+        `key` is the setting that a bare number is taken to mean in the advice of an error.
+        """
+        for name, own in values.items():
+            where = f"{under}.{name}"
+            part = self.load(name, where)  # raises on a misspelt name, even with null
+            if own is None:
+                continue
+            if not isinstance(own, Mapping):
+                raise SettingsError(
+                    f"{where} = {own!r} is no mapping",
+                    where=where,
+                    allowed=f"a mapping with the key {key}, or null to leave it out",
+                    remedy=f"--set {where}.{key}={own}",
+                )
+            yield name, part, own

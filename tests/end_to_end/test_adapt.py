@@ -183,7 +183,10 @@ def test_sparse(
     ("arguments", "message"),
     [
         (("query_max_length=8",), "nothing beside"),
-        ((*PLAIN, "dense.losses.keep=null", "dense.losses.contrastive=null"), "no loss is trained"),
+        (
+            (*PLAIN, "dense.losses.keep=null", "dense.losses.contrastive=null"),
+            "--set dense.losses.NAME.weight=1.0",
+        ),
         ((*PLAIN, "split=dev"), "has no split 'dev'"),
         ((*PLAIN, "dense.pseudo_queries.sources.titel.share=1"), "titel"),
         ((*PLAIN, "labels=nowhere"), "nowhere"),

@@ -140,7 +140,7 @@ class PseudoCollection(Collection):
                 where="pseudo_queries",
                 allowed=f"at least {_FEWEST} queries; a document of one sentence and no title "
                 "gives none, unless there are crops",
-                remedy="more or longer documents, or --set pseudo_queries.sources.crop.share=1",
+                remedy="more or longer documents, or crops as a source of pseudo-queries",
             )
         return found
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,12 +179,23 @@ def _save_start(model: str, known: DenseSettings | SparseSettings, folder: Path)
             load_encoder(model, known, exact=True).save(partial)
 
 
+@contextmanager
+def _under(key: str) -> Iterator[None]:
+    """Lets the advice of errors about a stage name its settings where `adapt` has them."""
+    try:
+        yield
+    except SettingsError as error:
+        error.remedy = error.remedy.replace("--set ", f"--set {key}.")
+        raise
+
+
 def _checked(
     settings: AdaptSettings, trained: Mapping[str, FinetuneSettings]
 ) -> tuple[Collection, str] | None:
     """The guard collection and its split, if any; raises on what would fail after training."""
-    for stage in trained.values():
-        resolve_stage(stage)
+    for name, stage in trained.items():
+        with _under("dense" if name == AFTER else "finetune"):
+            resolve_stage(stage)
     if settings.labels is not None:
         labelled = open_collection(settings.labels, settings.account())
         check_split(labelled, trained[LABELLED])
@@ -217,7 +228,7 @@ def stages(
     values |= {"problems": settings.problems, "line_limit": settings.line_limit}
     output = Path(settings.output)
     places = {"model": start, "collection": settings.documents, "output": str(output / "adapted")}
-    found = {AFTER: FinetuneSettings.parse({**values, **places}, where="adapt")}
+    found = {AFTER: FinetuneSettings.parse({**values, **places}, where="adapt", under="dense")}
     if settings.labels is not None:
         places = {
             "model": str(output / "adapted"),
@@ -225,7 +236,7 @@ def stages(
             "output": str(output / "labelled"),
         }
         labelled = {**merged(values, settings.finetune), **places}
-        found[LABELLED] = FinetuneSettings.parse(labelled, where="adapt, finetune")
+        found[LABELLED] = FinetuneSettings.parse(labelled, where="adapt", under="finetune")
     return found
 
 

@@ -86,19 +86,9 @@ def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
 
     """
     found = []
-    for name, values in chosen.items():
-        where = f"losses.{name}"
-        function = LOSSES.load(name, where)  # raises on a misspelt name, even with null
-        if values is None:
-            continue
-        if not isinstance(values, Mapping):
-            raise SettingsError(
-                f"{where} = {values!r} is no mapping",
-                where=where,
-                allowed="a mapping with the key weight, or null to leave it out",
-                remedy=f"--set {where}.weight={values}",
-            )
-        loss = Loss(name, function, LossSettings.parse(values, where="losses", under=where))
+    for name, function, values in LOSSES.chosen(chosen, "losses", "weight"):
+        settings = LossSettings.parse(values, where="losses", under=f"losses.{name}")
+        loss = Loss(name, function, settings)
         for need in loss.needs:
             if need not in given:
                 _refuse(loss, need, given)

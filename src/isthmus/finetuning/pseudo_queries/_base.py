@@ -76,20 +76,10 @@ class PseudoQuerySource(ABC):
 
 def sources(chosen: Mapping[str, Any]) -> dict[str, PseudoQuerySource]:
     """The sources that settings name, by name; null leaves out one that a recipe had chosen."""
-    found = {}
-    for name, values in chosen.items():
-        where = f"pseudo_queries.sources.{name}"
-        source = PSEUDO_QUERIES.load(name, where)
-        if values is None:
-            continue
-        if not isinstance(values, Mapping):
-            raise SettingsError(
-                f"{where} = {values!r} is no mapping",
-                where=where,
-                allowed="a mapping with the key share, or null to leave it out",
-                remedy=f"--set {where}.share={values}",
-            )
-        found[name] = source(source.Settings.parse(values, where="pseudo_queries", under=where))
+    found, under = {}, "pseudo_queries.sources"
+    for name, source, values in PSEUDO_QUERIES.chosen(chosen, under, "share"):
+        settings = source.Settings.parse(values, where="pseudo_queries", under=f"{under}.{name}")
+        found[name] = source(settings)
     if not found:
         raise SettingsError(
             "no source of pseudo-queries is left",
