@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from isthmus.encoders.loader import load_cross_encoder as load_cross_encoder
     from isthmus.encoders.loader import load_encoder as load_encoder
     from isthmus.errors import IsthmusError as IsthmusError
-    from isthmus.evaluation.evaluate import evaluate as evaluate
     from isthmus.evaluation.report import Report as Report
     from isthmus.finetuning.finetune import finetune as finetune
     from isthmus.inspection.catalogue import listing as listing
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from isthmus.retrieval.verbs.update import merge as merge
     from isthmus.retrieval.verbs.update import open_writer as open_writer
     from isthmus.workflows.adapt import adapt as adapt
+    from isthmus.workflows.comparison import evaluate as evaluate
     from isthmus.workflows.quickstart import quickstart as quickstart
     from isthmus.workflows.rerun import rerun as rerun
 
@@ -57,7 +57,6 @@ _HOMES = {
     "isthmus.encoders.encoder": ["Encoder"],
     "isthmus.encoders.loader": ["load_cross_encoder", "load_encoder"],
     "isthmus.errors": ["IsthmusError"],
-    "isthmus.evaluation.evaluate": ["evaluate"],
     "isthmus.evaluation.report": ["Report"],
     "isthmus.finetuning.finetune": ["finetune"],
     "isthmus.inspection.catalogue": ["listing"],
@@ -77,6 +76,7 @@ _HOMES = {
     "isthmus.retrieval.verbs.tune": ["tune"],
     "isthmus.retrieval.verbs.update": ["Writer", "add", "delete", "merge", "open_writer"],
     "isthmus.workflows.adapt": ["adapt"],
+    "isthmus.workflows.comparison": ["evaluate"],
     "isthmus.workflows.quickstart": ["quickstart"],
     "isthmus.workflows.rerun": ["rerun"],
 }

@@ -18,7 +18,6 @@ import isthmus
 from isthmus.benchmarks.speed import SpeedSettings
 from isthmus.cli import app
 from isthmus.config import Settings, resolve
-from isthmus.evaluation import EvaluationSettings
 from isthmus.finetuning import pipeline
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
@@ -29,6 +28,7 @@ from isthmus.retrieval.verbs.search import SearchSettings
 from isthmus.retrieval.verbs.sparsify import SparsifySettings
 from isthmus.retrieval.verbs.tune import TuneSettings
 from isthmus.retrieval.verbs.update import AddSettings, DeleteSettings, MergeSettings
+from isthmus.workflows.comparison import EvaluateSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -50,7 +50,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "search": SearchSettings,
     "tune": TuneSettings,
     "sparsify": SparsifySettings,
-    "evaluate": EvaluationSettings,
+    "evaluate": EvaluateSettings,
     "export": ExportSettings,
     "benchmark speed": SpeedSettings,
 }

@@ -67,7 +67,8 @@ app.command(name="list", rich_help_panel="Inspect")(listing.listing)
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
 _TERMINATED = 143  # what shells expect after SIGTERM
 _RECORDING = (  # verbs that record steps from which they resume
-    "adapt", "pretrain", "finetune", "index", "add", "sparsify", "benchmark", "quickstart", "rerun",
+    "adapt", "pretrain", "finetune", "index", "add", "evaluate", "sparsify", "benchmark",
+    "quickstart", "rerun",
 )  # fmt: skip
 
 

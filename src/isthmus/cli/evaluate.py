@@ -11,21 +11,56 @@ from isthmus.cli.options import settings_option
 
 
 def evaluate(
-    runs: Annotated[list[str], typer.Argument(help="One or more TREC run files.")],
-    qrels: Annotated[str, typer.Option(help="Judgements: TREC qrels or BEIR tsv.")],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="TREC run files; with --collection also models, as for --models."),
+    ] = None,
+    qrels: Annotated[
+        str | None, typer.Option(help="Judgements of run files: TREC qrels or BEIR tsv.")
+    ] = None,
+    collection: Annotated[
+        str | None, typer.Option(help="Instead: documents with judged queries, to be searched.")
+    ] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL…",
+            help="What to compare on it: models, index folders, bm25, A+B (fused), or hybrid: "
+            "every model named, each fused with BM25.",
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of the collection: test, or the only one that there is.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Documents per query of a collection.")] = None,
     measures: Annotated[
         str | None, typer.Option(help="Names as in ir_measures, e.g. 'RR@10 nDCG@10 R@100 AP'.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option(help="A folder for tables (md, tex), JSON and per-query scores.")
+        str | None,
+        typer.Option(help="A folder for tables (md, tex), JSON, per-query scores and new runs."),
     ] = None,
     settings: Annotated[list[str] | None, settings_option("evaluate", "test=randomisation")] = None,
 ) -> None:
-    """Measure runs against judgements; several runs are compared by paired tests.
+    """Measure runs against judgements, or models on a collection; compare them by paired tests.
 
-    Example: isthmus evaluate bm25.trec dense.trec --qrels qrels/test.tsv --output report
+    With --collection it indexes and searches first, only the judged queries of the split, 100
+    documents deep. Indexes and rankings stay in the cache: a second comparison begins with them.
+
+    Examples: isthmus evaluate --collection data/scifact --models runs/dense bm25 hybrid; isthmus
+    evaluate bm25.trec dense.trec --qrels qrels/test.tsv --output report
     """
     from rich.console import Console
 
-    report = isthmus.evaluate(runs, qrels, measures=measures, output=output, settings=settings)
+    report = isthmus.evaluate(
+        runs or (),
+        qrels,
+        collection=collection,
+        models=models or (),
+        split=split,
+        depth=depth,
+        measures=measures,
+        output=output,
+        settings=settings,
+    )
     Console().print(report)

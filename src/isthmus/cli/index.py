@@ -16,6 +16,10 @@ def index(
     model: Annotated[
         str, typer.Option(help="The retriever: a run, a folder, a hub name; or bm25.")
     ] = "bm25",
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace another index there, once this one is whole."),
+    ] = False,
     cluster: Cluster = None,
     settings: Annotated[list[str] | None, settings_option("index", "problems=skip")] = None,
 ) -> None:
@@ -29,5 +33,7 @@ def index(
     """
     from isthmus.progress import result
 
-    folder = isthmus.index(corpus, output, model, cluster=cluster, settings=settings)
+    folder = isthmus.index(
+        corpus, output, model, overwrite=overwrite, cluster=cluster, settings=settings
+    )
     result(f'index: {folder}\nnext: isthmus search {folder} "a query"')

@@ -1,4 +1,9 @@
-"""Judgements and runs as TREC's tools know them, and judgements as BEIR keeps them."""
+"""Judgements and runs as TREC's tools know them, and judgements as BEIR keeps them.
+
+Columns of a run file are separated by white space, which ids may hold too (names of files). A line
+with such an id has it in percent-encoding, and Q0% in place of Q0: every tool can read the line,
+and `read_run` gives back the ids as they were, also those that hold a % of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import math
 import re
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import numpy as np
 
@@ -13,6 +19,7 @@ from isthmus.collections.files import lines
 from isthmus.collections.problems import Problems
 from isthmus.config.output import whole_file, writing
 from isthmus.errors import InputError, OutputError, shown
+from isthmus.progress import notice, track
 from isthmus.records import Ranking, Run
 
 # Python's int() and float() also take 1_0, digits of other scripts, and words such as infinity.
@@ -21,6 +28,9 @@ _LARGEST_GRADE = 999_999_999
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST_SCORE = 1e38
 _LEAST_STEP = np.float32(1e-30)
+_SPACE = re.compile(r"\s")
+_TO_ENCODE = re.compile(r"[\s%]")
+_ENCODED = "Q0%"  # the second column of lines whose ids are percent-encoded
 
 
 def read_judgements(
@@ -88,7 +98,9 @@ def read_run(path: str | Path, problems: Problems | None = None) -> Run:
                 "write 'query Q0 document rank score tag'",
             )
             continue
-        query_id, _, document_id, _, score_text, tag = columns
+        query_id, iteration, document_id, _, score_text, tag = columns
+        if iteration == _ENCODED:
+            query_id, document_id = unquote(query_id), unquote(document_id)
         score = decimal(score_text)
         if score is None:
             detail = f"the score {shown(score_text)} is not a finite number"
@@ -113,9 +125,17 @@ def write_run(path: str | Path, run: Run) -> None:
     tag = _tag(run.name)
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
+    rankings, encoded = run.rankings.values(), 0
     with whole_file(file) as stream:
-        for ranking in run.rankings.values():
-            stream.writelines(_run_lines(ranking, tag))
+        for ranking in track(rankings, f"writing {file}", len(rankings), "queries"):
+            for line in _run_lines(ranking, tag):
+                stream.write(line)
+                encoded += f" {_ENCODED} " in line
+    if encoded:
+        notice(
+            f"{file}: {encoded:,} lines hold ids with white space, in percent-encoding (a%20b) and "
+            f"marked by {_ENCODED} in the second column"
+        )
 
 
 class ExistingRun:
@@ -172,8 +192,8 @@ def _refuse_other_than_files(file: Path) -> None:
 
 def _judgement_lines(file: Path, problems: Problems) -> Iterator[tuple[str, str, str, int]]:
     for number, line in lines(file, problems):
-        columns = line.split("\t")
-        if len(columns) != 3:
+        columns = line.split("\t")  # between which ids may hold spaces
+        if len(columns) not in (3, 4):
             columns = line.split()
         if number == 1 and columns[0] in ("query-id", "query_id", "qid"):
             continue
@@ -183,7 +203,7 @@ def _judgement_lines(file: Path, problems: Problems) -> Iterator[tuple[str, str,
                 "broken line",
                 where,
                 f"{len(columns)} columns where three (BEIR) or four (TREC) are expected",
-                "correct the line",
+                "correct the line (columns separated by tabs, where ids hold spaces)",
             )
             continue
         relevance = columns[-1].strip(" ")
@@ -211,19 +231,25 @@ def decimal(text: str) -> float | None:
 
 def _run_lines(ranking: Ranking, tag: str) -> Iterator[str]:
     ordered = Ranking.sorted(ranking.query_id, dict(ranking))
-    for identifier in (ranking.query_id, *ordered.document_ids):
-        if len(identifier.split()) != 1 or identifier != identifier.strip():
-            raise OutputError(
-                f"the id {identifier!r} cannot stand in a run file",
-                where=f"ranking of query {ranking.query_id!r}",
-                allowed="ids without white space",
-                remedy="rename the queries and documents concerned",
-            )
+    if "" in (ranking.query_id, *ordered.document_ids):
+        raise OutputError(
+            "an empty id cannot stand in a run file",
+            where=f"ranking of query {ranking.query_id!r}",
+            allowed="ids of at least one character",
+            remedy="rename the queries and documents concerned",
+        )
     printed = _strictly_decreasing(ordered)
     for rank, (document_id, score) in enumerate(
         zip(ordered.document_ids, printed, strict=True), start=1
     ):
-        yield f"{ranking.query_id} Q0 {document_id} {rank} {score} {tag}\n"
+        ids, iteration = (ranking.query_id, document_id), "Q0"
+        if any(map(_SPACE.search, ids)):
+            ids, iteration = (_encoded(ids[0]), _encoded(ids[1])), _ENCODED
+        yield f"{ids[0]} {iteration} {ids[1]} {rank} {score} {tag}\n"
+
+
+def _encoded(identifier: str) -> str:
+    return _TO_ENCODE.sub(lambda found: quote(found[0]), identifier)
 
 
 def _strictly_decreasing(ranking: Ranking) -> list[str]:

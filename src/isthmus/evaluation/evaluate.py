@@ -77,7 +77,8 @@ def evaluate(
             "runs": read,
             "judgements": _fingerprint(judged),
         }
-        _write(report, Path(output), identity)
+        with claimed(Path(output), "evaluate", identity):
+            write_report(report, Path(output))
     return report
 
 
@@ -165,7 +166,8 @@ def _fingerprint(nested: Any) -> str:
     return digest.hexdigest()
 
 
-def _write(report: Report, output: Path, identity: dict[str, Any]) -> None:
+def write_report(report: Report, output: Path) -> None:
+    """Writes report.json, table.md, table.tex and per_query.tsv into a claimed folder."""
     table = report.table()
     files = {
         "report.json": report.to_json() + "\n",
@@ -173,7 +175,7 @@ def _write(report: Report, output: Path, identity: dict[str, Any]) -> None:
         "table.tex": table.latex(),
         "per_query.tsv": report.per_query_tsv(),
     }
-    with claimed(output, "evaluate", identity), writing(output):
+    with writing(output):
         for name, text in files.items():
             (output / name).write_text(text, encoding="utf-8")
         finish(output, report.means)

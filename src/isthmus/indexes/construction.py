@@ -10,15 +10,17 @@ from __future__ import annotations
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from isthmus.config.output import (
+    SNAPSHOT,
     differences,
     publish,
+    read_snapshot,
     reserved,
     write_json,
     write_snapshot,
@@ -26,14 +28,18 @@ from isthmus.config.output import (
 )
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, OutputError
+from isthmus.indexes.approximation import approximations
 from isthmus.indexes.documents import DOCUMENTS, DocumentStore
 from isthmus.indexes.kinds._base import Builder, kind_of
 from isthmus.indexes.manifest import (
     MANIFEST,
     PROGRESS,
+    SEGMENTS,
     Description,
     Layout,
+    is_searched,
     keeps_work,
+    stated_manifest,
     workplace,
     write_manifest,
 )
@@ -44,8 +50,11 @@ from isthmus.records import Document
 ABSORBED = 8192  # documents of a segment that are copied at a time
 
 
-def already_built(folder: Path, description: Description) -> bool:
-    """Whether the folder holds this very index; anything else in it is refused."""
+def already_built(folder: Path, description: Description, overwrite: bool = False) -> bool:
+    """Whether the folder holds this very index; anything else in it is refused.
+
+    To overwrite, another index may be in it, or a damaged one; nothing but an index.
+    """
     if folder.is_file():
         raise OutputError(
             f"{str(folder)!r} is a file",
@@ -55,24 +64,53 @@ def already_built(folder: Path, description: Description) -> bool:
         )
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
-    if not (folder / MANIFEST).is_file():
+    if not (folder / MANIFEST).is_file() or (overwrite and not _is_ours(folder)):
         raise OutputError(
             f"{str(folder)!r} already holds something that is not an index",
             where="--output",
             allowed="a folder that does not exist yet, is empty, or holds the same index",
             remedy="choose another --output, or move what is there",
         )
-    mine, theirs = description.identity(), read_manifest(folder).identity()
-    changed = differences(mine, theirs)
+    if overwrite and foreign_files(folder):
+        raise OutputError(
+            f"{str(folder)!r} holds more than an index: {', '.join(foreign_files(folder)[:5])}",
+            where="--overwrite",
+            allowed="a folder with the files of an index alone: it is replaced with all in it",
+            remedy="move what is not of the index, or choose another --output",
+        )
+    try:
+        changed = differences(description.identity(), read_manifest(folder).identity())
+    except InputError:
+        if overwrite:
+            return False
+        raise
+    if changed and overwrite:
+        return False
     if changed:
         raise OutputError(
             f"{str(folder)!r} already holds another index: it differs in {', '.join(changed)}",
             where="--output",
             allowed="a new folder, or the same corpus, encoder and settings",
-            remedy="choose another --output, or remove the folder to start anew",
+            remedy="choose another --output, or replace what is there: --overwrite",
         )
     shutil.rmtree(workplace(folder), ignore_errors=True)
     return True
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether isthmus wrote the manifest of a folder, even if it is damaged since."""
+    with suppress(InputError):
+        return bool(stated_manifest(folder))
+    with suppress(InputError):
+        return read_snapshot(folder)["verb"] in ("index", "update")
+    return False
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """The names in an index folder that isthmus did not give, hidden ones left out."""
+    known = {MANIFEST, SNAPSHOT, SEGMENTS, *approximations(folder)}
+    names = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    return sorted(file.name for file in names if file.name not in known and not is_searched(file))
 
 
 def start_anew(folder: Path) -> Path:

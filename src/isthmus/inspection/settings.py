@@ -24,7 +24,7 @@ VERBS = {
     "search": "isthmus.retrieval.verbs.search:SearchSettings",
     "tune": "isthmus.retrieval.verbs.tune:TuneSettings",
     "sparsify": "isthmus.retrieval.verbs.sparsify:SparsifySettings",
-    "evaluate": "isthmus.evaluation:EvaluationSettings",
+    "evaluate": "isthmus.workflows.comparison:EvaluateSettings",
     "export": "isthmus.retrieval.verbs.export:ExportSettings",
     "masking": "isthmus.pretraining.settings:PretrainSettings",
     "negatives": "isthmus.finetuning.settings:FinetuneSettings",

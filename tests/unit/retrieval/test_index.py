@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isthmus.config.output import read_snapshot
+from isthmus.config.output import only_writer, read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.manifest import workplace
 from isthmus.indexes.verification import read_manifest
@@ -160,3 +160,35 @@ def test_codes_reach_the_index(corpus: str, tmp_path: Path, encoder: Any) -> Non
     folder = index(corpus, tmp_path / "index", "model", settings=settings)
     assert (folder / "codes.npy").is_file()
     assert search(folder, "snow") == search(index(corpus, tmp_path / "plain", "model"), "snow")
+
+
+def test_another_index_is_overwritten_and_nothing_else_is(corpus: str, tmp_path: Path) -> None:
+    folder = index(corpus, tmp_path / "index")
+    built = (folder / "manifest.json").read_bytes()
+    index(corpus, folder, overwrite=True)
+    assert (folder / "manifest.json").read_bytes() == built, "the same index is left as it is"
+    other = {"bm25.k1": 2.0}
+    with pytest.raises(OutputError, match="another index") as caught:
+        index(corpus, folder, settings=other)
+    assert "--overwrite" in caught.value.remedy
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(OutputError, match=r"more than an index: notes\.txt"):
+        index(corpus, folder, overwrite=True, settings=other)
+    (folder / "notes.txt").unlink()
+    with only_writer(folder), pytest.raises(OutputError):
+        index(corpus, folder, overwrite=True, settings=other)
+    assert (folder / "manifest.json").read_bytes() == built
+    index(corpus, folder, overwrite=True, settings=other)
+    assert (bm25 := read_manifest(folder).bm25) is not None
+    assert bm25.k1 == 2.0
+    (folder / "order.npy").write_bytes(b"damaged")
+    index(corpus, folder, overwrite=True, settings=other)
+    assert read_manifest(folder).documents
+    assert not list(tmp_path.glob(".*")), "nothing is left beside it"
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "manifest.json").write_text("{}", encoding="utf-8")
+    (mine / "notes.npy").write_text("mine", encoding="utf-8")
+    with pytest.raises(OutputError, match="not an index"):
+        index(corpus, mine, overwrite=True)
+    assert len(list(mine.iterdir())) == 2

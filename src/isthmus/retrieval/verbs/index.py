@@ -16,6 +16,7 @@ from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, open_corpus
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides, Settings
+from isthmus.config.output import only_writer, publish, where_it_leads
 from isthmus.config.trust import full_name, trust, trust_index
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.approximation import ApproximationSettings
@@ -84,13 +85,15 @@ def index(
     output: str | Path,
     model: str | None = None,
     *,
+    overwrite: bool = False,
     cluster: str | None = None,
     settings: IndexSettings | Overrides = None,
 ) -> Path:
     """The folder of the finished index; without a model (or with "bm25") a BM25 index.
 
     Interrupted and run again, it goes on where it stopped; an index of the same corpus, encoder
-    and settings is reused.
+    and settings is reused. To `overwrite` replaces another index once the new one is whole, and
+    never a folder that holds anything else.
     """
     settings = IndexSettings.given(settings, {"cluster.address": cluster})
     if settings.cluster is not None and model in (None, BM25):
@@ -110,7 +113,7 @@ def index(
             remedy="give --model, or leave encoding.backend out",
         )
     with connected(settings.cluster) as machines, place_to_build(Path(output)):
-        folder = _index(corpus, Path(output), model, settings, machines)
+        folder = _index(corpus, Path(output), model, settings, machines, overwrite)
     trust_index(folder)  # so that a hybrid may read it
     if settings.approximate is not None:
         notice(add_approximation(folder, model, settings.approximate).summary())
@@ -118,7 +121,12 @@ def index(
 
 
 def _index(
-    corpus: str, output: Path, model: str | None, settings: IndexSettings, cluster: Cluster | None
+    corpus: str,
+    output: Path,
+    model: str | None,
+    settings: IndexSettings,
+    cluster: Cluster | None,
+    overwrite: bool,
 ) -> Path:
     problems = settings.account()
     source = open_corpus(corpus, problems)
@@ -127,8 +135,15 @@ def _index(
     description = _describe(origin, encoder, settings)
     if settings.approximate is not None:
         check_approximation(settings.approximate, description.kind, sharded=cluster is not None)
-    if already_built(output, description):
+    if already_built(output, description, overwrite):
         notice(f"{output} already holds this index; nothing to do")
+        return output
+    if overwrite and output.is_dir() and any(output.iterdir()):
+        # Beside it, until it is whole: what is there goes on being searched.
+        beside = where_it_leads(output).with_name(f".{output.name}.new")
+        with only_writer(output):
+            _index(corpus, beside, model, settings, cluster, overwrite=False)
+            publish(beside, output)
         return output
     request = {
         "corpus": corpus,

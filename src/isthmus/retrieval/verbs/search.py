@@ -17,10 +17,11 @@ from isthmus.config import Overrides
 from isthmus.config.output import reserved
 from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
-from isthmus.progress import Bar, notice
+from isthmus.progress import notice
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.hits import Hit, Hits
 from isthmus.retrieval.hybrid_folder import Combination, is_hybrid, open_hybrid, open_together
+from isthmus.retrieval.many_queries import answers
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
 from isthmus.retrieval.retriever import Retriever
 
@@ -148,14 +149,10 @@ def _search_many(
     at_once = _QUERIES_AT_ONCE
     if settings.rerank is not None:  # slow: smaller batches, so that the bar moves
         at_once = max(1, _PAIRS_AT_ONCE // settings.rerank.candidates)
-    with Bar("searching", len(asked), "queries") as bar:
-        for first in range(0, len(asked), at_once):
-            batch = asked[first : first + at_once]
-            found = searcher.search(batch, settings.depth or 1000, problems)
-            if existing:
-                existing.compare(found)
-            rankings |= {ranking.query_id: ranking for ranking in found}
-            bar.advance(len(batch))
+    for found in answers(searcher, asked, settings.depth or 1000, problems, at_once):
+        if existing:
+            existing.compare(found)
+        rankings |= {ranking.query_id: ranking for ranking in found}
     if existing:
         existing.finish()
         notice(f"{run} already holds this run; nothing to do")

@@ -1,0 +1,185 @@
+"""What `isthmus evaluate --collection` compares: models, BM25 and hybrids, as rankings.
+
+Indexes and rankings are kept in the cache folder under digests of all that they depend on, so that
+a second comparison begins with what the first has done, and a killed one goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+from filelock import FileLock
+
+from isthmus._version import __version__
+from isthmus.collections.files import fingerprint
+from isthmus.config.cache import cache_folder
+from isthmus.config.models import model_folder
+from isthmus.config.output import writing
+from isthmus.errors import SettingsError
+from isthmus.indexes.manifest import MANIFEST, stated_manifest
+from isthmus.progress import notice
+from isthmus.records import Query, Ranking
+from isthmus.retrieval.hybrid_folder import is_hybrid, open_hybrid, open_together
+from isthmus.retrieval.many_queries import answers
+from isthmus.retrieval.retriever import Retriever
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
+
+HYBRID = "hybrid"
+_MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A row of the report: one retriever, or several whose rankings are fused."""
+
+    name: str
+    parts: tuple[str, ...]
+
+
+def systems(named: Sequence[str]) -> list[System]:
+    """The systems that these names stand for, each once, in their order.
+
+    A name is bm25, a model, an index folder, several of them joined by +, or `hybrid`: every model
+    named, each fused with BM25.
+    """
+    found: dict[tuple[str, ...], None] = {}
+    for name in named:
+        parts = _parts(name)
+        for one in _with_bm25(named) if parts == (HYBRID,) else [parts]:
+            found[one] = None
+    every = {part for parts in found for part in parts}
+    lasts = Counter(Path(part).name for part in every)
+    short = {part: last if lasts[last := Path(part).name] == 1 else part for part in every}
+    return [System("+".join(short[part] for part in parts), parts) for parts in found]
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    parts = (name,) if Path(name).exists() else tuple(name.split("+"))
+    if not all(parts) or (len(parts) > 1 and HYBRID in parts):
+        raise SettingsError(
+            f"{name!r} names no system",
+            where="--models",
+            allowed="bm25, a model, an index folder, several of them as A+B, or hybrid",
+            remedy="join names by one +; hybrid stands alone",
+        )
+    return parts
+
+
+def _with_bm25(named: Sequence[str]) -> list[tuple[str, ...]]:
+    models = [name for name in named if name != BM25 and _parts(name) not in ((HYBRID,),)]
+    single = [name for name in models if len(_parts(name)) == 1]
+    if not single:
+        raise SettingsError(
+            "'hybrid' is every model that is named, each fused with BM25, and none is named",
+            where="--models",
+            allowed="hybrid beside one model or more",
+            remedy="name a dense or a sparse model too: --models MODEL hybrid",
+        )
+    return [(name, BM25) for name in single]
+
+
+@dataclass(frozen=True)
+class Searches:
+    """A corpus and the queries that every system answers, `depth` documents deep."""
+
+    corpus: str
+    fingerprint: str
+    queries: Sequence[Query]
+    depth: int
+    settings: IndexSettings
+
+    @cached_property
+    def _asked(self) -> str:
+        return digest(*(text for query in self.queries for text in (query.id, query.text)))
+
+    def origin(self, part: str) -> str:
+        """A digest of all that the rankings of a system's part depend on, besides the corpus."""
+        if part == BM25:
+            return BM25
+        if is_hybrid(part):
+            return fingerprint([Path(part) / "hybrid.json"])
+        if (Path(part) / MANIFEST).is_file():
+            return digest(repr(stated_manifest(Path(part)).identity()))
+        folder = Path(model_folder(part, "--models"))
+        if folder.is_dir():
+            files = sorted(file for file in folder.rglob("*") if file.suffix in _MODEL_FILES)
+            return fingerprint(files, root=folder)
+        from isthmus.encoders import load_encoder  # of a hub name it alone knows
+
+        return load_encoder(part).fingerprint
+
+    def rankings(self, part: str, origin: str) -> dict[str, Ranking]:
+        """The rankings of one part of a system, by query id; from the cache if they are there."""
+        if is_hybrid(part) or (Path(part) / MANIFEST).is_file():
+            return self._searched(
+                open_hybrid(part) if is_hybrid(part) else open_together([part])[0]
+            )
+        settings = self.settings.model_dump_json(exclude={"cluster"})
+        key = digest(__version__, self.fingerprint, origin, settings)
+        file = cache_folder() / "rankings" / f"{key}-{digest(self._asked, str(self.depth))}.parquet"
+        with _one_at_a_time(file):
+            if (kept := _read(file)) is None:
+                model = None if part == BM25 else part
+                folder = cache_folder() / "indexes" / key
+                index(self.corpus, folder, model, overwrite=True, settings=self.settings)
+                _write(file, kept := self._searched(open_searcher(folder, model)))
+            else:
+                notice(f"{part}: its rankings are in the cache")
+        return {query.id: kept.get(query.id, Ranking(query.id)) for query in self.queries}
+
+    def _searched(self, retriever: Retriever) -> dict[str, Ranking]:
+        batches = answers(retriever, self.queries, self.depth)
+        return {ranking.query_id: ranking for batch in batches for ranking in batch}
+
+
+def digest(*parts: str) -> str:
+    """One name for texts in their order."""
+    found = xxhash.xxh3_128()
+    for part in parts:
+        found.update(f"{len(part)}:{part}".encode())
+    return found.hexdigest()
+
+
+def _write(file: Path, rankings: Mapping[str, Ranking]) -> None:
+    entries = [(r.query_id, i, score) for r in rankings.values() for i, score in r]
+    names = ("query", "document", "score")
+    columns = zip(*entries, strict=True) if entries else ((), (), ())
+    kinds = (pa.large_string(), pa.large_string(), pa.float64())
+    table = pa.table(
+        {name: pa.array(c, kind) for name, c, kind in zip(names, columns, kinds, strict=True)}
+    )
+    partial = file.with_name(f".{file.name}.partial")
+    with writing(file):
+        pq.write_table(table, partial)
+        partial.replace(file)
+
+
+def _read(file: Path) -> dict[str, Ranking] | None:
+    try:
+        columns = pq.read_table(file).to_pydict()
+        found: dict[str, list[tuple[str, float]]] = {}
+        for query, document, score in zip(*columns.values(), strict=True):
+            found.setdefault(query, []).append((document, score))
+    except (OSError, ValueError, TypeError):  # absent, or damaged: it is made again
+        return None
+    return {
+        query: Ranking(query, tuple(i for i, _ in entries), tuple(s for _, s in entries))
+        for query, entries in found.items()
+    }
+
+
+@contextmanager
+def _one_at_a_time(file: Path) -> Iterator[None]:
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_name(f".{file.stem.partition('-')[0]}.lock")):
+            yield

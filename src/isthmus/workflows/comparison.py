@@ -1,0 +1,216 @@
+"""The verb `isthmus evaluate`: run files, or models that are indexed and searched for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from isthmus.collections import Collection, open_collection, write_run
+from isthmus.collections.collection import choose_split
+from isthmus.config import Overrides
+from isthmus.config.cache import cache_folder
+from isthmus.config.output import claimed
+from isthmus.errors import SettingsError
+from isthmus.evaluation import EvaluationSettings, Report
+from isthmus.evaluation import evaluate as evaluate_runs
+from isthmus.evaluation.evaluate import write_report
+from isthmus.evaluation.measures import parse_measure
+from isthmus.progress import notice
+from isthmus.records import Judgements, Ranking, Run
+from isthmus.retrieval.fusion import Fusion, fuse, fusions
+from isthmus.retrieval.verbs.index import IndexSettings
+from isthmus.workflows.compared_systems import Searches, System, systems
+
+_DEPTH = 100
+_TEST = "test"
+
+
+class EvaluateSettings(EvaluationSettings):
+    """Measures and tests; with a collection also how it is indexed and searched."""
+
+    split: str | None = Field(
+        None, description="of the collection; null: test, or the only one that there is"
+    )
+    depth: int | None = Field(
+        None, ge=1, description="documents per query; null: 100, or the measures' deepest cutoff"
+    )
+    fusion: str = Field(
+        "weighted_sum", description="of hybrids: weighted_sum, reciprocal_rank or raw_sum"
+    )
+    candidates: int = Field(1000, ge=1, description="documents per query that hybrids fuse")
+    index: IndexSettings = Field(
+        IndexSettings(), description="how models are indexed: all that `isthmus index` takes"
+    )
+
+    @property
+    def of_runs(self) -> EvaluationSettings:
+        """Those on which the numbers of given rankings depend."""
+        return EvaluationSettings(
+            **{name: getattr(self, name) for name in EvaluationSettings.model_fields}
+        )
+
+    def deepest(self) -> int:
+        """How many documents of each ranking are evaluated; one more where one may be dropped."""
+        cutoffs = [parse_measure(name).params.get("cutoff", 0) for name in self.measures]
+        return (self.depth or max(_DEPTH, *cutoffs)) + self.drop_self
+
+
+def evaluate(
+    runs: Sequence[Run | str | Path] | Run | str | Path = (),
+    qrels: Judgements | str | Path | None = None,
+    *,
+    collection: str | None = None,
+    models: Sequence[str] | str = (),
+    split: str | None = None,
+    depth: int | None = None,
+    measures: str | Sequence[str] | None = None,
+    output: str | Path | None = None,
+    settings: EvaluationSettings | Overrides = None,
+) -> Report:
+    """The report of one or several systems over all judged queries.
+
+    With `qrels`, of run files. With a `collection`, of models (also "bm25", index folders, "A+B",
+    and "hybrid": every model named, each fused with BM25), which are indexed, searched with the
+    judged queries of a split, and compared; what is no file among `runs` then counts as a model.
+    Interrupted and run again, it goes on. Measures are a sequence, or one text of names as
+    ir_measures spells them, "RR@10 nDCG@10". With `output`, that folder holds report.json,
+    table.md, table.tex and per_query.tsv, and with a collection the run files.
+    """
+    if isinstance(measures, str):
+        measures = measures.replace(",", " ").split()
+    flags = {"measures": measures, "split": split, "depth": depth}
+    if isinstance(settings, EvaluationSettings):  # those of run files, or all
+        settings = settings.model_dump(exclude_unset=True)
+    settings = EvaluateSettings.given(settings, flags)
+    given = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    named = [models] if isinstance(models, str) else list(models)
+    if collection is None:
+        return _evaluate_runs(given, qrels, named, output, settings)
+    if qrels is not None:
+        raise SettingsError(
+            "a collection has judgements of its own, and there is --qrels beside it",
+            where="--qrels",
+            allowed="run files with --qrels, or --collection with --models",
+            remedy="leave out --qrels, and choose among its judgements by --split",
+        )
+    named += [str(one) for one in given if not _is_run(one)]
+    return _compare(collection, named, list(filter(_is_run, given)), output, settings)
+
+
+def _is_run(source: Run | str | Path) -> bool:
+    return isinstance(source, Run) or Path(source).is_file()
+
+
+def _evaluate_runs(
+    runs: Sequence[Run | str | Path],
+    qrels: Judgements | str | Path | None,
+    models: Sequence[str],
+    output: str | Path | None,
+    settings: EvaluateSettings,
+) -> Report:
+    unused = {"split", "depth", "fusion", "candidates", "index"} & settings.model_fields_set
+    if models or unused:
+        name = "--models" if models else min(unused)
+        raise SettingsError(
+            f"{name} has no meaning without a collection",
+            where=name,
+            allowed="run files with --qrels, or --collection with --models",
+            remedy="add --collection: anything with documents, queries and judgements",
+        )
+    if qrels is None:
+        raise SettingsError(
+            "there are no judgements to evaluate by",
+            where="isthmus evaluate",
+            allowed="run files with --qrels, or --collection with --models",
+            remedy="add --qrels FILE, or --collection and the models to compare",
+        )
+    return evaluate_runs(runs, qrels, output=output, settings=settings.of_runs)
+
+
+def _compare(
+    spec: str,
+    named: Sequence[str],
+    runs: Sequence[Run | str | Path],
+    output: str | Path | None,
+    settings: EvaluateSettings,
+) -> Report:
+    rows = systems(named)
+    if not rows:
+        raise SettingsError(
+            "no system is named to compare",
+            where="--models",
+            allowed="models, index folders, bm25, A+B, hybrid",
+            remedy="name at least one: --models MODEL bm25 hybrid",
+        )
+    fusions.check(settings.fusion, "fusion")
+    source = open_collection(spec, problems := settings.account())
+    split = _split(source, settings.split, spec)
+    judged = {query: found for query, found in source.judgements(split).items() if found}
+    queries = [query for query in source.queries() if query.id in judged]
+    deepest = settings.deepest()
+    deep = max(deepest, settings.candidates if any(len(row.parts) > 1 for row in rows) else 0)
+    how = settings.index.model_copy(update=dict(settings.reading))
+    searches = Searches(spec, source.fingerprint(), queries, deep, how)
+    origins = {part: searches.origin(part) for row in rows for part in row.parts}
+    identity = {
+        "settings": settings.model_dump(mode="json"),
+        "collection": searches.fingerprint,
+        "split": split,
+        "systems": {row.name: [origins[part] for part in row.parts] for row in rows},
+        "runs": [str(run) if isinstance(run, str | Path) else run.name for run in runs],
+    }
+    notice(f"{len(queries):,} judged queries of the split {split!r}")
+    if output is None:
+        found = _ranked(searches, rows, origins, settings)
+        return evaluate_runs([*found, *runs], judged, settings=settings.of_runs)
+    with claimed(Path(output), "evaluate", identity):
+        found = _ranked(searches, rows, origins, settings)
+        report = evaluate_runs([*found, *runs], judged, settings=settings.of_runs)
+        for run in found:
+            write_run(Path(output) / "runs" / f"{run.name.replace('/', '_')}.trec", run)
+        write_report(report, Path(output))
+    if problems.counts:
+        notice(problems.summary())
+    return report
+
+
+def _split(collection: Collection, named: str | None, where: str) -> str:
+    splits = collection.splits()
+    if named is None and len(splits) == 1:
+        return splits[0]
+    return choose_split(dict(zip(splits, splits, strict=True)), named or _TEST, where)
+
+
+def _ranked(
+    searches: Searches,
+    rows: Sequence[System],
+    origins: Mapping[str, str],
+    settings: EvaluateSettings,
+) -> list[Run]:
+    fusion: Fusion = fusions.load(settings.fusion, where="fusion")
+    rankings: dict[str, dict[str, Ranking]] = {}
+    for number, (part, origin) in enumerate(origins.items(), 1):
+        notice(f"{part} ({number} of {len(origins)})")
+        rankings[part] = searches.rankings(part, origin)
+    notice(f"indexes and rankings are kept in {cache_folder()}")
+    return [_run(row, rankings, fusion, settings.deepest()) for row in rows]
+
+
+def _run(
+    row: System, rankings: Mapping[str, Mapping[str, Ranking]], fusion: Fusion, depth: int
+) -> Run:
+    """The rankings of a system, fused if it has several parts."""
+    first, *others = (rankings[part] for part in row.parts)
+    if not others:
+        return Run(row.name, {query: ranking.top(depth) for query, ranking in first.items()})
+    alike: Any = [1.0] * len(row.parts)
+    return Run(
+        row.name,
+        {
+            query: fuse([first[query], *(one[query] for one in others)], alike, fusion).top(depth)
+            for query in first
+        },
+    )

@@ -1,0 +1,137 @@
+"""Models compared in one command: the numbers of the long way, and nothing done twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isthmus
+from isthmus.workflows.compared_systems import System, systems
+
+
+def test_one_command_gives_what_indexing_searching_and_evaluating_give(
+    commands: Any, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    qrels = collection / "qrels" / "train.tsv"
+    judged = [line for n, line in enumerate(qrels.read_text().splitlines()) if n % 3 < 2]
+    part = tmp_path / "part"  # only some of the queries are judged
+    (part / "qrels").mkdir(parents=True)
+    (part / "qrels" / "dev.tsv").write_text("\n".join(judged) + "\n", encoding="utf-8")
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (part / name).symlink_to(collection / name)
+    asked = {line.split("\t")[0] for line in judged[1:]}
+    every = (collection / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in every if json.loads(line)["_id"] in asked]
+    assert len(lines) < len(every)
+    # The same company in a batch: rounding depends on it.
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    indexes = {"tiny": tmp_path / "dense", "bm25": tmp_path / "bm25"}
+    commands.succeed("index", "--corpus", part, "--model", model, "--output", indexes["tiny"])
+    commands.succeed("index", "--corpus", part, "--output", indexes["bm25"])
+    ways = {
+        "tiny": [indexes["tiny"]],
+        "bm25": [indexes["bm25"]],
+        "tiny+bm25": [indexes["tiny"], "--with", indexes["bm25"]],
+    }
+    for name, way in ways.items():
+        run = ("--run", tmp_path / f"{name}.trec", "--depth", "100")
+        commands.succeed("search", *way, "--queries", tmp_path / "queries.jsonl", *run)
+    runs = [tmp_path / f"{name}.trec" for name in ways]
+    long_way = isthmus.evaluate(runs, part / "qrels" / "dev.tsv")
+
+    cache, command = tmp_path / "cache", ("evaluate", "--collection", part)
+    command += ("--models", model, "bm25", "hybrid", "--output", tmp_path / "report")
+    first = commands.succeed(*command, cache=cache)
+    assert f"{len(judged) - 1} judged queries of the split 'dev'" in first.stderr
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["systems"] == list(ways)
+    assert report["means"] == long_way.means
+    assert report["comparisons"].keys() == long_way.comparisons.keys()
+    for run in runs:  # of judged queries alone
+        assert (tmp_path / "report" / "runs" / run.name).read_text() == run.read_text()
+
+    again = commands.succeed(*command, cache=cache)
+    assert again.stderr.count("its rankings are in the cache") == 2
+    assert "indexing" not in again.stderr
+    assert again.stdout == first.stdout
+    # Indexes that are there, and run files of elsewhere, beside what is made for it.
+    others = (indexes["tiny"], runs[1], f"{indexes['tiny']}+{indexes['bm25']}")
+    compared = commands.succeed("evaluate", "--collection", part, *others, cache=cache)
+    assert "indexing" not in compared.stderr
+    for row in ("dense", "bm25", "dense+bm25"):
+        assert row in compared.stdout
+
+
+def test_killed_it_goes_on(
+    commands: Any, killed: Callable[..., Any], collection: Path, model: Path, tmp_path: Path
+) -> None:
+    command = [
+        "evaluate", "--collection", collection, "--models", model, "bm25", "hybrid",
+        "--output", tmp_path / "report", "--set", "index.block_size=20",
+    ]  # fmt: skip
+    cache = Path(commands.environment["ISTHMUS_CACHE"])
+
+    def progress() -> object:
+        files = cache.glob("indexes/.*.building/progress.json")
+        rankings = len(list(cache.glob("rankings/*.parquet")))
+        return rankings, [file.read_text() for file in files if file.is_file()]
+
+    assert killed(command, progress, kills=3, longest=0.2).total() > 1
+    whole = isthmus.evaluate(collection=str(collection), models=[str(model), "bm25", "hybrid"])
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["means"] == whole.means
+
+
+def test_ids_with_spaces_from_a_collection_to_the_report(commands: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    (folder / "qrels").mkdir(parents=True)
+    texts = {"my notes.md": "tigers hunt at night", "other%20notes": "lions sleep", "c": "bears"}
+    lines = [json.dumps({"_id": i, "text": text}) for i, text in texts.items()]
+    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    queries = {"q 1": "tigers", "q2": "sleep", "q3": "the of and"}
+    lines = [json.dumps({"_id": i, "text": text}) for i, text in queries.items()]
+    (folder / "queries.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    judged = "q 1\tmy notes.md\t1\nq2\tother%20notes\t1\nq3\tc\t1\n"
+    (folder / "qrels" / "test.tsv").write_text(judged, encoding="utf-8")
+    told = commands.succeed(
+        "evaluate", "--collection", folder, "bm25", "--output", tmp_path / "report"
+    )
+    assert "1 of 3 queries have no words to search for" in " ".join(told.stderr.split())
+    run = tmp_path / "report" / "runs" / "bm25.trec"
+    assert "q%201 Q0% my%20notes.md 1 " in run.read_text(encoding="utf-8")
+    report = isthmus.evaluate(run, folder / "qrels" / "test.tsv", measures="RR@10")
+    assert report.per_query["RR@10"]["bm25"] == {"q 1": 1, "q2": 1, "q3": 0}
+
+
+def test_names_of_systems() -> None:
+    found = systems(["runs/a", "org/b", "bm25", "hybrid", "runs/a+org/b"])
+    assert found == [
+        System("a", ("runs/a",)),
+        System("b", ("org/b",)),
+        System("bm25", ("bm25",)),
+        System("a+bm25", ("runs/a", "bm25")),
+        System("b+bm25", ("org/b", "bm25")),
+        System("a+b", ("runs/a", "org/b")),
+    ]
+    assert [one.name for one in systems(["x/final", "y/final"])] == ["x/final", "y/final"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"collection": "nothing", "models": ["hybrid", "bm25"]}, "none is named"),
+        ({"collection": "nothing", "models": ["a++b"]}, "names no system"),
+        ({"collection": "nothing"}, "no system is named"),
+        ({"collection": "nothing", "models": "bm25", "qrels": "q"}, "judgements of its own"),
+        ({"runs": "run", "qrels": "q", "models": "bm25"}, "--models has no meaning"),
+        ({"runs": "run", "qrels": "q", "depth": 5}, "depth has no meaning"),
+        ({"runs": "run"}, "no judgements"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(isthmus.IsthmusError, match=message):
+        isthmus.evaluate(**arguments)
