@@ -37,12 +37,15 @@ COLLECTIONS = (
 )  # fmt: skip
 SHARES = (0.1, 0.3, 0.5, 1.0)
 LABELS = (30, 100, 300, 1000, 0)  # 0: all
-PARTS = {
+PARTS = {  # what is removed, or put in the place of another part
     "whole": [],
     "no keep": ["dense.losses.keep=null"],
-    "keep similarities": ["dense.losses.keep=null", "dense.losses.keep_similarities.weight=100.0"],
+    "no average": ["dense.merge=null"],
+    "no rule": ["dense.merge={share: 0.5}"],
     "no titles": ["dense.pseudo_queries.sources.title=null"],
     "no sentences": ["dense.pseudo_queries.sources.sentence=null"],
+    "no keep, no average": ["dense.losses.keep=null", "dense.merge=null"],
+    "keep similarities": ["dense.losses.keep=null", "dense.losses.keep_similarities.weight=100.0"],
     "key phrases": ["dense.pseudo_queries.sources.key_phrases.share=1000.0"],
     "BM25 negatives": ["dense.negatives.name=bm25", "dense.negatives.num_negatives=1"],
 }
@@ -62,22 +65,17 @@ EQUAL = [  # the cost of the recipe adapt
 Found = dict[str, Any]
 
 
-def whole(data: str, model: str, output: Path, seed: int, recipe: str) -> Found:
-    """The command itself: before and after, alone and with BM25."""
-    sets = ["problems=skip", f"dense.training.seed={seed}"]
+def whole(
+    data: str, model: str, output: Path, seed: int, recipe: str, part: str = "whole"
+) -> Found:
+    """The command itself, perhaps with one part changed: before and after, alone and with BM25."""
+    sets = ["problems=skip", f"dense.training.seed={seed}", *PARTS[part]]
     report = isthmus.adapt(data, model, str(output), recipe, settings=sets)
     assert report is not None
     results = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))["results"]
     queries = {measure: {s: list(q.values()) for s, q in by.items()}
                for measure, by in report.per_query.items()}  # fmt: skip
-    return {"merge": results["merge"], "seconds": results["seconds"], "queries": queries}
-
-
-def part(data: str, model: str, output: Path, seed: int, name: str) -> Found:
-    """The stage that `adapt` trains with one part changed, at every share of the average."""
-    sets = ["dense.merge=null", "dense.development=null", *PARTS[name]]
-    (stage,) = _stages(data, model, output, seed, sets)
-    return measured(model, str(run_stage(stage)), data)
+    return {"merge": results.get("merge"), "seconds": results["seconds"], "queries": queries}
 
 
 def paper(data: str, model: str, output: Path, seed: int, recipe: str, keep: int) -> Found:
@@ -139,7 +137,7 @@ def measured(start: str, final: str, data: str, shares: tuple[float, ...] = SHAR
     return found
 
 
-CELLS = {"whole": whole, "part": part, "paper": paper, "labels": labels}
+CELLS = {"whole": whole, "part": whole, "paper": paper, "labels": labels}
 
 
 def jobs(models: list[str], seeds: list[int]) -> list[tuple[Any, ...]]:
@@ -149,7 +147,7 @@ def jobs(models: list[str], seeds: list[int]) -> list[tuple[Any, ...]]:
     return [
         *((("whole", *cell, "adapt")) for cell in product(COLLECTIONS, models, seeds)),
         *((("whole", *cell, "adapt-quick")) for cell in product(COLLECTIONS, [first], seeds)),
-        *(("part", *cell) for cell in product(ablated, [first], seeds, PARTS)),
+        *(("part", *cell) for cell in product(ablated, [first], seeds, ["adapt"], PARTS)),
         *(("paper", *cell) for cell in product(ablated[:2], [first], seeds[:1], PAPERS, (0, 10))),
         *(
             ("labels", *cell)
