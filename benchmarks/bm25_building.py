@@ -22,12 +22,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import bm25s
 import numpy as np
 
 from isthmus.collections import open_collection, open_corpus
 from isthmus.indexes.bm25 import Analyzer, Bm25Index
 from isthmus.indexes.bm25.builder import build_bm25
-from isthmus.indexes.bm25.library import bm25s
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -5,6 +5,7 @@ so are the types that they return. Names are imported at first use: importing th
 """
 
 from importlib import import_module
+from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from isthmus._version import __version__ as __version__
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from isthmus.retrieval.searcher import open_searcher as open_searcher
     from isthmus.retrieval.verbs.export import export as export
     from isthmus.retrieval.verbs.index import index as index
+    from isthmus.retrieval.verbs.search import open_search as open_search
     from isthmus.retrieval.verbs.search import search as search
     from isthmus.retrieval.verbs.sparsify import sparsify as sparsify
     from isthmus.retrieval.verbs.tune import tune as tune
@@ -71,7 +73,7 @@ _HOMES = {
     "isthmus.retrieval.searcher": ["Searcher", "open_searcher"],
     "isthmus.retrieval.verbs.export": ["export"],
     "isthmus.retrieval.verbs.index": ["index"],
-    "isthmus.retrieval.verbs.search": ["search"],
+    "isthmus.retrieval.verbs.search": ["open_search", "search"],
     "isthmus.retrieval.verbs.sparsify": ["sparsify"],
     "isthmus.retrieval.verbs.tune": ["tune"],
     "isthmus.retrieval.verbs.update": ["Writer", "add", "delete", "merge", "open_writer"],
@@ -90,7 +92,12 @@ if not TYPE_CHECKING:  # for which every name would exist
         """A public name, imported when it is first used."""
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOME[name]), name)
+        if _HOME[name] in modules:
+            return getattr(modules[_HOME[name]], name)
+        from isthmus.progress import waiting
+
+        with waiting(f"importing the libraries of {name}"):
+            return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

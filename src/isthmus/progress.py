@@ -7,8 +7,10 @@ stays readable and shows that the job still runs.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -30,6 +32,7 @@ from isthmus.errors import visible
 
 T = TypeVar("T")
 _QUIET_SECONDS = 30.0
+_PATIENCE = 1.0  # seconds of silence
 
 console = Console(stderr=True)
 """Where progress and notices go; results go to standard output."""
@@ -131,3 +134,15 @@ def notice(message: str) -> None:
     """Prints a remark on standard error, once per launch."""
     if os.environ.get("RANK", "0") == "0":
         console.print(visible(message), highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Prints what is being done, if the block takes longer than a second."""
+    timer = threading.Timer(_PATIENCE, notice, [f"{what} …"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from isthmus.errors import InputError, SettingsError
 from isthmus.nn.architectures import ARCHITECTURES, POST_NORM
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.light_backbone import LightBackbone
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,
@@ -73,6 +74,26 @@ def test_states_and_head_are_the_models_own_logits(kind: str) -> None:
         some = backbone.head(states[rows])
         torch.testing.assert_close(some, expected[rows], rtol=1e-5, atol=1e-5)
         assert backbone.head(states[rows][:0]).shape == (0, 67), "no row is no trouble"
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@architecture
+def test_read_without_transformers_the_states_are_the_same(
+    kind: str, bare: bool, tmp_path: Path
+) -> None:
+    model = random_model(kind)
+    (model.base_model if bare else model).save_pretrained(tmp_path)
+    light = LightBackbone.read(str(tmp_path))
+    assert (light is not None) is (kind in POST_NORM)
+    if light is None:
+        return
+    whole = Backbone.load(str(tmp_path)).eval()
+    assert (light.dimension, light.positions) == (whole.dimension, whole.positions)
+    stored, expected = light.encoder.state_dict(), whole.encoder.state_dict()
+    torch.testing.assert_close(stored, dict(expected), rtol=0, atol=0)
+    with torch.no_grad():
+        found, states = light(IDS, MASK), whole(IDS, MASK)
+    torch.testing.assert_close(found[MASK.bool()], states[MASK.bool()], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", sorted(POST_NORM))

@@ -113,14 +113,19 @@ def test_has_tokens(text: str) -> None:
     assert ENCODERS["cls", "dot"].has_tokens(text) == expected
 
 
-def test_blocks_come_back_in_order_with_their_vectors() -> None:
+def test_blocks_come_back_in_order_with_their_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ENCODERS["mean", "cosine"]
     documents = [Document(str(n), "fox dog the " * (n % 9), "lazy" * (n % 2)) for n in range(40)]
     blocks = [documents[:17], documents[17:18], [], documents[18:]]
-    found = list(model.encode_blocks(iter(blocks)))
+    counted: list[int] = []
+    monkeypatch.setattr("isthmus.encoders.encoder._ON_CPU", 64)
+    found = list(model.encode_blocks(iter(blocks), counted.append))
+    assert sum(counted) == 40
+    assert len(counted) > 2 * len(blocks), "after every batch"
+    monkeypatch.undo()
     assert [block for block, _ in found] == blocks
     for block, vectors in found:
-        np.testing.assert_array_equal(vectors, model.encode_documents(block))
+        np.testing.assert_allclose(vectors, model.encode_documents(block), atol=1e-6)
     assert list(model.encode_blocks([])) == []
 
 

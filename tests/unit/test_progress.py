@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from rich.console import Console
 
 from isthmus import progress
-from isthmus.progress import Bar, notice, track
+from isthmus.progress import Bar, notice, track, waiting
 
 
 @pytest.fixture
@@ -94,3 +95,14 @@ def test_what_a_terminal_would_obey_is_shown(screen: io.StringIO) -> None:
 def test_tracked_items_pass_unchanged(screen: io.StringIO) -> None:
     assert list(track(iter("abc"), "letters", unit="letters")) == ["a", "b", "c"]
     assert screen.getvalue().startswith("letters: 3, ")
+
+
+def test_only_a_long_silence_is_explained(
+    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with waiting("reading"):
+        pass
+    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    with waiting("loading a model"):
+        time.sleep(0.2)
+    assert screen.getvalue() == "loading a model …\n"

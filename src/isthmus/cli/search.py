@@ -7,12 +7,16 @@ from typing import Annotated
 import typer
 
 import isthmus
+from isthmus.cli.lines import answer_lines
 from isthmus.cli.options import Cluster, settings_option
 
 
 def search(
     index: Annotated[str, typer.Argument(help="An index, or what `tune` wrote.")],
-    query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
+    query: Annotated[
+        str | None,
+        typer.Argument(help="What to look for. Left out: answers line by line, loaded once."),
+    ] = None,
     queries: Annotated[
         str | None, typer.Option(help="Instead: a file of queries (jsonl or tsv).")
     ] = None,
@@ -31,14 +35,20 @@ def search(
     cluster: Cluster = None,
     settings: Annotated[list[str] | None, settings_option("search", "depth=20")] = None,
 ) -> None:
-    """Search an index for one query, or write a run file for many.
+    """Search an index for one query, for one per line, or write a run file for many.
 
-    Examples: isthmus search idx "what is a bottleneck"; isthmus search idx --queries q.jsonl
-    --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set rerank.candidates=50;
-    isthmus search idx "a query" --set backend=hnsw
+    Examples: isthmus search idx "what is a bottleneck"; isthmus search idx; isthmus search idx
+    --queries q.jsonl --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set
+    rerank.candidates=50; isthmus search idx "a query" --set backend=hnsw
     """
     from isthmus.progress import result
 
+    if query is None and queries is None and run is None and cluster is None:
+        answer = isthmus.open_search(
+            index, hybrid=hybrid or (), rerank=rerank, model=model, depth=depth, settings=settings
+        )
+        answer_lines(answer)
+        return
     found = isthmus.search(
         index,
         query,

@@ -16,6 +16,7 @@ from isthmus.config.hub import check_hub
 from isthmus.config.names import inside
 from isthmus.config.sealed_json import UnreadableError, parse_json, read_bounded
 from isthmus.errors import InputError, IsthmusError
+from isthmus.progress import waiting
 
 _Shape = TypeVar("_Shape", dict[str, Any], list[Any])
 _LARGEST_JSON = 1 << 26  # bytes; an index of shards of a very large model has a few megabytes
@@ -35,7 +36,7 @@ def load_pretrained(kind: Any, name: str, part: str = "model", **options: Any) -
     `part` is what messages call it.
     """
     check_model(name)
-    with loadable(name, part):
+    with waiting(f"loading the {part} {name}"), loadable(name, part):
         return kind.from_pretrained(name, trust_remote_code=False, **options)
 
 

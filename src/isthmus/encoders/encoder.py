@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -189,9 +189,12 @@ class Encoder(TextModel):
         return self.int8.difference(self.tokenise(documents))
 
     def encode_blocks(
-        self, blocks: Iterable[Sequence[Document]]
+        self, blocks: Iterable[Sequence[Document]], encoded: Callable[[int], None] | None = None
     ) -> Iterator[tuple[Sequence[Document], Any]]:
-        """Each block with what `encode_documents` makes of it, while the next one is tokenised."""
+        """Each block with what `encode_documents` makes of it, while the next one is tokenised.
+
+        `encoded` is called after every batch with the number of its documents.
+        """
         source = iter(blocks)
 
         def read() -> tuple[Sequence[Document], list[Encoding]] | None:
@@ -207,7 +210,7 @@ class Encoder(TextModel):
                     # Here: there, Python's lock would keep the tokenizer's threads waiting.
                     yield block, self.tokenizer.framed(encodings, self.settings.document_max_length)
 
-        yield from self._encode(tokenised())
+        yield from self._encode(tokenised(), encoded)
 
     def tokenise(self, documents: Sequence[Document]) -> list[Tokens]:
         """What the model reads of each document: token ids, special ones included."""
@@ -222,7 +225,9 @@ class Encoder(TextModel):
         return vectors
 
     def _encode(
-        self, blocks: Iterable[tuple[Block, Sequence[Tokens]]]
+        self,
+        blocks: Iterable[tuple[Block, Sequence[Tokens]]],
+        encoded: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[Block, Any]]:
         """The vectors of each block; meanwhile, a GPU computes batches of the next."""
         begun: deque[tuple[Block, list[Batch]]] = deque()
@@ -240,6 +245,8 @@ class Encoder(TextModel):
         for part in taken(results(), self._take):
             parts.append(part)
             block, batches = begun[0]
+            if encoded is not None:
+                encoded(len(batches[len(parts) - 1]))
             if len(parts) == len(batches):
                 begun.popleft()
                 yield block, self._join(parts)[np.argsort(np.concatenate(batches))]

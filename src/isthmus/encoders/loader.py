@@ -13,6 +13,7 @@ from isthmus.encoders.encoder import SETTINGS_FILE
 from isthmus.encoders.int8 import use_int8
 from isthmus.encoders.query_side import QuerySide
 from isthmus.encoders.query_terms import QUERY_TERMS_FILE, QueryTerms
+from isthmus.encoders.quick import quick_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, query_digest
 from isthmus.errors import InputError, choices
 from isthmus.nn.backbone import Backbone
@@ -62,7 +63,15 @@ def load_query_encoder(
         fits = tokenizer.rows <= len(terms.theta)
         if fits and saved_with == f"{query_digest(terms, tokenizer, settings)} {fingerprint}":
             return QuerySide(name, fingerprint, terms, tokenizer, settings)
-    return load_encoder(name, exact=exact)
+    stored = stored_settings(name)
+    quick = None
+    if isinstance(stored, DenseSettings):
+        quick = quick_encoder(name, folder, stored, fingerprint)
+    if quick is None:
+        return load_encoder(name, stored, exact)
+    quick.whole = lambda: load_encoder(name, stored, exact)
+    quick.use_fast_inference(exact)
+    return quick
 
 
 def load_int8_encoder(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,10 +147,13 @@ class SparseEncoder(Encoder):
         return heaviest(self._vectors(self.tokenise(documents)), self.settings.document_terms)
 
     def encode_blocks(
-        self, blocks: Iterable[Sequence[Document]]
+        self, blocks: Iterable[Sequence[Document]], encoded: Callable[[int], None] | None = None
     ) -> Iterator[tuple[Sequence[Document], Any]]:
-        """Each block with what `encode_documents` makes of it, while the next one is tokenised."""
-        for block, matrix in super().encode_blocks(blocks):
+        """Each block with what `encode_documents` makes of it, while the next one is tokenised.
+
+        `encoded` is called after every batch with the number of its documents.
+        """
+        for block, matrix in super().encode_blocks(blocks, encoded):
             yield block, heaviest(matrix, self.settings.document_terms)
 
     def terms(self, row: csr_matrix) -> list[tuple[str, float]]:

@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from isthmus.errors import InputError
 from isthmus.indexes.integrity import damaged, parsing
@@ -98,6 +97,8 @@ class DocumentStore:
 
     def rows(self, ids: Collection[str]) -> npt.NDArray[np.int64]:
         """The rows of the documents that have one of these ids, ascending."""
+        import pyarrow.compute as pc  # a search does without
+
         wanted = pa.array(list(ids), pa.large_string())
         return np.flatnonzero(pc.is_in(self._columns["id"], wanted).to_numpy())
 
@@ -152,6 +153,8 @@ class DocumentWriter:
         self.close()
         with pa.ipc.open_stream(pa.memory_map(str(self._folder / DOCUMENTS))) as reader:
             ids = pa.chunked_array([block.column("id") for block in reader], pa.large_string())
+        import pyarrow.compute as pc  # a search does without
+
         by_id = pc.sort_indices(ids).to_numpy().astype(np.int64)
         _refuse_duplicates(ids, by_id)
         ranks = np.empty_like(by_id)
@@ -208,6 +211,8 @@ def _load_order(folder: Path, count: int) -> tuple[npt.NDArray[np.int64], npt.ND
 
 
 def _refuse_duplicates(ids: pa.ChunkedArray, by_id: npt.NDArray[np.int64]) -> None:
+    import pyarrow.compute as pc  # a search does without
+
     ordered = ids.take(by_id)
     twice = pc.index(pc.equal(ordered[1:], ordered[:-1]), True).as_py()
     if twice >= 0:

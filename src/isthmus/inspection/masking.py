@@ -23,7 +23,7 @@ from isthmus.collections.files import lines
 from isthmus.config import Overrides
 from isthmus.config.models import model_folder
 from isthmus.config.output import reserved, write_json
-from isthmus.indexes.bm25.library import STOPWORDS_EN_PLUS
+from isthmus.indexes.bm25.stop_words import stop_words as listed_stop_words
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretraining.corruption.uniform import Uniform
@@ -142,7 +142,7 @@ def masking(
 
 def _read(stop_words: str | Path | Sequence[str] | None) -> Sequence[str]:
     if stop_words is None:
-        stop_words = STOPWORDS_EN_PLUS
+        stop_words = sorted(listed_stop_words("english", many=True))
     if not isinstance(stop_words, str | Path):
         return stop_words
     listed = lines(Path(stop_words), Problems("refuse"))

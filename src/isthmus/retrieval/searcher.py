@@ -132,10 +132,11 @@ def open_searcher(
     index = open_index(folder, backend)
     if (origin := index.manifest.encoder) is None:
         return Searcher(None, index)
-    from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
-
     name = encoder_name(folder, origin, model)
     exact = origin.backend == "torch-float32"
+    notice(f"{folder}: loading its encoder {name}")
+    from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
+
     encoder = load_query_encoder(name, origin.fingerprint, exact)
     return Searcher(encoder, spread(index, folder, backend))
 
@@ -173,7 +174,6 @@ def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) 
             allowed="the folder of the encoder that filled the index",
             remedy="give its new place: --model FOLDER",
         )
-    notice(f"{folder}: loading its encoder {name}")
     return name
 
 

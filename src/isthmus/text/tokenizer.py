@@ -13,7 +13,7 @@ import xxhash
 from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
-from isthmus.config.model_files import load_pretrained, loadable
+from isthmus.config.model_files import load_pretrained, loadable, model_file
 from isthmus.errors import InputError
 
 _TOKENIZER_FILES = (
@@ -68,6 +68,17 @@ class Tokenizer:
             assert tokenizer.rows > 0
             tokenizer.encode([_RARE], 16)
         return tokenizer
+
+    @classmethod
+    def read(cls, name: str) -> Tokenizer | None:
+        """The tokenizer of a folder or hub name from tokenizer.json alone, without transformers.
+
+        It reads texts, and is not saved. None where there is no such file. Where the files beside
+        it change how texts are read, its fingerprint differs from that of `load`.
+        """
+        file = model_file(name, "tokenizer.json")
+        with loadable(name, _PART):
+            return None if file is None else cls(_TokenizerFile(file))
 
     def save(self, folder: Path) -> None:
         """Writes the tokenizer as transformers reads it."""
@@ -162,3 +173,17 @@ class Tokenizer:
         """The ids of one tokenised text with special tokens, cut to `max_length` in all."""
         room = max_length - len(self.prefix) - len(self.suffix)
         return np.concatenate([self.prefix, tokens[:room], self.suffix], dtype=np.int64)
+
+
+class _TokenizerFile:
+    """As much of a tokenizer of transformers as reading texts takes."""
+
+    pad_token_id = 0  # whatever it is: padding is masked
+
+    def __init__(self, file: Path) -> None:
+        self.backend_tokenizer = FastTokenizer.from_file(str(file))
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        self.all_special_ids = [number for number, token in added.items() if token.special]
+
+    def __len__(self) -> int:
+        return self.backend_tokenizer.get_vocab_size()

@@ -14,6 +14,7 @@ from isthmus.nn.precision import native_bf16
 from isthmus.training.settings import TrainingSettings
 
 _BESIDE_A_GPU = 2  # processes that prepare batches
+_NEVER = 10**9  # steps
 
 
 def check_trackers(settings: TrainingSettings) -> None:
@@ -58,7 +59,7 @@ def training_arguments(settings: TrainingSettings, output: Path) -> Any:
         bf16=native_bf16() if settings.bf16 == "auto" else settings.bf16,
         seed=settings.seed,
         logging_steps=settings.logging_steps,
-        save_steps=settings.save_steps,
+        save_steps=settings.save_steps or _NEVER,  # but at the end
         save_total_limit=None,
         report_to=settings.report_to,
         dataloader_num_workers=(workers := worker_count(settings)),

@@ -1,4 +1,4 @@
-"""Callbacks of every training: the epoch of the order, a progress bar, Ctrl-C."""
+"""Callbacks of every training: the epoch of the order, checkpoints by time, progress, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 import os
 import signal
 import threading
+import time
 from typing import Any
 
+import torch
 import transformers
+from torch import distributed
 
 from isthmus.progress import Bar, notice
 from isthmus.training.example_order import EpochOrder, TokenBatches
@@ -25,6 +28,34 @@ class SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Counts whole epochs, also when a run is resumed inside one."""
         self.order.epoch = math.floor(state.epoch + 1e-6)
+
+
+class SaveByTime(transformers.TrainerCallback):  # type: ignore[misc]
+    """Asks for a checkpoint whenever so many minutes have passed since the last one."""
+
+    _TOGETHER = 32  # steps, after which several processes agree whether it is time
+
+    def __init__(self, minutes: float) -> None:
+        self.seconds = 60 * minutes
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Starts the clock."""
+        self.last = time.monotonic()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Starts the clock anew, whatever the checkpoint was written for."""
+        self.last = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After every optimiser step."""
+        due = time.monotonic() - self.last >= self.seconds
+        if distributed.is_available() and distributed.is_initialized():
+            if state.global_step % self._TOGETHER:
+                return
+            first = torch.tensor([due], dtype=torch.uint8, device=args.device)
+            distributed.broadcast(first, 0)
+            due = bool(first.item())
+        control.should_save = control.should_save or due
 
 
 class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]

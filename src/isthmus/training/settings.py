@@ -71,8 +71,11 @@ class TrainingSettings(Settings):
     logging_steps: Steps = Field(
         0.02, description="between two lines of the log; below 1: a share of all steps"
     )
-    save_steps: Steps = Field(
-        0.1, description="between two checkpoints; below 1: a share of all steps"
+    save_steps: Steps | None = Field(
+        None, description="between two checkpoints; below 1: a share of all steps; null: by time"
+    )
+    save_minutes: float = Field(
+        10.0, gt=0, description="between two checkpoints, where save_steps is null"
     )
     save_total_limit: int | None = Field(2, ge=1, description="checkpoints kept; null: all")
     report_to: Annotated[list[str], BeforeValidator(_listed)] = Field(

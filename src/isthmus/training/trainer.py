@@ -20,7 +20,7 @@ from isthmus.nn.kernels.available import kernels_allowed
 from isthmus.nn.layer_fusion import compile_layers
 from isthmus.progress import notice
 from isthmus.training.arguments import check_trackers, training_arguments
-from isthmus.training.callbacks import Interruption, SetEpoch, ShowProgress
+from isthmus.training.callbacks import Interruption, SaveByTime, SetEpoch, ShowProgress
 from isthmus.training.checkpoints import kept, last_checkpoint, restoring, rotate, seal
 from isthmus.training.cuda_graphs import Graphs
 from isthmus.training.example_order import EpochOrder, TokenBatches
@@ -78,6 +78,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.add_callback(SetEpoch(self.order))
+        if settings.save_steps is None:
+            self.add_callback(SaveByTime(settings.save_minutes))
 
     def fit(self) -> list[dict[str, float]]:
         """Trains to the end, from the last whole checkpoint if there is one; returns the log."""

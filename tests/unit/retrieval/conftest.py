@@ -46,7 +46,7 @@ class WordEncoder:
         self.encoded += len(documents)
         return self.encode_queries([document.contents(True) for document in documents])
 
-    def encode_blocks(self, blocks: Iterable[Sequence[Document]]) -> Any:
+    def encode_blocks(self, blocks: Iterable[Sequence[Document]], encoded: Any = None) -> Any:
         return ((block, self.encode_documents(block)) for block in blocks)
 
 

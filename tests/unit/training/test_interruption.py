@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,28 @@ def trainer(task: Task, output: Path, logging_steps: int = 3) -> Trainer:
         bf16=False,
     )
     return Trainer(task, Numbers(), settings, output)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, [10]),
+        ({"save_minutes": 4}, [4, 8, 10]),
+        ({"save_minutes": 4, "save_steps": 5}, [5, 10]),
+        ({"save_steps": 0.3}, [3, 6, 9, 10]),
+    ],
+)
+def test_checkpoints_are_written_by_time_unless_steps_are_given(
+    given: dict[str, float], kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Line()
+    a_minute_each = SimpleNamespace(monotonic=lambda: 60.0 * task.calls)
+    monkeypatch.setattr("isthmus.training.callbacks.time", a_minute_each)
+    usual = {"max_steps": 10, "save_total_limit": None, "report_to": [], "bf16": False}
+    settings = TrainingSettings.parse({**usual, "per_device_train_batch_size": 4, **given}, "test")
+    Trainer(task, Numbers(), settings, tmp_path).fit()
+    found = [int(folder.name.partition("-")[2]) for folder in tmp_path.glob("checkpoint-*")]
+    assert sorted(found) == kept
 
 
 def losses(log: list[dict[str, float]]) -> list[tuple[float, float]]:

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from isthmus.finetuning.pseudo_queries._base import PseudoQuery, PseudoQuerySource, SourceSettings
-from isthmus.indexes.bm25.library import STOPWORDS_EN_PLUS
+from isthmus.indexes.bm25.stop_words import stop_words
 from isthmus.records import Document
 
 _WORD_OR_BREAK = re.compile(r"\w[\w'’-]*|[^\w\s]")
@@ -57,8 +57,9 @@ class KeyPhrases(PseudoQuerySource):
 
     def _phrases(self, text: str) -> list[tuple[str, ...]]:
         found, current = [], list[str]()
+        dropped = stop_words("english", many=True)
         for word in [*_WORD_OR_BREAK.findall(text.lower()), "."]:
-            if word[0].isalnum() and word not in STOPWORDS_EN_PLUS:
+            if word[0].isalnum() and word not in dropped:
                 current.append(word)
                 continue
             if 0 < len(current) <= self.settings.max_words:

@@ -6,7 +6,7 @@ import re
 
 import Stemmer
 
-from isthmus.indexes.bm25.library import STOPWORDS_EN
+from isthmus.indexes.bm25.stop_words import stop_words
 from isthmus.indexes.manifest import Bm25Settings
 
 _WORD = re.compile(r"\b\w\w+\b")
@@ -16,7 +16,7 @@ class Analyzer:
     """Text to terms: lower case, without stop words, stemmed."""
 
     def __init__(self, settings: Bm25Settings) -> None:
-        self._stopwords = frozenset(STOPWORDS_EN if settings.stopwords == "english" else ())
+        self._stopwords = stop_words(settings.stopwords)
         self._stemmer = Stemmer.Stemmer("english") if settings.stemmer == "english" else None
 
     def terms(self, text: str) -> list[str]:

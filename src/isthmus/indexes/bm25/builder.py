@@ -30,7 +30,7 @@ from isthmus.indexes.construction import (
 from isthmus.indexes.documents import DocumentWriter, blocks
 from isthmus.indexes.manifest import Description, workplace
 from isthmus.indexes.segments.living import Part
-from isthmus.progress import notice
+from isthmus.progress import notice, waiting
 from isthmus.records import Document
 
 MEMORY = 1.0  # GiB
@@ -161,4 +161,5 @@ def build_bm25(
         for block in blocks(islice(documents, builder.rows, None), _DOCUMENTS):
             builder.add(block)
         builder.refuse_wordless()
-        return builder.finish(request)
+        with waiting(f"completing {folder}"):
+            return builder.finish(request)

@@ -6,6 +6,7 @@ blocks and segments are merged alike.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -17,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from isthmus.indexes.arrays import GrowingArray, mapped
-from isthmus.indexes.bm25.library import bm25s
 from isthmus.indexes.bm25.scoring import inverse_frequency, posting_scores
 from isthmus.indexes.documents import flush
 from isthmus.indexes.integrity import parsing
@@ -97,7 +97,7 @@ def open_vocabulary(folder: Path) -> Callable[[str], int | None]:
     if not (folder / VOCABULARY).is_file():
         with parsing(folder / _OLD_VOCABULARY, folder):
             text = (folder / _OLD_VOCABULARY).read_bytes()
-            return dict(bm25s.json_functions.loads(text)).get
+            return dict(json.loads(text)).get
     terms = _read_terms(folder)
 
     @lru_cache(maxsize=2**16)
@@ -239,4 +239,6 @@ def _write_terms(folder: Path, terms: Sequence[str]) -> None:
 def _read_terms(folder: Path) -> Any:
     file = folder / VOCABULARY
     with parsing(file, folder), pa.ipc.open_file(pa.memory_map(str(file))) as reader:
-        return reader.get_batch(0).column("term").cast(pa.large_string())
+        terms = reader.get_batch(0).column("term")
+        # A cast that changes nothing would still import pyarrow.compute.
+        return terms if terms.type == pa.large_string() else terms.cast(pa.large_string())

@@ -31,7 +31,7 @@ from isthmus.indexes.manifest import (
 )
 from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.indexes.verification import read_manifest
-from isthmus.progress import Bar, notice, track
+from isthmus.progress import Bar, notice, track, waiting
 from isthmus.records import Document
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
 
@@ -130,8 +130,10 @@ def _index(
 ) -> Path:
     problems = settings.account()
     source = open_corpus(corpus, problems)
-    origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
-    encoder = _load(model, settings.encoding.backend)
+    with waiting(f"reading {corpus} once, to know it again"):
+        origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
+    with waiting(f"loading the encoder {model}"):
+        encoder = _load(model, settings.encoding.backend)
     description = _describe(origin, encoder, settings)
     if settings.approximate is not None:
         check_approximation(settings.approximate, description.kind, sharded=cluster is not None)
@@ -245,14 +247,15 @@ def _fill(
             notice(f"resuming after {done:,} documents")
         remaining = islice(source.documents(), done, None)
         with Bar(f"indexing {description.corpus.spec}", total, "documents", done) as bar:
-            for block, vectors in encoder.encode_blocks(blocks(remaining, block_size)):
+            parts = blocks(remaining, block_size)
+            for block, vectors in encoder.encode_blocks(parts, bar.advance):
                 if description.encoder.backend == "onnx-int8" and builder.rows == done:
                     notice(encoder.difference_of_int8(block[:_SAMPLE]))
                 if description.kind == "dense" and builder.rows == done:
                     _notice_if_alike(vectors[:_SAMPLE], description.encoder.backend)
                 builder.add(block, vectors)
-                bar.advance(len(block))
-        builder.finish(request)
+        with waiting(f"completing {output}"):
+            builder.finish(request)
 
 
 def _notice_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import overload
 
@@ -17,7 +18,7 @@ from isthmus.config import Overrides
 from isthmus.config.output import reserved
 from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
-from isthmus.progress import notice
+from isthmus.progress import notice, waiting
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.hits import Hit, Hits
 from isthmus.retrieval.hybrid_folder import Combination, is_hybrid, open_hybrid, open_together
@@ -123,15 +124,34 @@ def search(
         )
     with connected(settings.cluster):
         if query is not None:
-            return _search_one(index, query, settings)
+            return _answer(_searcher(index, settings), query, settings)
         assert queries is not None
         assert run is not None
         with reserved(Path(run)):
             return _search_many(index, queries, Path(run), settings)
 
 
-def _search_one(index: str | Path, query: str, settings: SearchSettings) -> Hits:
-    searcher = _searcher(index, settings)
+def open_search(
+    index: str | Path,
+    *,
+    hybrid: Iterable[str | Path] = (),
+    rerank: str | None = None,
+    model: str | None = None,
+    depth: int | None = None,
+    settings: SearchSettings | Overrides = None,
+) -> Callable[[str], Hits]:
+    """A function from a query to its hits; everything is loaded once, here."""
+    flags = {
+        "depth": depth,
+        "hybrid": [str(folder) for folder in hybrid] or None,
+        "model": model,
+        "rerank.model": rerank,
+    }
+    settings = SearchSettings.given(settings, flags)
+    return partial(_answer, _searcher(index, settings), settings=settings)
+
+
+def _answer(searcher: Retriever, query: str, settings: SearchSettings) -> Hits:
     problems = settings.account()
     (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
     return hits(searcher, ranking, query)
@@ -168,9 +188,10 @@ def _searcher(index: str | Path, settings: SearchSettings) -> Retriever:
     if settings.rerank is None:
         return found
     check_texts(found)
-    from isthmus.encoders import load_cross_encoder  # brings torch, which BM25 does without
+    with waiting(f"loading the re-ranker {settings.rerank.model}"):
+        from isthmus.encoders import load_cross_encoder  # brings torch, which BM25 does without
 
-    scorer = load_cross_encoder(settings.rerank.model, where="--rerank")
+        scorer = load_cross_encoder(settings.rerank.model, where="--rerank")
     return RerankingSearcher(found, scorer, settings.rerank.candidates)
 
 

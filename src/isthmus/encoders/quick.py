@@ -1,0 +1,54 @@
+"""A dense encoder that is ready at once, for searches that answer a query or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.encoder import Encoder
+from isthmus.errors import IsthmusError
+from isthmus.nn.light_backbone import LightBackbone
+from isthmus.text.tokenizer import Tokenizer
+
+_FEW = 64  # queries at once; more are worth the time that transformers takes to import
+
+
+class QuickEncoder(DenseEncoder):
+    """Encodes few queries without transformers, and many with the encoder that `whole` loads."""
+
+    whole: Callable[[], Encoder]
+
+    @cached_property
+    def _whole(self) -> DenseEncoder:
+        encoder = self.whole()
+        assert isinstance(encoder, DenseEncoder)
+        return encoder
+
+    def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """One vector per query."""
+        if len(texts) > _FEW:
+            return self._whole.encode_queries(texts)
+        return super().encode_queries(texts)
+
+
+def quick_encoder(
+    name: str, folder: str, settings: DenseSettings, fingerprint: str
+) -> QuickEncoder | None:
+    """The encoder of this fingerprint, in float32; None where it takes transformers to load it.
+
+    Whatever is wrong with its files, loading it with transformers says so.
+    """
+    try:
+        backbone = LightBackbone.read(folder)
+        tokenizer = None if backbone is None else Tokenizer.read(folder)
+        if backbone is None or tokenizer is None:
+            return None
+        encoder = QuickEncoder(backbone, tokenizer, settings, name)
+        encoder.encode_queries([name])  # some damage shows only when a text is read
+        return encoder if encoder.fingerprint == fingerprint else None
+    except (IsthmusError, OSError, LookupError, TypeError, ValueError, RuntimeError):
+        return None
