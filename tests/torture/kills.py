@@ -20,7 +20,8 @@ _MOMENTS = 20  # random ones, of each job
 
 def cases(scene: Scene, short: bool) -> Iterable[Case]:
     """A case per job and step, and per job and moment."""
-    names = ("add dense", "delete dense", "index bm25", "export anserini") if short else JOBS
+    few = ("add dense", "delete dense", "add together", "index bm25", "export anserini")
+    names = few if short else JOBS
     return drawn(_every(scene, names), 8 if short else None)
 
 

@@ -63,9 +63,10 @@ INDEXES: dict[str, str] = {
     "hnsw": "index --corpus CORPUS --model MODEL --output OUTPUT --set approximate.name=hnsw",
     "ivf": "index --corpus CORPUS --model MODEL --output OUTPUT --set approximate.name=ivf",
 }
+INDEXES["together"] = "index --corpus CORPUS --with bm25 --with MODEL --output OUTPUT"
 if find_spec("seismic"):
     INDEXES["seismic"] = f"{INDEXES['inverted']} --set approximate.name=seismic"
-CHANGING = ("dense", "inverted", "bm25")
+CHANGING = ("dense", "inverted", "bm25", "together")
 """Kinds of indexes that documents are added to."""
 
 _BLOCKS = "--set block_size=10"
@@ -332,12 +333,19 @@ def answers(folder: Path, questions: dict[str, Any], backend: Any = "numpy") -> 
 
 
 def hybrid_answers(folder: Path) -> Any:
-    """The rankings of a hybrid, which loads its indexes and their encoders."""
+    """The documents and rankings of a hybrid, which loads its indexes and their encoders."""
     from isthmus.records import Query
     from isthmus.retrieval.hybrid_folder import open_hybrid
 
     queries = [Query(f"q{n}", " ".join(WORDS[n : n + 3])) for n in range(0, 24, 3)]
-    return [(r.document_ids, r.scores) for r in open_hybrid(folder).search(queries, 10)]
+    hybrid = open_hybrid(folder)
+    stores = [one.index.store for one in hybrid.searchers]
+    documents = [
+        sorted((d.id, d.title, d.text) for d in (store.document(row) for row in range(len(store))))
+        for store in stores
+    ]
+    assert all(found == documents[0] for found in documents), "indexes at different states"
+    return [documents[0], [(r.document_ids, r.scores) for r in hybrid.search(queries, 10)]]
 
 
 def finished(folder: Path, snapshot: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,9 @@ from isthmus.cli.options import settings_option
 
 
 def add(
-    index: Annotated[str, typer.Argument(help="An index folder, dense or inverted.")],
+    index: Annotated[
+        str, typer.Argument(help="An index folder of any kind, also of several indexes.")
+    ],
     corpus: Annotated[str, typer.Option(help="What to add: anything `index` reads.")],
     model: Annotated[
         str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")

@@ -11,7 +11,9 @@ from isthmus.cli.options import settings_option
 
 
 def delete(
-    index: Annotated[str, typer.Argument(help="An index folder, dense or inverted.")],
+    index: Annotated[
+        str, typer.Argument(help="An index folder of any kind, also of several indexes.")
+    ],
     documents: Annotated[list[str] | None, typer.Argument(help="Ids of documents.")] = None,
     ids: Annotated[str | None, typer.Option(help="A file of ids, one in each line.")] = None,
     settings: Annotated[list[str] | None, settings_option("delete", "problems=skip")] = None,

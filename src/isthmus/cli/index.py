@@ -14,8 +14,17 @@ def index(
     corpus: Annotated[str, typer.Option(help="What to search: anything `pretrain` reads.")],
     output: Output,
     model: Annotated[
-        str, typer.Option(help="The retriever: a run, a folder, a hub name; or bm25.")
-    ] = "bm25",
+        str | None,
+        typer.Option(help="The retriever: a run, a folder, a hub name; or bm25, the default."),
+    ] = None,
+    hybrid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="MODEL,…",
+            help="Several in one folder, searched and changed together: bm25,MODEL. Repeatable.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Replace another index there, once this one is whole."),
@@ -29,11 +38,18 @@ def index(
     asked for now or later; nothing is encoded again.
 
     Examples: isthmus index --model runs/dense --corpus docs.jsonl --output idx; isthmus index
+    --with bm25,runs/dense --corpus docs.jsonl --output idx; isthmus index
     --model runs/sparse --corpus docs.jsonl --output idx --set approximate.name=seismic
     """
     from isthmus.progress import result
 
     folder = isthmus.index(
-        corpus, output, model, overwrite=overwrite, cluster=cluster, settings=settings
+        corpus,
+        output,
+        model,
+        hybrid=hybrid or (),
+        overwrite=overwrite,
+        cluster=cluster,
+        settings=settings,
     )
     result(f'index: {folder}\nnext: isthmus search {folder} "a query"')

@@ -12,7 +12,9 @@ from isthmus.cli.options import Cluster, settings_option
 
 
 def search(
-    index: Annotated[str, typer.Argument(help="An index, or what `tune` wrote.")],
+    index: Annotated[
+        str, typer.Argument(help="An index folder, also of several, or what `tune` wrote.")
+    ],
     query: Annotated[
         str | None,
         typer.Argument(help="What to look for. Left out: answers line by line, loaded once."),

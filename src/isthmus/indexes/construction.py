@@ -64,20 +64,10 @@ def already_built(folder: Path, description: Description, overwrite: bool = Fals
         )
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
-    if not (folder / MANIFEST).is_file() or (overwrite and not _is_ours(folder)):
-        raise OutputError(
-            f"{str(folder)!r} already holds something that is not an index",
-            where="--output",
-            allowed="a folder that does not exist yet, is empty, or holds the same index",
-            remedy="choose another --output, or move what is there",
-        )
-    if overwrite and foreign_files(folder):
-        raise OutputError(
-            f"{str(folder)!r} holds more than an index: {', '.join(foreign_files(folder)[:5])}",
-            where="--overwrite",
-            allowed="a folder with the files of an index alone: it is replaced with all in it",
-            remedy="move what is not of the index, or choose another --output",
-        )
+    if not (folder / MANIFEST).is_file():
+        raise _not_an_index(folder)
+    if overwrite:
+        check_replaceable(folder)
     try:
         changed = differences(description.identity(), read_manifest(folder).identity())
     except InputError:
@@ -97,6 +87,22 @@ def already_built(folder: Path, description: Description, overwrite: bool = Fals
     return True
 
 
+def check_replaceable(folder: Path) -> None:
+    """Refuses to replace a folder that holds anything but an index, whole or damaged."""
+    if not _is_ours(folder):
+        raise _not_an_index(folder)
+    known = {MANIFEST, SNAPSHOT, SEGMENTS, *approximations(folder)}
+    names = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    foreign = sorted(one.name for one in names if one.name not in known and not is_searched(one))
+    if foreign:
+        raise OutputError(
+            f"{str(folder)!r} holds more than an index: {', '.join(foreign[:5])}",
+            where="--overwrite",
+            allowed="a folder with the files of an index alone: it is replaced with all in it",
+            remedy="move what is not of the index, or choose another --output",
+        )
+
+
 def _is_ours(folder: Path) -> bool:
     """Whether isthmus wrote the manifest of a folder, even if it is damaged since."""
     with suppress(InputError):
@@ -106,11 +112,13 @@ def _is_ours(folder: Path) -> bool:
     return False
 
 
-def foreign_files(folder: Path) -> list[str]:
-    """The names in an index folder that isthmus did not give, hidden ones left out."""
-    known = {MANIFEST, SNAPSHOT, SEGMENTS, *approximations(folder)}
-    names = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    return sorted(file.name for file in names if file.name not in known and not is_searched(file))
+def _not_an_index(folder: Path) -> OutputError:
+    return OutputError(
+        f"{str(folder)!r} already holds something that is not an index",
+        where="--output",
+        allowed="a folder that does not exist yet, is empty, or holds the same index",
+        remedy="choose another --output, or move what is there",
+    )
 
 
 def start_anew(folder: Path) -> Path:

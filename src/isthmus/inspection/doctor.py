@@ -229,7 +229,7 @@ def _index(folder: str) -> list[Finding]:
         return _files(place)
     hybrid = read_hybrid(place)
     findings = [Finding(str(place / HYBRID), "good", f"whole, {len(hybrid.members)} indexes")]
-    return findings + [one for each in hybrid.members for one in _files(place / each.index)]
+    return findings + [one for each in hybrid.folders(place) for one in _files(each)]
 
 
 def _files(folder: Path) -> list[Finding]:

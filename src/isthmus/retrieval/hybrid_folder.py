@@ -1,13 +1,23 @@
-"""Which indexes answer together and how: given with a search, or kept in a folder by `tune`."""
+"""Which indexes answer together and how: given with a search, or kept in a folder.
+
+`tune` writes such a folder with weights for indexes that lie elsewhere, `index --with` one that
+holds the indexes themselves, which change together (living_hybrid.py).
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from isthmus.config import Settings
 from isthmus.config.names import plain
@@ -26,6 +36,9 @@ if TYPE_CHECKING:
     from isthmus.indexes.approximation import Backend
 
 HYBRID = "hybrid.json"
+STATE = "[0-9]{6}"
+"""What the folder of a hybrid's own indexes is named like."""
+FIRST_STATE = "000001"
 
 
 class FusionSettings(Settings):
@@ -67,19 +80,46 @@ class Member(Settings):
 
 
 class Hybrid(Settings):
-    """The contents of hybrid.json: indexes and weights that `isthmus tune` found."""
+    """The contents of hybrid.json: indexes, and how their answers become one.
+
+    A state is the folder, inside the hybrid's, of indexes that change together.
+    """
 
     members: Annotated[list[Member], Field(min_length=1)]
     combination: Combination
+    state: Annotated[str, Field(pattern=f"^{STATE}$")] | None = None
+
+    def folders(self, place: Path) -> list[Path]:
+        """Where its indexes lie, if the hybrid lies at `place`."""
+        return [Path(place, self.state or "", member.index) for member in self.members]
+
+    @model_validator(mode="after")
+    def _holds_its_own(self) -> Hybrid:
+        if self.state and any(Path(member.index).is_absolute() for member in self.members):
+            raise ValueError("indexes that change together lie inside the folder")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_state(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What `tune` writes is read by isthmus of before there were states.
+        values: dict[str, Any] = serialise(self)
+        if self.state is None:
+            values.pop("state")
+        return values
 
 
 def is_hybrid(folder: str | Path) -> bool:
-    """Whether a folder is what `isthmus tune` wrote."""
+    """Whether a folder is what `isthmus tune` or `isthmus index --with` wrote."""
     return (Path(folder) / HYBRID).is_file()
 
 
+def is_living(folder: str | Path) -> bool:
+    """Whether a folder holds several indexes that change together."""
+    return is_hybrid(folder) and read_hybrid(Path(folder)).state is not None
+
+
 def read_hybrid(folder: Path) -> Hybrid:
-    """The hybrid that `isthmus tune` wrote into a folder."""
+    """The hybrid that a folder holds."""
     file = folder / HYBRID
     try:
         return Hybrid.parse(read_mapping(file), where=str(file))
@@ -87,20 +127,33 @@ def read_hybrid(folder: Path) -> Hybrid:
         raise damaged(file, getattr(error, "what", str(error)), folder) from None
 
 
-def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearcher:
-    """The tuned hybrid in a folder; an index that has another encoder since is refused.
+def open_hybrid(
+    folder: str | Path, backend: Backend = "numpy", changed: Mapping[str, Any] | None = None
+) -> HybridSearcher:
+    """The hybrid in a folder; an index that has another encoder since is refused.
 
     `hybrid.json` may come from another machine: an index outside the folder is read only if it was
-    built or opened here before, and a notice names it.
+    built or opened here before, and a notice names it. `changed` is what differs from its
+    combination. A writer may replace the indexes while they are opened; then they are opened again.
     """
-    file = Path(folder) / HYBRID
-    hybrid = read_hybrid(Path(folder))
-    indexes = [Path(folder, member.index) for member in hybrid.members]
+    while True:
+        hybrid = read_hybrid(Path(folder))
+        try:
+            return _open_hybrid(Path(folder), hybrid, backend, changed or {})
+        except (InputError, OSError):
+            if read_hybrid(Path(folder)).state == hybrid.state:
+                raise
+
+
+def _open_hybrid(
+    folder: Path, hybrid: Hybrid, backend: Backend, changed: Mapping[str, Any]
+) -> HybridSearcher:
+    file = folder / HYBRID
     if outside := [each.index for each in hybrid.members if Path(each.index).is_absolute()]:
         for index in outside:
             _check_known(index, file)
         notice(f"{folder}: reading its indexes {', '.join(outside)}")
-    searchers = open_together(indexes, backend=backend)
+    searchers = open_together(hybrid.folders(folder), backend=backend)
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := fingerprint(searcher)) != member.encoder:
             raise MismatchError(
@@ -111,7 +164,7 @@ def open_hybrid(folder: str | Path, backend: Backend = "numpy") -> HybridSearche
                 f"fingerprint {member.encoder}, not {found})",
                 remedy="run `isthmus tune` again: weights of another encoder mean nothing",
             )
-    return hybrid.combination.searcher(searchers)
+    return hybrid.combination.model_copy(update=changed).searcher(searchers)
 
 
 def _check_known(index: str, file: Path) -> None:

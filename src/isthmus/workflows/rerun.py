@@ -84,7 +84,8 @@ def _quickstart(identity: Mapping[str, Any], folder: Path, output: str) -> None:
 
 def _index(identity: Mapping[str, Any], folder: Path, output: str) -> None:
     settings = IndexSettings.parse(identity["settings"], "snapshot")
-    index(identity["corpus"], output, identity["model"], settings=settings)
+    others = identity.get("hybrid", ())
+    index(identity["corpus"], output, identity["model"], hybrid=others, settings=settings)
 
 
 def _export(identity: Mapping[str, Any], folder: Path, output: str) -> None:

@@ -57,6 +57,21 @@ def become_whole(folder: Path, name: str, manifest: Manifest) -> None:
     commit(folder, manifest)
 
 
+def link_index(folder: Path, other: Path) -> None:
+    """Gives the files of an index a second place, where it can be changed by itself.
+
+    What an index consists of is never written again, only replaced.
+    """
+    refuse_links(folder)
+    for place, _, files in os.walk(folder):
+        inner = other / Path(place).relative_to(folder)
+        if ".building" not in str(inner.relative_to(other)):
+            inner.mkdir(parents=True, exist_ok=True)
+            for name in files:
+                if not name.startswith(".") and not name.endswith(".partial"):
+                    _link(Path(place, name), inner / name)
+
+
 def refuse_links(folder: Path) -> None:
     """Refuses a folder with symbolic links, through which writing could change other files."""
     for place, folders, files in os.walk(folder):
@@ -76,16 +91,16 @@ def settle(folder: Path) -> None:
         if file.is_file():
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
-    _settle_names(folder)
-    _settle_names(folder.parent)
+    settle_names(folder)
+    settle_names(folder.parent)
 
 
 def commit(folder: Path, manifest: Manifest) -> None:
     """Replaces the manifest; once this returns, no crash can undo it."""
     if (folder / SEGMENTS).is_dir():
-        _settle_names(folder / SEGMENTS)
+        settle_names(folder / SEGMENTS)
     replace_manifest(folder, manifest)
-    _settle_names(folder)
+    settle_names(folder)
 
 
 def say_updated(folder: Path) -> None:
@@ -145,7 +160,8 @@ def _link_approximations(folder: Path, other: Path) -> None:
             _link(file, other / name / file.name)
 
 
-def _settle_names(folder: Path) -> None:
+def settle_names(folder: Path) -> None:
+    """Brings the names in a folder to the disk."""
     if os.name == "posix":  # elsewhere folders cannot be opened, and need not be
         descriptor = os.open(folder, os.O_RDONLY)
         try:

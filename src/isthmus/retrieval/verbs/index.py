@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,7 @@ from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice, track, waiting
 from isthmus.records import Document
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
+from isthmus.retrieval.living_hybrid import build_hybrid, by_name
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -85,6 +86,7 @@ def index(
     output: str | Path,
     model: str | None = None,
     *,
+    hybrid: Iterable[str] | str = (),
     overwrite: bool = False,
     cluster: str | None = None,
     settings: IndexSettings | Overrides = None,
@@ -93,9 +95,35 @@ def index(
 
     Interrupted and run again, it goes on where it stopped; an index of the same corpus, encoder
     and settings is reused. To `overwrite` replaces another index once the new one is whole, and
-    never a folder that holds anything else.
+    never a folder that holds anything else. `hybrid` names further models ("bm25" too), whose
+    indexes lie in the same folder: they are searched together and change together.
     """
     settings = IndexSettings.given(settings, {"cluster.address": cluster})
+    names = [hybrid] if isinstance(hybrid, str) else list(hybrid)
+    if not names:
+        return _index_one(corpus, Path(output), model, settings, overwrite)
+    models = by_name([*([model] if model else []), *names])
+    # What is there for vectors alone.
+    of_bm25 = {"approximate": None, "cluster": None, "encoding": EncodingSettings()}
+
+    def build(one: str, folder: Path, replace: bool) -> None:
+        chosen = settings.model_copy(update=of_bm25) if one == BM25 else settings
+        _index_one(corpus, folder, one, chosen, replace)
+
+    request = {
+        "corpus": corpus,
+        "model": None,
+        "hybrid": list(models.values()),
+        "settings": settings.model_dump(exclude={"cluster"}),
+    }
+    build_hybrid(Path(output), models, build, request, overwrite)
+    trust_index(output)
+    return Path(output)
+
+
+def _index_one(
+    corpus: str, output: Path, model: str | None, settings: IndexSettings, overwrite: bool
+) -> Path:
     if settings.cluster is not None and model in (None, BM25):
         raise SettingsError(
             "a BM25 index is not built on a cluster: its weights come from all documents at once",
@@ -112,8 +140,8 @@ def index(
             allowed="an index of dense or sparse vectors",
             remedy="give --model, or leave encoding.backend out",
         )
-    with connected(settings.cluster) as machines, place_to_build(Path(output)):
-        folder = _index(corpus, Path(output), model, settings, machines, overwrite)
+    with connected(settings.cluster) as machines, place_to_build(output):
+        folder = _index(corpus, output, model, settings, machines, overwrite)
     trust_index(folder)  # so that a hybrid may read it
     if settings.approximate is not None:
         notice(add_approximation(folder, model, settings.approximate).summary())

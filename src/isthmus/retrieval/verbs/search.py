@@ -21,7 +21,13 @@ from isthmus.indexes.approximation import Backend
 from isthmus.progress import notice, waiting
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.hits import Hit, Hits
-from isthmus.retrieval.hybrid_folder import Combination, is_hybrid, open_hybrid, open_together
+from isthmus.retrieval.hybrid_folder import (
+    Combination,
+    is_hybrid,
+    is_living,
+    open_hybrid,
+    open_together,
+)
 from isthmus.retrieval.many_queries import answers
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
 from isthmus.retrieval.retriever import Retriever
@@ -197,21 +203,29 @@ def _searcher(index: str | Path, settings: SearchSettings) -> Retriever:
 
 def _retriever(index: str | Path, settings: SearchSettings) -> Retriever:
     if is_hybrid(index):
-        _refuse_second_opinion(index, settings)
-        return open_hybrid(index, settings.backend)
+        changed = {
+            name: getattr(settings, name) for name in _refuse_second_opinion(index, settings)
+        }
+        return open_hybrid(index, settings.backend, changed)
     searchers = open_together([index, *settings.hybrid], settings.model, settings.backend)
     return settings.searcher(searchers) if settings.hybrid else searchers[0]
 
 
-def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> None:
-    decided = {"hybrid", "model", *Combination.model_fields} & settings.model_fields_set
+def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> set[str]:
+    """The settings of fusion that are given anew, which only weights that were tuned refuse."""
+    fused = set(Combination.model_fields) & settings.model_fields_set
+    decided = {"hybrid", "model"} & settings.model_fields_set
+    tuned = "" if is_living(index) else "tuned "
+    if tuned:
+        decided |= fused
     if decided:
         raise SettingsError(
-            f"{str(index)!r} is a tuned hybrid, which says itself what {min(decided)!r} is",
+            f"{str(index)!r} is a {tuned}hybrid, which says itself what {min(decided)!r} is",
             where=min(decided),
             allowed="depth, rerank, backend, tag, problems, line_limit and cluster",
             remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
         )
+    return fused
 
 
 def hits(searcher: Retriever, ranking: Ranking, query: str) -> Hits:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import astuple
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
+from uuid import uuid4
 
 from pydantic import Field
 
@@ -14,14 +16,18 @@ from isthmus.collections import Problems, open_corpus
 from isthmus.collections.files import lines
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides, Settings
+from isthmus.config.output import only_writer
 from isthmus.errors import InputError
 from isthmus.indexes.approximation import ApproximationSettings
+from isthmus.indexes.backends import suits
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import stated_manifest
 from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
+from isthmus.retrieval.hybrid_folder import is_living
+from isthmus.retrieval.living_hybrid import Change, changing
 from isthmus.retrieval.searcher import check_encoder, encoder_name
 
 if TYPE_CHECKING:
@@ -77,9 +83,19 @@ def add(
     All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
     """
     settings = AddSettings.given(settings, {"model": model})
+    folder = Path(index)
+    if not is_living(folder):
+        return _add(folder, corpus, settings)
+    job = f"add {open_corpus(corpus, settings.account()).fingerprint()} {settings.kept}"
+    with changing(folder, job) as change:
+        first, *_ = change.each(lambda place: astuple(_add(place, corpus, settings)))
+    return Update(*first)
+
+
+def _add(folder: Path, corpus: str, settings: AddSettings) -> Update:
     problems = settings.account()
     source = open_corpus(corpus, problems)
-    with IndexWriter(Path(index), job=source.fingerprint()) as writer:
+    with IndexWriter(folder, job=source.fingerprint()) as writer:
         encoder = _encoder(writer, settings.model)
         documents, total = source.documents(), source.count()
         done = writer.resume(documents)
@@ -120,14 +136,23 @@ def delete(
             allowed="ids of documents, or --ids FILE with one in each line",
             remedy="say which documents should go",
         )
-    with IndexWriter(Path(index)) as writer:
+    folder = Path(index)
+    if not is_living(folder):
+        return _delete(folder, unwanted, settings)
+    with changing(folder, f"delete {sorted(unwanted)}") as change:
+        first, *_ = change.each(lambda place: astuple(_delete(place, unwanted, settings)))
+    return Update(*first)
+
+
+def _delete(folder: Path, unwanted: Collection[str], settings: DeleteSettings) -> Update:
+    with IndexWriter(folder) as writer:
         if missing := writer.missing(unwanted):
             named = ", ".join(map(repr, missing[:_NAMED])) + ", …" * (len(missing) > _NAMED)
             unknown = f"{len(missing):,} of {len(unwanted):,} ids are not in the index: {named}"
             if settings.problems == "refuse":
                 raise InputError(
                     unknown,
-                    where=str(index),
+                    where=str(folder),
                     allowed="ids of documents in the index",
                     remedy="nothing was deleted: correct the ids; or leave such cases out: --set "
                     "problems=skip",
@@ -148,18 +173,36 @@ def merge(
     An approximation can be built beside it, which an index in segments has no place for.
     """
     settings = MergeSettings.given(settings, {"model": model})
+    folder = Path(index)
+    if not is_living(folder):
+        return _merge(folder, settings)
+    without = settings.model_copy(update={"approximate": None})
+
+    def merged(place: Path) -> tuple[int, ...]:
+        kind = stated_manifest(place).kind
+        chosen = settings.approximate is not None and suits(settings.approximate.name, kind)
+        return astuple(_merge(place, settings if chosen else without))
+
+    with changing(folder, f"merge {settings.approximate}") as change:
+        first, *_ = change.each(merged)
+    return Update(*first)
+
+
+def _merge(folder: Path, settings: MergeSettings) -> Update:
     if settings.approximate is not None:
-        check_approximation(settings.approximate, stated_manifest(Path(index)).kind)
-    with IndexWriter(Path(index)) as writer:
+        check_approximation(settings.approximate, stated_manifest(folder).kind)
+    with IndexWriter(folder) as writer:
         update = writer.merge()
     if settings.approximate is not None:
-        about = add_approximation(Path(index), settings.model, settings.approximate)
+        about = add_approximation(folder, settings.model, settings.approximate)
         notice(about.summary())
     return update
 
 
-def open_writer(index: str | Path, model: str | None = None) -> Writer:
+def open_writer(index: str | Path, model: str | None = None) -> Writer | HybridWriter:
     """The writer of an index, to be closed or used in a `with` block; a second one is refused."""
+    if is_living(index):
+        return HybridWriter(Path(index), model)
     return Writer(IndexWriter(Path(index)), model)
 
 
@@ -198,6 +241,76 @@ class Writer:
     def close(self, wait: bool = True) -> None:
         """Lets others write; merging under way comes to its end first, or is given up."""
         self.index.close(wait)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(wait=kind is None)
+
+
+class HybridWriter:
+    """The one writer of several indexes that change together, each with its encoder.
+
+    Nothing counts before `commit`; leaving the `with` block without it changes nothing.
+    """
+
+    def __init__(self, folder: Path, model: str | None = None) -> None:
+        self._folder = folder
+        self._lock = only_writer(folder)
+        self._writers: list[Writer] = []
+        try:
+            self._begin(model)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _begin(self, model: str | None = None) -> None:
+        self._change = Change(self._folder, uuid4().hex)
+        if not self._writers:
+            self._writers = [Writer(IndexWriter(one), model) for one in self._change.folders]
+            return
+        for writer, place in zip(self._writers, self._change.folders, strict=True):
+            writer.index = IndexWriter(place)  # the encoder stays loaded
+
+    def add(self, documents: Iterable[Document]) -> None:
+        """Adds documents; those whose ids are there already are replaced."""
+        for block in blocks(documents, _BLOCK):
+            for writer in self._writers:
+                writer.add(block)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Takes documents away; unknown ids are ignored."""
+        unwanted = list(ids)
+        for writer in self._writers:
+            writer.delete(unwanted)
+
+    def commit(self) -> Update:
+        """Makes all that was done since the last commit count, at once and for good."""
+        return self._publish([writer.commit() for writer in self._writers])
+
+    def merge(self) -> Update:
+        """Commits, and makes every index whole: as if built anew from its living documents."""
+        return self._publish([writer.merge() for writer in self._writers])
+
+    def _publish(self, updates: list[Update]) -> Update:
+        for writer in self._writers:
+            writer.close()
+        self._change.commit()
+        self._begin()
+        return updates[0]
+
+    def close(self, wait: bool = True) -> None:
+        """Lets others write; what was not committed is given up."""
+        for writer in self._writers:
+            writer.close(wait)
+        self._change.give_up()
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self

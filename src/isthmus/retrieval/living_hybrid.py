@@ -1,0 +1,265 @@
+"""Several indexes of one corpus in one folder, which change together.
+
+All of them lie in one folder, the state, named by `hybrid.json`. A change works on copies, in the
+next state (files are linked, not copied: what an index consists of is never written again).
+Replacing `hybrid.json` by one that names the next state is the commit: before it nothing has
+changed, after it all indexes have. What a killed writer leaves is a state without a name, from
+which the same job goes on, and which any other removes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from isthmus.config.models import PACKAGE
+from isthmus.config.output import (
+    SNAPSHOT,
+    only_writer,
+    publish,
+    reserved,
+    where_it_leads,
+    write_json,
+    write_snapshot,
+    writing,
+)
+from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
+from isthmus.errors import OutputError, SettingsError
+from isthmus.indexes.construction import check_replaceable
+from isthmus.indexes.manifest import MANIFEST, stated_manifest
+from isthmus.indexes.segments.commit import (
+    link_index,
+    refuse_links,
+    say_updated,
+    settle,
+    settle_names,
+)
+from isthmus.retrieval.hybrid_folder import (
+    FIRST_STATE,
+    HYBRID,
+    STATE,
+    Combination,
+    Hybrid,
+    Member,
+    is_living,
+    read_hybrid,
+)
+
+Builder = Callable[[str, Path, bool], Any]
+"""Builds an index of a model in a folder, in place of another index where that is allowed."""
+_JOB = "job.json"  # in a state that is not committed yet
+
+
+def by_name(named: Sequence[str]) -> dict[str, str]:
+    """The models by the names of their folders in a hybrid."""
+    found: dict[str, str] = {}
+    every = [part for one in named for part in ([one] if Path(one).exists() else one.split(","))]
+    for model in dict.fromkeys(filter(None, map(str.strip, every))):
+        last = re.sub(r"[^\w.-]", "-", Path(model.removeprefix(PACKAGE)).name).strip(".")
+        name = last = last or "model"
+        while name in found:
+            name = f"{last}-{len(found) + 1}"
+        found[name] = model
+    if len(found) < 2:
+        raise SettingsError(
+            f"--with {', '.join(named)!r} names no two retrievers",
+            where="--with",
+            allowed="bm25 and models, two or more in all, as in --with bm25,MODEL",
+            remedy="name another, or give the only one as --model",
+        )
+    return found
+
+
+def build_hybrid(
+    folder: Path,
+    models: Mapping[str, str],
+    build: Builder,
+    request: Mapping[str, Any],
+    overwrite: bool,
+) -> None:
+    """Fills a folder with an index per model, under its name; `build` makes one of a model.
+
+    The folder appears when all are whole; what is done of them is kept for the same command again.
+    """
+    with reserved(folder):
+        if is_living(folder) and _is_same(folder, models, build, overwrite):
+            return
+        _check_free(folder, overwrite)
+        place = where_it_leads(folder).with_name(f".{folder.name}.hybrid")
+        for name, model in models.items():
+            build(model, place / FIRST_STATE / name, True)
+        members = [
+            Member(index=name, encoder=_encoder(place / FIRST_STATE / name)) for name in models
+        ]
+        hybrid = Hybrid(members=members, combination=Combination(), state=FIRST_STATE)
+        with writing(folder):
+            write_json(place / HYBRID, sealed(hybrid.model_dump()))
+            corpus = stated_manifest(hybrid.folders(place)[0]).corpus.fingerprint
+            prints = {"corpus": corpus, "encoder": [member.encoder for member in members]}
+            write_snapshot(place, "index", {**request, "fingerprints": prints}, results={})
+            publish(place, folder, replace=overwrite)
+
+
+def _is_same(folder: Path, models: Mapping[str, str], build: Builder, overwrite: bool) -> bool:
+    """Whether these very indexes are there; others are refused, unless they may be overwritten."""
+    hybrid = read_hybrid(folder)
+    if [member.index for member in hybrid.members] == list(models):
+        try:
+            for model, place in zip(models.values(), hybrid.folders(folder), strict=True):
+                build(model, place, False)
+        except OutputError:
+            if not overwrite:
+                raise
+        else:
+            return True
+    return False
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """Refuses a folder that holds something, unless it holds indexes alone and may be replaced."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if overwrite and is_living(folder):
+        names = (one.name for one in folder.iterdir() if not one.name.startswith("."))
+        foreign = [one for one in names if one not in (HYBRID, SNAPSHOT) and not _is_state(one)]
+        if not foreign:
+            return
+    elif overwrite and (folder / MANIFEST).is_file():
+        check_replaceable(folder)
+        return
+    raise OutputError(
+        f"{str(folder)!r} already holds something else",
+        where="--output",
+        allowed="a folder that does not exist yet, is empty, or holds the same indexes; with "
+        "--overwrite also one that holds nothing but other indexes",
+        remedy="choose another --output, or move what is there",
+    )
+
+
+@contextmanager
+def changing(folder: Path, job: str) -> Iterator[Change]:
+    """Copies of all indexes to change, which take their place, together, when the block ends.
+
+    An interrupted change is gone on with by the same job on the same state.
+    """
+    with only_writer(folder), writing(folder):
+        change = Change(folder, job)
+        try:
+            yield change
+        except BaseException:
+            change.give_up()
+            raise
+        change.commit()
+
+
+class Change:
+    """The next state of a hybrid, under construction."""
+
+    def __init__(self, folder: Path, job: str) -> None:
+        hybrid = read_hybrid(folder)
+        assert hybrid.state is not None
+        _remove_others(folder, {hybrid.state, following(hybrid.state)})
+        self._folder, self._hybrid = folder, hybrid
+        self._next = hybrid.model_copy(update={"state": following(hybrid.state)})
+        self._place = folder / str(self._next.state)
+        self._job = xxhash.xxh3_128_hexdigest(f"{hybrid.state} {job}".encode())
+        self._results = self._found()
+        refuse_links(self._place)  # through which writing could change other files
+        if self._results is None:
+            self._begin()
+            self._results = {}
+
+    @property
+    def folders(self) -> list[Path]:
+        """The copies of the indexes."""
+        return self._next.folders(self._folder)
+
+    def each(self, change: Callable[[Path], Sequence[int]]) -> list[tuple[int, ...]]:
+        """What a change of each index comes to; those that it was done to before are left."""
+        assert self._results is not None
+        before = self._hybrid.folders(self._folder)
+        for member, old, new in zip(self._hybrid.members, before, self.folders, strict=True):
+            if member.index in self._results:
+                continue
+            if stated_manifest(new) != stated_manifest(old):  # committed, but not yet recorded
+                shutil.rmtree(new)
+                link_index(old, new)
+            self._results[member.index] = tuple(change(new))
+            self._record()
+        return [self._results[member.index] for member in self._hybrid.members]
+
+    def commit(self) -> None:
+        """Makes the state the one that is searched."""
+        settle(self._place)
+        write_json(self._folder / HYBRID, sealed(self._next.model_dump()))
+        settle_names(self._folder)
+        (self._place / _JOB).unlink(missing_ok=True)
+        say_updated(self._folder)
+        _remove_others(self._folder, {str(self._next.state)})
+
+    def give_up(self) -> None:
+        """Removes the state, unless there is work in it to go on with."""
+        if not self._results and not any(self._place.glob("*/segments/.*.building")):
+            shutil.rmtree(self._place, ignore_errors=True)
+
+    def _found(self) -> dict[str, tuple[int, ...]] | None:
+        """What an interrupted change of the same job has done; None if there was none."""
+        try:
+            kept = read_mapping(self._place / _JOB)
+            if kept.get("job") == self._job:
+                return {str(name): tuple(numbers) for name, numbers in kept["results"].items()}
+        except (UnreadableError, KeyError, TypeError, AttributeError):
+            pass
+        return None
+
+    def _begin(self) -> None:
+        _remove(self._place)
+        for old, new in zip(self._hybrid.folders(self._folder), self.folders, strict=True):
+            link_index(old, new)
+        self._results = {}
+        self._record()
+
+    def _record(self) -> None:
+        write_json(self._place / _JOB, sealed({"job": self._job, "results": self._results}))
+
+
+def following(state: str) -> str:
+    """The name of the next state."""
+    return f"{int(state) + 1:06}"
+
+
+def _encoder(index: Path) -> str | None:
+    origin = stated_manifest(index).encoder
+    return None if origin is None else origin.fingerprint
+
+
+def _is_state(name: str) -> bool:
+    return re.fullmatch(STATE, name) is not None
+
+
+def _remove_others(folder: Path, states: set[str]) -> None:
+    for entry in folder.iterdir():
+        if _is_state(entry.name) and entry.name not in states:
+            _remove(entry)
+
+
+def _remove(place: Path) -> None:
+    if place.is_symlink():
+        place.unlink()
+    else:
+        with suppress(OSError):  # some systems keep files that are in use: the next writer's
+            shutil.rmtree(place)
+    if os.path.lexists(place):
+        raise OutputError(
+            f"{str(place)!r} cannot be removed",
+            where=str(place),
+            allowed="a folder that isthmus alone writes to",
+            remedy="remove it, and run the same command again",
+        )

@@ -1,0 +1,156 @@
+"""Several indexes in one folder: searched together, changed together, whatever kills the writer."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isthmus
+from isthmus.config.trust import trust
+from isthmus.indexes.segments.index import open_index
+from isthmus.records import Document, Query
+from isthmus.retrieval.hybrid_folder import open_hybrid, read_hybrid
+
+WITHDRAWN = [f"d{number}" for number in range(10)]
+
+
+def contents(folder: Path) -> dict[str, tuple[str, str]]:
+    """The documents that every index of a hybrid has; they must be those of all."""
+    hybrid = read_hybrid(folder)
+    found = []
+    for place in hybrid.folders(folder):
+        store = open_index(place).store
+        documents = (store.document(row) for row in range(len(store)))
+        found.append({one.id: (one.title, one.text) for one in documents})
+    assert all(one == found[0] for one in found), "indexes at different states of the corpus"
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def corpora(
+    write_corpus: Callable[[Path, int], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """A corpus, what is added to it (a third of it changed, the rest new), and what is left."""
+    folder = tmp_path_factory.mktemp("corpora")
+    lines = write_corpus(folder / "all.jsonl", 150).read_text(encoding="utf-8").splitlines()
+    changed = [line.replace('"text": "', '"text": "changed ') for line in lines[60:80]]
+    parts = {
+        "first": lines[:80],
+        "more": [*changed, *lines[80:]],
+        "living": [*lines[10:60], *changed, *lines[80:]],
+    }
+    for name, part in parts.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(part) + "\n", encoding="utf-8")
+    return {name: folder / f"{name}.jsonl" for name in parts}
+
+
+def test_indexes_of_one_folder_change_together(
+    commands: Any, corpora: dict[str, Path], model: Path, tmp_path: Path
+) -> None:
+    index, anew = tmp_path / "index", tmp_path / "anew"
+    build = ("index", "--corpus", corpora["first"], "--with", f"bm25,{model}", "--output", index)
+    commands.succeed(*build)
+    assert commands.succeed(*build).stderr.count("already holds this index") == 2
+    added = commands.succeed("add", index, "--corpus", corpora["more"])
+    assert "added 70 documents, replaced 20; the index has 150" in added.stdout
+    refused = commands.run("delete", index, *WITHDRAWN, "nobody")
+    assert refused.returncode == 2
+    assert len(contents(index)) == 150
+    assert not list(index.glob("*/*.json")), "nothing is left of what was refused"
+    deleted = commands.succeed("delete", index, *WITHDRAWN)
+    assert "deleted 10 documents; the index has 140" in deleted.stdout
+    kept = {json.loads(line)["_id"] for line in corpora["living"].read_text().splitlines()}
+    assert contents(index).keys() == kept
+
+    commands.succeed("index", "--corpus", corpora["living"], "--with", model, "--with", "bm25",
+                     "--output", anew)  # fmt: skip
+    queries = [Query(str(n), line) for n, line in enumerate(["ba doke", "changed", "lina"])]
+
+    trust(str(model))  # the commands have another cache
+
+    def best(folder: Path) -> list[Any]:
+        return [one.document_ids[:5] for one in open_hybrid(folder).search(queries, 20)]
+
+    assert best(index) == best(anew)
+    assert "one whole of 140 documents" in commands.succeed("merge", index).stdout
+    assert best(index) == best(anew)
+    assert contents(index).keys() == kept
+    assert [one.name for one in index.iterdir() if one.is_dir()] == ["000004"]
+    shown = commands.succeed("search", index, "changed", "--set", "fusion=reciprocal_rank")
+    assert "changed" in shown.stdout
+    refused = commands.run("search", index, "ba", "--with", anew)
+    assert "says itself what 'hybrid' is" in refused.stderr
+    other = commands.run("index", "--corpus", corpora["more"], "--with", f"bm25,{model}",
+                         "--output", index)  # fmt: skip
+    assert "already holds another index" in other.stderr
+    commands.succeed("index", "--corpus", corpora["more"], "--output", index, "--overwrite",
+                     "--with", f"bm25,{model}")  # fmt: skip
+    assert len(contents(index)) == 90
+    (index / "notes.txt").write_text("mine", encoding="utf-8")
+    mine = commands.run(*build, "--overwrite")
+    assert mine.returncode == 2
+    assert (index / "notes.txt").is_file()
+
+
+def test_a_writer_in_python(corpora: dict[str, Path], model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    isthmus.index(str(corpora["first"]), folder, str(model), hybrid=["bm25"])
+    before = contents(folder)
+    with isthmus.open_writer(folder) as writer:
+        writer.add([Document("new", "a text")])
+    assert contents(folder) == before, "nothing counts without a commit"
+    with isthmus.open_writer(folder) as writer:
+        writer.add([Document("new", "a text"), Document("d3", "another")])
+        writer.delete(["d1"])
+        assert writer.commit().documents == 80
+        with pytest.raises(isthmus.IsthmusError, match="another"):
+            isthmus.open_writer(folder)
+        opened = open_hybrid(folder)
+        writer.delete(["new"])
+        writer.merge()
+        assert opened.documents(["new"])[0].text == "a text", "a reader keeps what it opened"
+    after = {**before, "d3": ("", "another")}
+    del after["d1"]
+    assert contents(folder) == after
+
+
+def test_a_killed_writer_leaves_all_or_nothing_and_goes_on(
+    commands: Any,
+    killed: Callable[..., Counter[str]],
+    model: Path,
+    corpora: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    index = tmp_path / "index"
+    build = ["index", "--corpus", corpora["first"], "--with", f"{model},bm25", "--output", index]
+    work = tmp_path / ".index.hybrid"
+
+    def built() -> object:
+        files = work.glob("*/.*.building/progress.json")
+        return index.is_dir(), [file.read_text() for file in files if file.is_file()]
+
+    assert killed([*build, "--set", "block_size=5"], built, kills=2, longest=0.2).total()
+    assert not work.exists()
+    before = contents(index)
+    seen: Counter[int] = Counter()
+
+    def progress() -> object:
+        """What is recorded of the change, after a look at what is there."""
+        found = contents(index)
+        assert found == before or len(found) == 150
+        seen[len(found)] += 1
+        files = sorted(index.glob("*/*/segments/.*.building/progress.json"))
+        files += index.glob("*/job.json")
+        return len(found), [file.read_text() for file in files if file.is_file()]
+
+    command = ["add", index, "--corpus", corpora["more"], "--set", "block_size=3"]
+    assert killed(command, progress, kills=5, longest=0.3).total() > 1
+    assert seen[80]
+    assert len(contents(index)) == 150
+    assert len([one for one in index.iterdir() if one.is_dir()]) == 1
+    assert not list(index.glob("**/.*"))
