@@ -26,6 +26,39 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage(Document):
+    """A stretch of a document that is searched by itself.
+
+    The id is `DOCUMENT#NUMBER`, numbers count from 1; the title is the document's; `heading` is the
+    path of headings above the passage; the text is `text[start:end]` of the document's.
+    """
+
+    heading: str = ""
+    start: int = 0
+    end: int = 0
+
+    def contents(self, titles: bool = True) -> str:
+        """The text that a model or an index sees: title, if wanted, heading and text by lines."""
+        return "\n".join(filter(None, (self.title if titles else "", self.heading, self.text)))
+
+    @property
+    def number(self) -> int:
+        """Which passage of its document it is, from 1 on."""
+        return int(self.id.rpartition("#")[2])
+
+
+def document_of(passage_id: str) -> str:
+    """The id of the document that a passage is of."""
+    return passage_id.rpartition("#")[0]
+
+
+def is_passage(some_id: str) -> bool:
+    """Whether an id is that of a passage: DOCUMENT#NUMBER."""
+    document_id, _, number = some_id.rpartition("#")
+    return bool(document_id) and number.isascii() and number.isdigit()
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """One information need as the user typed it."""
 
@@ -58,6 +91,14 @@ class Ranking:
     def top(self, depth: int) -> Ranking:
         """The first `depth` entries."""
         return Ranking(self.query_id, self.document_ids[:depth], self.scores[:depth])
+
+    def by_document(self, depth: int | None = None) -> Ranking:
+        """The documents of a ranking of passages, each with the score of its best one (max-P)."""
+        scores: dict[str, float] = {}
+        for passage, score in self:
+            document_id = document_of(passage)
+            scores[document_id] = max(score, scores.get(document_id, score))
+        return Ranking.sorted(self.query_id, scores, depth)
 
     def __len__(self) -> int:
         return len(self.document_ids)

@@ -18,6 +18,7 @@ import scipy.sparse
 from isthmus.collections import open_corpus, read_queries
 from isthmus.records import Document, Query
 from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.text.cut_texts import CutTexts
 
 QUERIES = 30
 
@@ -65,6 +66,10 @@ class Lexical:
 
     def encode_documents(self, documents: Sequence[Document]) -> Any:
         return self.encode_queries([document.contents(True) for document in documents])
+
+    @property
+    def cut_texts(self) -> CutTexts:
+        return CutTexts(100)
 
     def encode_blocks(self, blocks: Iterable[Sequence[Document]], encoded: Any = None) -> Any:
         return ((block, self.encode_documents(block)) for block in blocks)

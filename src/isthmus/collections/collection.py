@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from isthmus.collections.problems import Problems
 from isthmus.errors import SettingsError, choices
@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 class Corpus(ABC):
     """Documents that can be read any number of times, one after the other."""
+
+    in_passages: ClassVar[bool] = False
+    """Whether its documents are indexed in passages where settings leave that open."""
 
     @classmethod
     @abstractmethod

@@ -27,6 +27,7 @@ from isthmus.nn.packing import token_places
 from isthmus.nn.precision import native_bf16
 from isthmus.records import Document
 from isthmus.text.batches import length_sorted_batches
+from isthmus.text.cut_texts import CutTexts
 from isthmus.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -208,13 +209,23 @@ class Encoder(TextModel):
                     ahead = reader.submit(read)
                     block, encodings = found
                     # Here: there, Python's lock would keep the tokenizer's threads waiting.
-                    yield block, self.tokenizer.framed(encodings, self.settings.document_max_length)
+                    yield block, self._framed(encodings)
 
         yield from self._encode(tokenised(), encoded)
 
     def tokenise(self, documents: Sequence[Document]) -> list[Tokens]:
         """What the model reads of each document: token ids, special ones included."""
-        return self.tokenizer.encode(self._texts(documents), self.settings.document_max_length)
+        return self._framed(self.tokenizer.split(self._texts(documents)))
+
+    @cached_property
+    def cut_texts(self) -> CutTexts:
+        """How many of the documents tokenised so far were too long, and what was lost of them."""
+        frame = len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
+        return CutTexts(self.settings.document_max_length - frame)
+
+    def _framed(self, encodings: list[Encoding]) -> list[Tokens]:
+        self.cut_texts.count(len(encoding) for encoding in encodings)
+        return self.tokenizer.framed(encodings, self.settings.document_max_length)
 
     def _texts(self, documents: Sequence[Document]) -> list[str]:
         return [document.contents(self.settings.titles) for document in documents]

@@ -17,7 +17,7 @@ from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.evaluation.report import Report, RunCounts, summarise
 from isthmus.evaluation.settings import EvaluationSettings
 from isthmus.progress import notice, track
-from isthmus.records import Judgements, Ranking, Run
+from isthmus.records import Judgements, Ranking, Run, is_passage
 
 
 def evaluate(
@@ -55,6 +55,7 @@ def evaluate(
             )
         read[run.name] = {"source": where, "fingerprint": _fingerprint(run.rankings)}
         _check_queries(run, judged, where)
+        run = _by_document(run, where) if settings.by == "document" else run
         kept = _without_self(run) if settings.drop_self else run
         counts[run.name] = _count(run, kept, judged)
         _warn(run.name, counts[run.name], settings)
@@ -72,12 +73,8 @@ def evaluate(
         )
     report = summarise(scores, settings, counts)
     if output is not None:
-        identity = {
-            "settings": settings.model_dump(mode="json"),
-            "runs": read,
-            "judgements": _fingerprint(judged),
-        }
-        with claimed(Path(output), "evaluate", identity):
+        data = {"runs": read, "judgements": _fingerprint(judged)}
+        with claimed(Path(output), "evaluate", {"settings": settings.described(), **data}):
             write_report(report, Path(output))
     return report
 
@@ -106,6 +103,19 @@ def _check_queries(run: Run, judged: Judgements, where: str) -> None:
             allowed=f"query ids of the judgements, such as {min(judged)!r}",
             remedy="give the judgements of the collection and split that the run was made for",
         )
+
+
+def _by_document(run: Run, where: str) -> Run:
+    for query, ranking in run.rankings.items():
+        for found in ranking.document_ids:
+            if not is_passage(found):
+                raise MismatchError(
+                    f"by = document, but {found!r}, a result of query {query!r}, is no passage",
+                    where=where,
+                    allowed="ids DOCUMENT#NUMBER",
+                    remedy="leave by=document out: its ids are of documents already",
+                )
+    return Run(run.name, {query: one.by_document() for query, one in run.rankings.items()})
 
 
 def _without_self(run: Run) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -41,10 +41,19 @@ class EvaluationSettings(ReadingSettings):
         default=False,
         description="drops a result whose document id is the query's (ArguAna, Quora)",
     )
+    by: Literal["document"] | None = Field(
+        default=None,
+        description="document: results are passages, DOCUMENT#NUMBER, and a document counts as its "
+        "best one; null: ids count as they are",
+    )
 
     problems: Literal["refuse", "skip"] = Field(
         default="refuse", description="what to do with broken lines of run files and judgements"
     )
+
+    def described(self) -> dict[str, Any]:
+        """The settings that identify a report; later ones only where they are set."""
+        return self.model_dump(mode="json", exclude=None if self.by else {"by"})
 
     @field_validator("measures")
     @classmethod

@@ -10,6 +10,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -20,23 +21,28 @@ import pyarrow as pa
 
 from isthmus.errors import InputError
 from isthmus.indexes.integrity import damaged, parsing
-from isthmus.records import Document, Ranking
+from isthmus.indexes.structure import require
+from isthmus.records import Document, Passage, Ranking, document_of
 
 DOCUMENTS = "documents.arrow"
 ORDER = "order.npy"
 _SCHEMA = pa.schema(
     [("id", pa.large_string()), ("title", pa.large_string()), ("text", pa.large_string())]
 )
+_PLACES = [("heading", pa.large_string()), ("start", pa.int64()), ("end", pa.int64())]
+_PASSAGES = pa.schema([*_SCHEMA, *_PLACES])
+_NUMBERED = "(?s)^.*#[1-9][0-9]{0,8}$"
+_AFTER_MARK = "$"  # the character after "#", by which ids of passages are told from others
 _FEW = 20  # rows of a block that are sooner read one by one than taken
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class DocumentStore:
-    """The documents of an index in row order, memory-mapped."""
+    """The documents of an index, or their passages, in row order, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
         table = read_documents(folder)
-        self._columns = {name: table.column(name) for name in _SCHEMA.names}
+        self._columns = {name: table.column(name) for name in table.schema.names}
         self._starts = np.cumsum([0, *map(len, self._columns["id"].chunks)])
         self._by_id, self.ranks = _load_order(folder, len(self))
 
@@ -53,8 +59,18 @@ class DocumentStore:
 
     def documents(self, rows: npt.NDArray[np.int64]) -> list[Document]:
         """The documents in these rows, taken block by block."""
-        columns = [self._values(name, rows) for name in ("id", "text", "title")]
-        return [Document(i, text or "", title) for i, text, title in zip(*columns, strict=True)]
+        names = ["id", "text", "title", *list(self._columns)[3:]]
+        columns = [self._values(name, rows) for name in names]
+        kind = Passage if self.has_passages else Document
+        return [
+            kind(i, text or "", title or "", *place)
+            for i, text, title, *place in zip(*columns, strict=True)
+        ]
+
+    @property
+    def has_passages(self) -> bool:
+        """Whether rows are passages of documents."""
+        return len(self._columns) > len(_SCHEMA)
 
     def rankings(
         self,
@@ -71,7 +87,8 @@ class DocumentStore:
 
     def document(self, row: int) -> Document:
         """The document in a row; its text is empty if the index keeps no texts."""
-        return Document(self.id(row), self._value("text", row), self._value("title", row))
+        (found,) = self.documents(np.array([row]))
+        return found
 
     def row(self, document_id: str) -> int | None:
         """The row of a document, or None: a binary search, so that no table of ids is loaded."""
@@ -83,17 +100,47 @@ class DocumentStore:
 
     def locate(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
         """The row of each of these ids, -1 where it is not here; a binary search of all at once."""
-        wanted = np.array([*ids, None], dtype=object)[:-1]
+        low = self._places(ids)
+        rows = self._by_id[np.minimum(low, len(self) - 1)].astype(np.int64)
+        here = _objects(self.ids(rows)) == _objects(ids)
+        return np.where(here, rows, -1)
+
+    def passage_rows(self, documents: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The rows of all passages of these documents, ascending; unknown ids have none."""
+        first = self._places([f"{one}#" for one in documents])
+        after = self._places([f"{one}{_AFTER_MARK}" for one in documents])
+        spans = [self._by_id[low:high] for low, high in zip(first, after, strict=True)]
+        rows = np.concatenate([*spans, np.empty(0, dtype=np.int64)])
+        wanted = set(documents)  # "a#b#1" lies among the passages of "a"
+        kept = [document_of(one) in wanted for one in self.ids(rows)]
+        return np.unique(rows[np.array(kept, dtype=np.bool_)])
+
+    @cached_property
+    def first_rows(self) -> npt.NDArray[np.int64]:
+        """The row of each document's first passage, ascending."""
+        import pyarrow.compute as pc
+
+        return np.flatnonzero(pc.ends_with(self._columns["id"], "#1").to_numpy())
+
+    def passages(self, documents: Sequence[str]) -> list[str]:
+        """The ids of all passages of these documents."""
+        return self.ids(self.passage_rows(documents))
+
+    def first_passages(self) -> list[str]:
+        """The id of each document's first passage."""
+        return self.ids(self.first_rows)
+
+    def _places(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Where each of these ids stands, or would, in the order of ids."""
+        wanted = _objects(ids)
         low, high = np.zeros(len(wanted), dtype=np.int64), np.full(len(wanted), len(self))
         while len(open_ := np.flatnonzero(low < high)):
             middle = (low[open_] + high[open_]) // 2
-            found = np.array([*self.ids(self._by_id[middle]), None], dtype=object)[:-1]
+            found = _objects(self.ids(self._by_id[middle]))
             below = (found < wanted[open_]).astype(np.bool_)
             low[open_[below]] = middle[below] + 1
             high[open_[~below]] = middle[~below]
-        rows = self._by_id[np.minimum(low, len(self) - 1)].astype(np.int64)
-        here = np.array([*self.ids(rows), None], dtype=object)[:-1] == wanted
-        return np.where(here, rows, -1)
+        return low
 
     def rows(self, ids: Collection[str]) -> npt.NDArray[np.int64]:
         """The rows of the documents that have one of these ids, ascending."""
@@ -124,23 +171,27 @@ class DocumentStore:
 class DocumentWriter:
     """Appends documents to the store of a folder, from a byte offset that is known to be whole."""
 
-    def __init__(self, folder: Path, texts: bool, offset: int = 0) -> None:
+    def __init__(
+        self, folder: Path, texts: bool, offset: int = 0, *, passages: bool = False
+    ) -> None:
         self._folder = folder
         self._texts = texts
+        self._schema = _PASSAGES if passages else _SCHEMA
         self._stream: BinaryIO = (folder / DOCUMENTS).open("r+b" if offset else "wb")
         self._stream.truncate(offset)
         self._stream.seek(offset)
         if not offset:
-            self._stream.write(_SCHEMA.serialize())
+            self._stream.write(self._schema.serialize())
 
     def add(self, documents: Sequence[Document]) -> None:
         """Appends one block."""
         columns = {
-            "id": [document.id for document in documents],
-            "title": [document.title for document in documents],
-            "text": [document.text if self._texts else None for document in documents],
+            name: [getattr(document, name) for document in documents]
+            if name != "text" or self._texts
+            else [None] * len(documents)
+            for name in self._schema.names
         }
-        self._stream.write(pa.record_batch(columns, schema=_SCHEMA).serialize())
+        self._stream.write(pa.record_batch(columns, schema=self._schema).serialize())
 
     def flush(self) -> int:
         """Brings everything to the disk; the byte offset up to which the store is whole."""
@@ -177,9 +228,19 @@ def read_documents(folder: Path) -> pa.Table:
     file = folder / DOCUMENTS
     with parsing(file, folder), pa.ipc.open_stream(pa.memory_map(str(file))) as reader:
         table = reader.read_all()
-    if table.schema != _SCHEMA:
+    if table.schema not in (_SCHEMA, _PASSAGES):
         raise damaged(file, f"it has the columns {table.schema.names}", folder)
     return table
+
+
+def check_passages(table: pa.Table, stated: bool) -> None:
+    """Raises unless rows are passages where that is stated, and documents otherwise."""
+    require((table.schema == _PASSAGES) == stated, "its rows are not what is stated")
+    if stated:
+        import pyarrow.compute as pc
+
+        named = pc.all(pc.match_substring_regex(table.column("id"), _NUMBERED)).as_py()
+        require(named is not False, "it has ids that are not of passages")
 
 
 def blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
@@ -200,6 +261,10 @@ def give_up(stream: BinaryIO) -> None:
     """Closes a file, whatever the disk says: everything that counts was flushed before."""
     with suppress(OSError):
         stream.close()
+
+
+def _objects(ids: Sequence[str]) -> npt.NDArray[np.object_]:
+    return np.array([*ids, None], dtype=object)[:-1]
 
 
 def _load_order(folder: Path, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -6,7 +6,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from isthmus._version import __version__
 from isthmus.config import Settings
@@ -16,8 +22,10 @@ from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_boun
 from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, damaged, described
 from isthmus.indexes.kinds import kinds
+from isthmus.text.passages import Cut
 
-FORMAT = 3  # from which on a manifest vouches for itself
+FORMAT = 4  # the newest; from 3 on a manifest vouches for itself
+_WITHOUT_PASSAGES = 3  # what indexes of whole documents have stayed at
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
@@ -87,11 +95,20 @@ class Description(Settings):
     codes: Literal["int8"] | None = None
     inverted: InvertedSettings | None = None
     bm25: Bm25Settings | None = None
+    passages: Cut | None = None
 
     def identity(self) -> dict[str, Any]:
         """All that two equal indexes share: contents, but neither names nor paths."""
-        names = {"corpus": {"spec"}, "encoder": {"name"}}
+        names = {"corpus": {"spec"}, "encoder": {"name"}, "passages": {"model"}}
         return self.model_dump(include=set(Description.model_fields), exclude=names)
+
+    @model_serializer(mode="wrap")
+    def _without_passages(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Indexes of whole documents are described as they were before there were passages.
+        values: dict[str, Any] = serialise(self)
+        if self.passages is None:
+            values.pop("passages", None)
+        return values
 
 
 class Layout(Settings):
@@ -129,10 +146,13 @@ class Segment(Settings):
 class Manifest(Description):
     """A finished index: its description, counts and files; or the segments it consists of.
 
-    `documents` are those that can be found. An index in segments is replaced by replacing this.
+    `documents` are those that can be found, or their passages. An index in segments is replaced by
+    replacing this.
     """
 
-    format: int = FORMAT
+    format: int = Field(
+        default_factory=lambda given: FORMAT if given.get("passages") else _WITHOUT_PASSAGES
+    )
     created_by: str = f"isthmus {__version__}"
     documents: Count
     largest_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -187,7 +207,8 @@ def is_searched(file: Path) -> bool:
 def shape_of(description: Description, documents: int, layout: Layout | None) -> str:
     """All that the structure of the files depends on, in one line."""
     kept = (description.kind, description.dimension, description.dtype, description.codes)
-    return repr((*kept, description.inverted, documents, layout))
+    rows = () if description.passages is None else ("passages",)
+    return repr((*kept, description.inverted, documents, layout, *rows))
 
 
 def stated_manifest(folder: Path) -> Manifest:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isthmus.errors import MismatchError
 from isthmus.indexes.arrays import mapped
-from isthmus.indexes.documents import DOCUMENTS, ORDER, read_documents
+from isthmus.indexes.documents import DOCUMENTS, ORDER, check_passages, read_documents
 from isthmus.indexes.integrity import check, damaged
 from isthmus.indexes.kinds._base import kind_of
 from isthmus.indexes.manifest import (
@@ -69,6 +69,7 @@ def examine(folder: Path, manifest: Manifest) -> None:
         table = read_documents(folder)
         table.validate(full=True)
         require(table.num_rows == manifest.documents, "it has other documents than are stated")
+        check_passages(table, manifest.passages is not None)
     with refusing(folder, ORDER):
         order = mapped(folder / ORDER, folder)
         shaped(order, (2, manifest.documents), "<i8")

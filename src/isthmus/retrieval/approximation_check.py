@@ -19,6 +19,7 @@ from isthmus.indexes.backends import suits
 from isthmus.indexes.kinds._base import kind_of
 from isthmus.indexes.manifest import Kind
 from isthmus.indexes.segments.commit import refuse_links
+from isthmus.retrieval.cutting import unit_of
 from isthmus.retrieval.searcher import Searcher, open_searcher
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
@@ -53,7 +54,7 @@ def add_approximation(folder: Path, model: str | None, settings: ApproximationSe
     """
     refuse_links(folder)
     with only_writer(folder):
-        searcher = open_searcher(folder, model)
+        searcher = open_searcher(folder, model, by=unit_of(folder))
         manifest = searcher.index.manifest
         if manifest.segments is not None:
             raise MismatchError(

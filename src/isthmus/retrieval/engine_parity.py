@@ -18,6 +18,7 @@ from isthmus.indexes.inverted.quantisation import searched
 from isthmus.indexes.kinds._base import kind_of
 from isthmus.progress import Bar
 from isthmus.records import Query, Ranking
+from isthmus.retrieval.cutting import unit_of
 from isthmus.retrieval.searcher import Searcher, open_searcher, usable
 
 _QUERIES_AT_ONCE = 256
@@ -87,7 +88,7 @@ def parity(
     `at` is where the engine answers; `model` is the encoder of the index, if that moved.
     """
     asked = read_queries(queries, problems)
-    searcher = open_searcher(index, model)
+    searcher = open_searcher(index, model, by=unit_of(Path(index)))
     kind = kind_of(searcher.index.manifest.kind)
     if kind.field is None:
         raise InputError(

@@ -9,21 +9,35 @@ from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from isthmus.errors import visible
+from isthmus.records import Passage
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One document found: score, id, title, and the part of its text nearest to the query."""
+    """One document found: score, id, title, and the part of its text nearest to the query.
+
+    Of a document that was indexed in passages, also the best of these, with its heading and place.
+    """
 
     score: float
     id: str
     title: str
     snippet: str
+    passage: Passage | None = None
 
     @property
     def name(self) -> str:
-        """Title and id, one below the other; once where they are the same."""
-        return "\n".join(dict.fromkeys(filter(None, (self.title, self.id))))
+        """Title, id and the passage's place, one below the other; once where they are the same."""
+        return "\n".join(dict.fromkeys(filter(None, (self.title, self.id, self.place))))
+
+    @property
+    def place(self) -> str:
+        """Heading, number and characters of the passage; empty for a whole document."""
+        one = self.passage
+        if one is None:
+            return ""
+        heading = f"§ {one.heading}\n" if one.heading else ""
+        return f"{heading}passage {one.number}, characters {one.start:,}–{one.end:,}"
 
 
 class Hits(list[Hit]):

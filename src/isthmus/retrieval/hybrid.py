@@ -60,10 +60,13 @@ class HybridSearcher:
             for rankings in zip(*answers, strict=True)
         ]
 
-    def documents(self, ids: Iterable[str]) -> list[Document]:
-        """The documents with these ids, from the first searcher that keeps texts."""
+    def documents(self, ids: Iterable[str], query: str | None = None) -> list[Document]:
+        """The documents with these ids, from the first searcher that keeps texts.
+
+        Of long ones, the passage that this searcher finds best for the query.
+        """
         keeping = (searcher for searcher in self.searchers if searcher.keeps_texts)
-        return next(keeping, self.searchers[0]).documents(ids)
+        return next(keeping, self.searchers[0]).documents(ids, query)
 
     def components(
         self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None

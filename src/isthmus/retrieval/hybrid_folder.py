@@ -30,7 +30,7 @@ from isthmus.indexes.manifest import stated_manifest
 from isthmus.progress import notice
 from isthmus.retrieval.cascade import CascadeSearcher
 from isthmus.retrieval.hybrid import HybridSearcher
-from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.retrieval.searcher import Searcher, Unit, open_searcher
 
 if TYPE_CHECKING:
     from isthmus.indexes.approximation import Backend
@@ -128,7 +128,10 @@ def read_hybrid(folder: Path) -> Hybrid:
 
 
 def open_hybrid(
-    folder: str | Path, backend: Backend = "numpy", changed: Mapping[str, Any] | None = None
+    folder: str | Path,
+    backend: Backend = "numpy",
+    changed: Mapping[str, Any] | None = None,
+    by: Unit = "document",
 ) -> HybridSearcher:
     """The hybrid in a folder; an index that has another encoder since is refused.
 
@@ -139,21 +142,21 @@ def open_hybrid(
     while True:
         hybrid = read_hybrid(Path(folder))
         try:
-            return _open_hybrid(Path(folder), hybrid, backend, changed or {})
+            return _open_hybrid(Path(folder), hybrid, backend, changed or {}, by)
         except (InputError, OSError):
             if read_hybrid(Path(folder)).state == hybrid.state:
                 raise
 
 
 def _open_hybrid(
-    folder: Path, hybrid: Hybrid, backend: Backend, changed: Mapping[str, Any]
+    folder: Path, hybrid: Hybrid, backend: Backend, changed: Mapping[str, Any], by: Unit
 ) -> HybridSearcher:
     file = folder / HYBRID
     if outside := [each.index for each in hybrid.members if Path(each.index).is_absolute()]:
         for index in outside:
             _check_known(index, file)
         notice(f"{folder}: reading its indexes {', '.join(outside)}")
-    searchers = open_together(hybrid.folders(folder), backend=backend)
+    searchers = open_together(hybrid.folders(folder), backend=backend, by=by)
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := fingerprint(searcher)) != member.encoder:
             raise MismatchError(
@@ -181,7 +184,10 @@ def _check_known(index: str, file: Path) -> None:
 
 
 def open_together(
-    folders: Sequence[str | Path], model: str | None = None, backend: Backend = "numpy"
+    folders: Sequence[str | Path],
+    model: str | None = None,
+    backend: Backend = "numpy",
+    by: Unit = "document",
 ) -> list[Searcher]:
     """A searcher per index, the first one with the encoder at `model`; all of one corpus.
 
@@ -191,15 +197,23 @@ def open_together(
     suited = [suits(backend, stated_manifest(Path(folder)).kind) for folder in folders]
     backends = [backend if suit or not any(suited) else "numpy" for suit in suited]
     first, *others = folders
-    searchers = [open_searcher(first, model, backends[0])]
+    searchers = [open_searcher(first, model, backends[0], by)]
     for folder, chosen in zip(others, backends[1:], strict=True):
-        searchers.append(open_searcher(folder, backend=chosen))
+        searchers.append(open_searcher(folder, backend=chosen, by=by))
         if not searchers[0].has_same_documents(searchers[-1]):
             raise MismatchError(
                 f"{str(first)!r} and {str(folder)!r} hold different documents",
                 where=str(folder),
                 allowed="indexes of one corpus",
                 remedy="index the same corpus for each of them",
+            )
+        if by == "passage" and not searchers[0].has_same_passages(searchers[-1]):
+            raise MismatchError(
+                f"{str(first)!r} and {str(folder)!r} hold different passages",
+                where=str(folder),
+                allowed="indexes whose documents were cut alike",
+                remedy="count the tokens of one encoder for all: isthmus index --set "
+                "passages.model=ENCODER; or leave by=passage out",
             )
     for folder in folders:
         trust_index(folder)

@@ -63,9 +63,9 @@ class RerankingSearcher:
         """Whether anything of a text is left to search for."""
         return self.searcher.has_tokens(text)
 
-    def documents(self, ids: Iterable[str]) -> list[Document]:
-        """The documents with these ids."""
-        return self.searcher.documents(ids)
+    def documents(self, ids: Iterable[str], query: str | None = None) -> list[Document]:
+        """The documents with these ids; of long ones, the best passage for the query."""
+        return self.searcher.documents(ids, query)
 
     def search(
         self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
@@ -75,7 +75,7 @@ class RerankingSearcher:
         pairs = [
             (query.text, document)
             for query, ranking in zip(queries, found, strict=True)
-            for document in self.documents(ranking.document_ids[: self.candidates])
+            for document in self.documents(ranking.document_ids[: self.candidates], query.text)
         ]
         scores = iter(self.scorer.score(pairs).tolist())  # of all queries: better filled batches
         return [self._reordered(ranking, scores).top(depth) for ranking in found]

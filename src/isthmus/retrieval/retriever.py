@@ -24,5 +24,5 @@ class Retriever(Protocol):
     ) -> list[Ranking]:
         """One ranking per query."""
 
-    def documents(self, ids: Iterable[str]) -> list[Document]:
-        """The documents with these ids."""
+    def documents(self, ids: Iterable[str], query: str | None = None) -> list[Document]:
+        """The documents with these ids; of long ones, the best passage for the query."""

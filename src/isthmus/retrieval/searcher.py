@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from isthmus.collections import Problems
 from isthmus.config.models import PACKAGE
 from isthmus.config.trust import is_trusted, trust
 from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
+from isthmus.indexes.long_documents import LongDocuments
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.served_index import spread
 from isthmus.progress import notice
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.index import Index
     from isthmus.indexes.manifest import EncoderOrigin, Manifest
+
+Unit = Literal["document", "passage"]
+"""What is ranked: documents, or the passages of an index that has these."""
 
 
 class Encoder(Protocol):
@@ -58,6 +62,11 @@ class Searcher:
         sample = range(0, len(mine), max(1, len(mine) // 1000))
         known = all(theirs.store.row(mine.store.id(row)) is not None for row in sample)
         return len(mine) == len(theirs) and known
+
+    def has_same_passages(self, other: Searcher) -> bool:
+        """Whether another searcher's index cut its documents into the same passages."""
+        mine, theirs = (one.index.manifest.identity() for one in (self, other))
+        return mine.get("passages") == theirs.get("passages")
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to search for."""
@@ -99,8 +108,19 @@ class Searcher:
         """Whether documents come with their texts."""
         return self.index.manifest.texts
 
-    def documents(self, ids: Iterable[str]) -> list[Document]:
-        """The documents with these ids, as far as the index keeps their texts."""
+    def documents(self, ids: Iterable[str], query: str | None = None) -> list[Document]:
+        """The documents with these ids, as far as the index keeps their texts.
+
+        In an index of passages, of each document the best one for the query; without any, the
+        first.
+        """
+        if isinstance(self.index, LongDocuments):
+            wanted = list(ids)
+            asked = None if query is None or not self.has_tokens(query) else self._queries([query])
+            found = self.index.shown(asked, wanted)
+            if len(found) == len(wanted):
+                return found
+            ids = wanted
         rows = {document_id: self.index.store.row(document_id) for document_id in ids}
         for document_id, row in rows.items():
             if row is None:
@@ -121,24 +141,44 @@ class Searcher:
 
 
 def open_searcher(
-    folder: str | Path, model: str | None = None, backend: Backend = "numpy"
+    folder: str | Path,
+    model: str | None = None,
+    backend: Backend = "numpy",
+    by: Unit = "document",
 ) -> Searcher:
     """A searcher over an index folder, with the encoder recorded there or found at `model`.
 
+    In an index of passages, documents are found by their best passage, or `by` passage each by
+    itself.
     `backend` hnsw, ivf or seismic searches an approximation, which must lie beside the index.
     Inside `with connected(…)`, the segments of an index lie open on the machines of the cluster.
     """
     folder = Path(folder)
     index = open_index(folder, backend)
+    if by == "passage":
+        check_passages(index.manifest, folder)
+    long = index.manifest.passages is not None and by == "document"
     if (origin := index.manifest.encoder) is None:
-        return Searcher(None, index)
+        return Searcher(None, LongDocuments(index) if long else index)
     name = encoder_name(folder, origin, model)
     exact = origin.backend == "torch-float32"
     notice(f"{folder}: loading its encoder {name}")
     from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
 
     encoder = load_query_encoder(name, origin.fingerprint, exact)
-    return Searcher(encoder, spread(index, folder, backend))
+    index = spread(index, folder, backend)
+    return Searcher(encoder, LongDocuments(index) if long else index)
+
+
+def check_passages(manifest: Manifest, folder: Path) -> None:
+    """Refuses an index of whole documents, which has no passages to find."""
+    if manifest.passages is None:
+        raise MismatchError(
+            f"the index {str(folder)!r} holds whole documents, not passages",
+            where="by",
+            allowed="by = document, or an index that was built with passages",
+            remedy="leave by=passage out, or build it again: isthmus index --set passages=true",
+        )
 
 
 def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) -> str:

@@ -164,6 +164,11 @@ class Tokenizer:
         """The tokens of each text alone, found by all cores, without Python's lock."""
         return self.backend.encode_batch_fast(texts, add_special_tokens=False)
 
+    def starts(self, texts: list[str]) -> list[Ids]:
+        """The character at which each token of each text begins."""
+        encodings = self.backend.encode_batch(texts, add_special_tokens=False)
+        return [np.array([start for start, _ in one.offsets], dtype=np.int64) for one in encodings]
+
     def framed(self, encodings: list[Encoding], max_length: int) -> list[list[int]]:
         """The ids of encodings with special tokens, cut to `max_length` in all."""
         room = max_length - len(self.prefix) - len(self.suffix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from isthmus.records import Document
+from isthmus.text.cut_texts import CutTexts
 
 
 @dataclass
@@ -27,6 +28,7 @@ class WordEncoder:
     kind: str = "dense"
     similarity: str = "dot"
     encoded: int = 0
+    cut_texts: CutTexts = field(default_factory=lambda: CutTexts(100))
 
     @property
     def settings(self) -> SimpleNamespace:

@@ -25,6 +25,7 @@ from isthmus.retrieval.approximation_check import add_approximation
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.text.cut_texts import CutTexts
 from isthmus.text.new_tokenizer import new_tokenizer
 
 
@@ -65,6 +66,10 @@ class TermEncoder:
     def encode_documents(self, documents: Sequence[Document]) -> scipy.sparse.csr_matrix:
         self.encoded += len(documents)
         return self.encode_queries([document.contents(True) for document in documents])
+
+    @property
+    def cut_texts(self) -> CutTexts:
+        return CutTexts(100)
 
     def encode_blocks(self, blocks: Iterable[Sequence[Document]], encoded: Any = None) -> Any:
         return ((block, self.encode_documents(block)) for block in blocks)

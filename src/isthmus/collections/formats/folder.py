@@ -28,6 +28,8 @@ class Folder(Corpus):
     heading or the HTML title, which then is no longer part of the text.
     """
 
+    in_passages = True  # files are as long as they are: few fit an encoder
+
     def __init__(self, folder: str | Path, problems: Problems | None = None) -> None:
         self.folder = Path(folder)
         self._problems = problems or Problems()

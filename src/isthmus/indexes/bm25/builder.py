@@ -51,7 +51,12 @@ class Bm25Builder:
         with writing(folder):
             self.rows, self._sources, offset = self._resume()
             self._spilled = len(self._sources)
-            self._documents = DocumentWriter(workplace(folder) / "index", description.texts, offset)
+            self._documents = DocumentWriter(
+                workplace(folder) / "index",
+                description.texts,
+                offset,
+                passages=bool(description.passages),
+            )
         self._begin_block()
 
     def add(self, documents: Sequence[Document], _vectors: None = None) -> None:

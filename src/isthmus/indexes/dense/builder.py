@@ -41,7 +41,9 @@ class DenseBuilder(VectorBuilder):
         with writing(folder):
             self.rows, offset = self._resume()
             self._index = workplace(folder) / "index"
-            self._documents = DocumentWriter(self._index, description.texts, offset)
+            self._documents = DocumentWriter(
+                self._index, description.texts, offset, passages=bool(description.passages)
+            )
             self._vectors: BinaryIO = (self._index / VECTORS).open("r+b" if self.rows else "wb")
             self._write_header(0)
             self._vectors.truncate(self._vectors.tell() + self.rows * self._row_bytes)

@@ -60,7 +60,9 @@ class InvertedBuilder(VectorBuilder):
             self._counts, offset = self._resume()
             self._index = workplace(folder) / "index"
             self._documents = stack.enter_context(
-                DocumentWriter(self._index, description.texts, offset)
+                DocumentWriter(
+                    self._index, description.texts, offset, passages=bool(description.passages)
+                )
             )
             self._streams = {name: self._open(name) for name in self._kinds}
             for stream in self._streams.values():

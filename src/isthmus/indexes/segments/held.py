@@ -17,7 +17,10 @@ _ROWS_PER_ID = 1000  # as many are compared in the time in which one id is looke
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A segment, or the whole index before it has any; `file` says which rows are deleted."""
+    """A segment, or the whole index before it has any; `file` says which rows are deleted.
+
+    Rows are documents or, in an index of passages, these.
+    """
 
     folder: Path
     store: DocumentStore
@@ -26,17 +29,31 @@ class Held:
 
     @property
     def living(self) -> int:
-        """How many documents are not deleted."""
+        """How many rows are not deleted."""
         return len(self.store) - len(self.deleted)
 
     def rows(self, ids: Collection[str]) -> Rows:
-        """The rows of the living documents among these ids."""
-        if len(ids) * _ROWS_PER_ID < len(self.store):
+        """The rows of the living documents among these ids, or of all their passages."""
+        if self.store.has_passages:
+            found = self.store.passage_rows(list(ids))
+        elif len(ids) * _ROWS_PER_ID < len(self.store):
             found = self.store.locate(list(ids))
             found = np.sort(found[found >= 0])
         else:
             found = self.store.rows(ids)
         return np.setdiff1d(found, self.deleted, assume_unique=True)
+
+    def documents(self, rows: Rows) -> int:
+        """How many documents these rows are; passages count as one for each document."""
+        if not self.store.has_passages:
+            return len(rows)
+        return int(np.isin(rows, self.store.first_rows, assume_unique=True).sum())
+
+    @property
+    def living_documents(self) -> int:
+        """How many documents are not deleted, passages counted as one for each."""
+        total = len(self.store.first_rows) if self.store.has_passages else len(self.store)
+        return total - self.documents(self.deleted)
 
     def without(self, rows: Rows) -> Held:
         """A copy with these rows deleted too."""

@@ -60,6 +60,10 @@ class Part:
         lives = self.lives[rows]
         return rows[lives], scores[lives]
 
+    def ids(self, rows: Rows) -> list[str]:
+        """The ids in those of these rows that live."""
+        return self.store.ids(rows[self.lives[rows]])
+
     def number(self, document_id: str) -> int | None:
         """Which of the living documents has this id."""
         row = self.store.row(document_id)
@@ -98,6 +102,14 @@ class LivingDocuments:
             if (number := part.number(document_id)) is not None:
                 return int(start + number)
         return None
+
+    def passages(self, documents: Sequence[str]) -> list[str]:
+        """The ids of all passages of these documents."""
+        return [one for part in self._parts for one in part.ids(part.store.passage_rows(documents))]
+
+    def first_passages(self) -> list[str]:
+        """The id of each document's first passage."""
+        return [one for part in self._parts for one in part.ids(part.store.first_rows)]
 
     def _place(self, row: int) -> tuple[DocumentStore, int]:
         place = bisect_right(self._starts, row) - 1

@@ -15,7 +15,7 @@ from isthmus.indexes.construction import builder_for
 from isthmus.indexes.kinds._base import Builder
 from isthmus.indexes.manifest import Description
 from isthmus.indexes.segments.living import Rows
-from isthmus.records import Document
+from isthmus.records import Document, Passage, document_of
 
 
 class NewSegment(NamedTuple):
@@ -37,7 +37,7 @@ class Pending:
         self._description = description
         self._new_folder = new_folder
         self._deleted: list[list[int]] = []
-        self._places: dict[str, tuple[int, int]] = {}
+        self._places: dict[str, list[tuple[int, int]]] = {}  # segment and row of each passage
         self._written: set[str] = set()  # into the segment under construction, deleted or not
         self._builder: Builder | None = None
         self._open_builder = ExitStack()
@@ -54,7 +54,10 @@ class Pending:
         return self._digest.hexdigest()
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
-        """Writes documents with their vectors, if any; of those with one id the last counts."""
+        """Writes documents with their vectors, if any; of those with one id the last counts.
+
+        The passages of a document come one after the other, from the first one on.
+        """
         latest = {document.id: place for place, document in enumerate(documents)}
         if not latest:
             return
@@ -75,7 +78,7 @@ class Pending:
         rows = (self._builder or self._begin()).rows
         for row, document in enumerate(islice(documents, rows)):
             self._note(document, row)
-        return rows
+        return len(self._places)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Notes ids that are to go, whether they were committed or not."""
@@ -91,7 +94,7 @@ class Pending:
             NewSegment(folder, np.array(sorted(rows), dtype=np.int64))
             for folder, rows in zip(self.folders, self._deleted, strict=True)
         ]
-        used = {number for number, _ in self._places.values()}
+        used = {number for places in self._places.values() for number, _ in places}
         return [segment for number, segment in enumerate(segments) if number in used]
 
     def close(self) -> None:
@@ -107,9 +110,13 @@ class Pending:
         return self._builder
 
     def _note(self, document: Document, row: int) -> None:
-        self._forget(document.id)
+        document_id, first = document.id, True
+        if isinstance(document, Passage):
+            document_id, first = document_of(document.id), document.number == 1
+        if first:
+            self._forget(document_id)
         self._written.add(document.id)
-        self._places[document.id] = len(self.folders) - 1, row
+        self._places.setdefault(document_id, []).append((len(self.folders) - 1, row))
         self._digest.update(repr((document.id, document.title, document.text)).encode())
 
     def _finish(self) -> None:
@@ -120,6 +127,5 @@ class Pending:
             self._written.clear()
 
     def _forget(self, document_id: str) -> None:
-        if (place := self._places.pop(document_id, None)) is not None:
-            number, row = place
+        for number, row in self._places.pop(document_id, []):
             self._deleted[number].append(row)

@@ -40,7 +40,7 @@ from isthmus.indexes.segments.merge_policy import Source, describe, merge, to_me
 from isthmus.indexes.segments.pending import Pending
 from isthmus.indexes.verification import read_manifest
 from isthmus.progress import notice
-from isthmus.records import Document
+from isthmus.records import Document, document_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,9 @@ class IndexWriter:
     def missing(self, ids: Collection[str]) -> list[str]:
         """The ids among these that no document would have after a commit."""
         with self._state:
-            committed = (held.store.ids(held.rows(ids)) for held in self._held)
-            living = {*chain.from_iterable(committed)} - self._pending.removed
+            found = chain.from_iterable(held.store.ids(held.rows(ids)) for held in self._held)
+            committed = map(document_of, found) if self._manifest.passages else found
+            living = {*committed} - self._pending.removed
         living |= self._pending.added
         return [one for one in ids if one not in living]
 
@@ -236,7 +237,10 @@ class IndexWriter:
         added = self._pending.added
         replaced = [held.rows(added) for held in self._held]
         deleted = [held.rows(self._pending.removed - added) for held in self._held]
-        counts = [sum(map(len, rows)) for rows in (replaced, deleted)]
+        counts = [
+            sum(one.documents(rows) for one, rows in zip(self._held, gone, strict=True))
+            for gone in (replaced, deleted)
+        ]
         self._drop_pending()
         if new or any(counts):
             held = self._held
@@ -262,7 +266,7 @@ class IndexWriter:
             added=len(added) - counts[0],
             replaced=counts[0],
             deleted=counts[1],
-            documents=self._manifest.documents,
+            documents=sum(one.living_documents for one in self._held),
         )
 
     def _publish(self, held: Sequence[Held], corpus: CorpusOrigin) -> None:

@@ -23,18 +23,22 @@ from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.construction import already_built, builder_for, place_to_build
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
+    MANIFEST,
     Bm25Settings,
     CorpusOrigin,
     Description,
     EncoderOrigin,
     InvertedSettings,
+    stated_manifest,
 )
 from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice, track, waiting
 from isthmus.records import Document
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
+from isthmus.retrieval.cutting import Chosen, chosen_cutter, rows
 from isthmus.retrieval.living_hybrid import build_hybrid, by_name
+from isthmus.text.passages import Cutter
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -63,6 +67,11 @@ class IndexSettings(ReadingSettings):
     verb = "index"
 
     titles: bool | None = Field(None, description="titles too; null: as the encoder was trained")
+    passages: Chosen = Field(
+        None,
+        description="whether long documents are searched by passages, or how these are cut; null: "
+        "yes for a folder of files, no otherwise",
+    )
     texts: bool = Field(True, description="keep titles and texts in the index, to show results")
     dtype: Literal["float32", "float16"] = Field("float32", description="of dense vectors on disk")
     codes: Literal["int8"] | None = Field(
@@ -162,7 +171,8 @@ def _index(
         origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
     with waiting(f"loading the encoder {model}"):
         encoder = _load(model, settings.encoding.backend)
-    description = _describe(origin, encoder, settings)
+    cutter = chosen_cutter(_passages(settings, output, overwrite), source, encoder)
+    description = _describe(origin, encoder, cutter, settings)
     if settings.approximate is not None:
         check_approximation(settings.approximate, description.kind, sharded=cluster is not None)
     if already_built(output, description, overwrite):
@@ -186,17 +196,25 @@ def _index(
         },
     }
     if encoder is None:
-        _fill_bm25(source, output, description, request, settings.memory)
+        _fill_bm25(source, cutter, output, description, request, settings.memory)
     elif cluster is not None:
-        _fill_shards(cluster, source, output, description, request, settings)
+        _fill_shards(cluster, source, cutter, output, description, request, settings)
     else:
-        _fill(source, encoder, output, description, request, settings.block_size)
+        _fill(source, cutter, encoder, output, description, request, settings.block_size)
+        notice(encoder.cut_texts.summary())
     if problems.counts:
         notice(problems.summary())
     built = read_manifest(output)
     if built.layout is not None and built.documents:
         notice(f"{built.layout.postings / built.documents:.1f} terms in an average document")
     return output
+
+
+def _passages(settings: IndexSettings, output: Path, overwrite: bool) -> Chosen:
+    """What settings say of passages; where they say nothing, whether an index that is there has."""
+    if settings.passages is None and not overwrite and (output / MANIFEST).is_file():
+        return stated_manifest(output).passages is not None
+    return settings.passages
 
 
 def _load(model: str | None, backend: Backend) -> DenseEncoder | SparseEncoder | None:
@@ -211,12 +229,20 @@ def _load(model: str | None, backend: Backend) -> DenseEncoder | SparseEncoder |
 
 
 def _describe(
-    corpus: CorpusOrigin, encoder: DenseEncoder | SparseEncoder | None, settings: IndexSettings
+    corpus: CorpusOrigin,
+    encoder: DenseEncoder | SparseEncoder | None,
+    cutter: Cutter | None,
+    settings: IndexSettings,
 ) -> Description:
+    cut = None if cutter is None else cutter.cut
     if encoder is None:
-        titles = settings.titles is not False
         return Description(
-            kind="bm25", corpus=corpus, titles=titles, texts=settings.texts, bm25=settings.bm25
+            kind="bm25",
+            corpus=corpus,
+            titles=settings.titles is not False,
+            texts=settings.texts,
+            bm25=settings.bm25,
+            passages=cut,
         )
     if settings.titles not in (None, encoder.settings.titles):
         raise MismatchError(
@@ -242,11 +268,13 @@ def _describe(
         dtype=None if sparse else settings.dtype,
         codes=None if sparse else settings.codes,
         inverted=settings.inverted if sparse else None,
+        passages=cut,
     )
 
 
 def _fill_bm25(
     source: Corpus,
+    cutter: Cutter | None,
     output: Path,
     description: Description,
     request: Mapping[str, Any],
@@ -257,11 +285,12 @@ def _fill_bm25(
     documents = track(
         source.documents(), f"indexing {description.corpus.spec}", source.count(), "documents"
     )
-    build_bm25(documents, output, description, request, memory)
+    build_bm25(rows(cutter, documents), output, description, request, memory)
 
 
 def _fill(
     source: Corpus,
+    cutter: Cutter | None,
     encoder: DenseEncoder | SparseEncoder,
     output: Path,
     description: Description,
@@ -270,11 +299,13 @@ def _fill(
 ) -> None:
     assert description.encoder is not None
     with builder_for(output, description) as builder:
-        done, total = builder.rows, source.count()
+        done, total, unit = builder.rows, source.count(), "documents"
+        if cutter is not None:
+            total, unit = None, "passages"
         if done:
-            notice(f"resuming after {done:,} documents")
-        remaining = islice(source.documents(), done, None)
-        with Bar(f"indexing {description.corpus.spec}", total, "documents", done) as bar:
+            notice(f"resuming after {done:,} {unit}")
+        remaining = islice(rows(cutter, source.documents()), done, None)
+        with Bar(f"indexing {description.corpus.spec}", total, unit, done) as bar:
             parts = blocks(remaining, block_size)
             for block, vectors in encoder.encode_blocks(parts, bar.advance):
                 if description.encoder.backend == "onnx-int8" and builder.rows == done:
@@ -306,6 +337,7 @@ def _notice_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None
 def _fill_shards(
     cluster: Cluster,
     source: Corpus,
+    cutter: Cutter | None,
     output: Path,
     description: Description,
     request: Mapping[str, Any],
@@ -315,7 +347,7 @@ def _fill_shards(
     # can depend on them.
     size = -(-cluster.settings.shard_documents // settings.block_size) * settings.block_size
     builder = ShardedBuilder(cluster, output, description, size)
-    builder.add(source.documents(), partial(_fill_shard, request, settings))
+    builder.add(rows(cutter, source.documents()), partial(_fill_shard, request, settings))
     builder.finish(request)
 
 

@@ -19,7 +19,7 @@ from isthmus.config.output import reserved
 from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
 from isthmus.progress import notice, waiting
-from isthmus.records import Query, Ranking, Run
+from isthmus.records import Passage, Query, Ranking, Run
 from isthmus.retrieval.hits import Hit, Hits
 from isthmus.retrieval.hybrid_folder import (
     Combination,
@@ -31,6 +31,7 @@ from isthmus.retrieval.hybrid_folder import (
 from isthmus.retrieval.many_queries import answers
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
 from isthmus.retrieval.retriever import Retriever
+from isthmus.retrieval.searcher import Unit
 
 _QUERIES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 4096
@@ -57,6 +58,11 @@ class SearchSettings(Combination, ReadingSettings):
     hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
     rerank: RerankSettings | None = Field(
         None, description="a cross-encoder that reads the best once more"
+    )
+    by: Unit = Field(
+        "document",
+        description="what is ranked, of an index of passages: documents, each as its best passage, "
+        "or passages, with ids DOCUMENT#NUMBER",
     )
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
@@ -206,8 +212,9 @@ def _retriever(index: str | Path, settings: SearchSettings) -> Retriever:
         changed = {
             name: getattr(settings, name) for name in _refuse_second_opinion(index, settings)
         }
-        return open_hybrid(index, settings.backend, changed)
-    searchers = open_together([index, *settings.hybrid], settings.model, settings.backend)
+        return open_hybrid(index, settings.backend, changed, settings.by)
+    indexes = [index, *settings.hybrid]
+    searchers = open_together(indexes, settings.model, settings.backend, settings.by)
     return settings.searcher(searchers) if settings.hybrid else searchers[0]
 
 
@@ -222,17 +229,23 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> set[s
         raise SettingsError(
             f"{str(index)!r} is a {tuned}hybrid, which says itself what {min(decided)!r} is",
             where=min(decided),
-            allowed="depth, rerank, backend, tag, problems, line_limit and cluster",
+            allowed="depth, rerank, backend, by, tag, problems, line_limit and cluster",
             remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
         )
     return fused
 
 
 def hits(searcher: Retriever, ranking: Ranking, query: str) -> Hits:
-    """The documents of a ranking, with titles and snippets."""
-    documents = searcher.documents(ranking.document_ids)
-    found = zip(documents, ranking.scores, strict=True)
-    return Hits(query, (Hit(s, d.id, d.title, snippet(d.text, query)) for d, s in found))
+    """The documents of a ranking, with titles and snippets; of long ones, the best passage."""
+    documents = searcher.documents(ranking.document_ids, query)
+    found = zip(ranking, documents, strict=True)
+    return Hits(
+        query,
+        (
+            Hit(score, i, d.title, snippet(d.text, query), d if isinstance(d, Passage) else None)
+            for (i, score), d in found
+        ),
+    )
 
 
 def snippet(text: str, query: str) -> str:

@@ -26,6 +26,7 @@ from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
+from isthmus.retrieval.cutting import begun, cutter_of, rows
 from isthmus.retrieval.hybrid_folder import is_living
 from isthmus.retrieval.living_hybrid import Change, changing
 from isthmus.retrieval.searcher import check_encoder, encoder_name
@@ -97,14 +98,17 @@ def _add(folder: Path, corpus: str, settings: AddSettings) -> Update:
     source = open_corpus(corpus, problems)
     with IndexWriter(folder, job=source.fingerprint()) as writer:
         encoder = _encoder(writer, settings.model)
-        documents, total = source.documents(), source.count()
+        cutter, total = cutter_of(writer.manifest, folder, encoder), source.count()
+        documents = iter(rows(cutter, source.documents()))
         done = writer.resume(documents)
         if done:
             notice(f"resuming after {done:,} documents")
         with Bar(f"adding {corpus}", total, "documents", done) as bar:
             for block in blocks(documents, settings.block_size):
                 writer.add(block, _vectors(encoder, block))
-                bar.advance(len(block))
+                bar.advance(begun(block))
+        if encoder is not None:
+            notice(encoder.cut_texts.summary())
         update = writer.commit()
     if problems.counts:
         notice(problems.summary())
@@ -223,7 +227,8 @@ class Writer:
 
     def add(self, documents: Iterable[Document]) -> None:
         """Adds documents; those whose ids are there already are replaced."""
-        for block in blocks(documents, _BLOCK):
+        cutter = cutter_of(self.index.manifest, self.index.folder, self.encoder)
+        for block in blocks(rows(cutter, documents), _BLOCK):
             self.index.add(block, _vectors(self.encoder, block))
 
     def delete(self, ids: Iterable[str]) -> None:

@@ -1,0 +1,106 @@
+"""What cuts the documents of an index into passages: settings, and the encoder that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isthmus.collections import Corpus
+from isthmus.config.trust import full_name, trust
+from isthmus.errors import MismatchError, SettingsError
+from isthmus.indexes.manifest import EncoderOrigin, Manifest, stated_manifest
+from isthmus.records import Document, Passage
+from isthmus.retrieval.searcher import Unit, encoder_name
+from isthmus.text.passages import WORDS, Cut, Cutter, PassageSettings
+
+if TYPE_CHECKING:
+    from isthmus.encoders.encoder import TextModel
+    from isthmus.text.tokenizer import Tokenizer
+
+Chosen = bool | PassageSettings | None
+"""What settings say of passages: null leaves it to the corpus."""
+
+
+def chosen_cutter(chosen: Chosen, corpus: Corpus, encoder: TextModel | None) -> Cutter | None:
+    """The cutter that settings ask for; None where documents stay whole."""
+    if chosen is None:
+        chosen = corpus.in_passages
+    if chosen is False:
+        return None
+    settings = PassageSettings() if chosen is True else chosen
+    if settings.model is not None:
+        tokenizer, most = _counting(settings.model)
+    elif encoder is not None:
+        tokenizer, most = encoder.tokenizer, _room(encoder)
+    else:
+        return Cutter(Cut(length=settings.length or WORDS, overlap=settings.overlap))
+    if settings.length is not None and settings.length > most:
+        raise SettingsError(
+            f"passages.length = {settings.length}, but the encoder reads {most} tokens",
+            where="passages.length",
+            allowed=f"{most} or less",
+            remedy="leave passages.length out: passages are then as long as the encoder reads",
+        )
+    name = None if settings.model is None else full_name(settings.model)
+    cut = Cut(
+        length=settings.length or most,
+        overlap=settings.overlap,
+        tokenizer=tokenizer.fingerprint,
+        model=name,
+    )
+    return Cutter(cut, tokenizer.starts)
+
+
+def cutter_of(manifest: Manifest, folder: Path, encoder: TextModel | None) -> Cutter | None:
+    """The cutter that made the passages of an index; None for one of whole documents."""
+    cut = manifest.passages
+    if cut is None or cut.tokenizer is None:
+        return None if cut is None else Cutter(cut)
+    tokenizer = None if encoder is None else encoder.tokenizer
+    if cut.model is not None:
+        origin = EncoderOrigin(name=cut.model, fingerprint=cut.tokenizer)
+        tokenizer, _ = _counting(encoder_name(folder, origin))
+    if tokenizer is None or tokenizer.fingerprint != cut.tokenizer:
+        raise MismatchError(
+            "the tokenizer that counts the passages of the index has changed",
+            where=str(folder),
+            allowed=f"the tokenizer of fingerprint {cut.tokenizer}"
+            + (f", of {cut.model}" if cut.model else ""),
+            remedy="build the index again with the tokenizer of now",
+        )
+    return Cutter(cut, tokenizer.starts)
+
+
+def rows(cutter: Cutter | None, documents: Iterable[Document]) -> Iterable[Document]:
+    """What becomes rows of an index: the documents, or their passages."""
+    return documents if cutter is None else cutter.passages(documents)
+
+
+def begun(some: Iterable[Document]) -> int:
+    """How many documents have their first row among these."""
+    return sum(not isinstance(one, Passage) or one.number == 1 for one in some)
+
+
+def unit_of(folder: Path) -> Unit:
+    """What the rows of an index are."""
+    return "document" if stated_manifest(folder).passages is None else "passage"
+
+
+def _counting(model: str) -> tuple[Tokenizer, int]:
+    """The tokenizer of an encoder, and how many of its tokens it reads of a document."""
+    from isthmus.config.models import model_folder, named_at
+    from isthmus.encoders.loader import stored_settings
+    from isthmus.text.tokenizer import Tokenizer
+
+    with named_at("passages.model"):
+        tokenizer = Tokenizer.load(model_folder(model))
+        longest = stored_settings(model).document_max_length
+    trust(model)  # so that adding to the index needs no name
+    return tokenizer, longest - len(tokenizer.prefix) - len(tokenizer.suffix)
+
+
+def _room(encoder: TextModel) -> int:
+    tokenizer = encoder.tokenizer
+    longest = encoder.settings.document_max_length
+    return longest - len(tokenizer.prefix) - len(tokenizer.suffix)
