@@ -173,7 +173,8 @@ def _check_references(
 ) -> None:
     for path, stage in references(settings).items():
         # A stage may start from (its model) any kind.
-        retrieves = {"negatives": True, "teacher": False}.get(path.partition(".")[0])
+        own = path.endswith(".retriever")
+        retrieves = {"negatives": True, "teacher": own}.get(path.partition(".")[0])
         fit = [
             f"stage:{other}"
             for other in earlier

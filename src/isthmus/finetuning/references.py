@@ -26,7 +26,8 @@ def outside(settings: FinetuneSettings) -> dict[str, str]:
     return {
         path: text
         for path, text in _walk(settings.model_dump())
-        if path.rpartition(".")[2] in ("model", "file") and not text.startswith(_PREFIX)
+        if path.rpartition(".")[2] in ("model", "retriever", "file")
+        and not text.startswith(_PREFIX)
     }
 
 

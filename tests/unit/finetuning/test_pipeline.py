@@ -118,6 +118,13 @@ REFUSED: list[tuple[Any, str, str]] = [
         }},
         "stage b: teacher.model", "is a dense encoder, not a re-ranker",
     ),
+    (
+        {"a": {"encoder": "cross", "negatives": "bm25"}, "b": {
+            "negatives": "bm25", "losses": {"kl": {}},
+            "teacher": {"name": "hybrid", "retriever": "stage:a"},
+        }},
+        "stage b: teacher.retriever", "is a cross encoder, not a retriever",
+    ),
 ]  # fmt: skip
 
 
@@ -218,6 +225,9 @@ class Stages:
         if not is_complete(output):
             self.ran.append(output.name.rpartition("-")[0])
             (output / "final").mkdir()
+            # Weights do not depend on when checkpoints are written.
+            described["settings"]["training"] |= {"save_steps": 0.1}
+            del described["settings"]["training"]["save_minutes"]
             weights = output / "final" / "model.safetensors"
             weights.write_text(json.dumps([described, self.rounding]), encoding="utf-8")
             looked = {"measure": "RR@10", "value": 0.25, "step": int("bm25" in output.name)}

@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from isthmus.collections import open_collection
 from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_cross_encoder
 from isthmus.errors import InputError, IsthmusError, MismatchError
-from isthmus.finetuning.mining.candidates import TrainingCorpus
+from isthmus.finetuning.mining.candidates import Candidates, TrainingCorpus
+from isthmus.finetuning.negatives.bm25 import Bm25
+from isthmus.finetuning.negatives.retriever import Retriever
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples
 from isthmus.finetuning.teachers._base import Teacher, taught_scores, teacher_source
+from isthmus.finetuning.teachers.hybrid import standard_scores
 from isthmus.records import Query
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -79,6 +82,21 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         BertForSequenceClassification(config).save_pretrained(root / name)
         tokenizer.save(root / name)
     return root
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random encoder with a vocabulary of its own."""
+    folder = tmp_path_factory.mktemp("encoder")
+    tokenizer = new_tokenizer([" ".join(WORDS)], 40)
+    torch.manual_seed(7)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=144, initializer_range=0.5,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
 
 
 def teacher(corpus: TrainingCorpus, **settings: Any) -> Teacher:
@@ -169,6 +187,38 @@ def test_a_teacher_with_another_label_count(corpus: TrainingCorpus, models: Path
     with pytest.raises(IsthmusError, match="2") as caught:
         teacher(corpus, name="cross_encoder", model=str(models / "two-labels"))
     assert "label" in str(caught.value)
+
+
+def test_a_hybrid_adds_standard_scores_of_two_rankings(
+    corpus: TrainingCorpus, encoder: Path
+) -> None:
+    made = teacher(corpus, name="hybrid", retriever=str(encoder), weight=0.25, depth=5)
+    found = made.scores(LABELLED, ROWS)
+    rankers = (
+        Bm25(Bm25.Settings()).open(corpus),
+        Retriever(Retriever.Settings(model=str(encoder))).open(corpus),
+    )
+    expected = np.zeros(ROWS.shape)
+    for ranker, weight in zip(rankers, (0.75, 0.25), strict=True):
+        for number, ranking in enumerate(ranker.rank(LABELLED.queries, 5)):
+            values = np.array(ranking.scores, dtype=float)
+            mean, spread = values.mean(), np.sqrt(((values - values.mean()) ** 2).mean())
+            known = dict(zip(ranking.document_ids, values, strict=True))
+            for column, row in enumerate(ROWS[number]):
+                score = known.get(f"d{row}", values.min())
+                expected[number, column] += weight * (score - mean) / (spread or 1)
+    expected[ROWS < 0] = np.nan
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert len(np.unique(found[~np.isnan(found)])) == 5, "of six, two are in neither ranking"
+    alone = teacher(corpus, name="hybrid", retriever=str(encoder), weight=1.0, depth=5)
+    assert alone.fingerprint != made.fingerprint
+
+
+def test_a_query_without_a_ranking_has_scores_of_zero() -> None:
+    rows = np.array([[4, -1], [-1, -1], [3, 7]], dtype=np.int32)
+    scores = np.array([[2.0, -np.inf], [-np.inf, -np.inf], [1.0, 1.0]], dtype=np.float32)
+    wanted = np.array([[4, 5]] * 3, dtype=np.int32)
+    np.testing.assert_array_equal(standard_scores(Candidates(rows, scores), wanted), 0.0)
 
 
 def test_a_teacher_that_is_not_there(corpus: TrainingCorpus) -> None:
