@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
         return 1
     with TemporaryDirectory(prefix="isthmus-breakages-") as name:
         copy = Path(name) / "isthmus"
-        for part in ("src", "tests"):
+        for part in ("src", "tests", "docs", "experiments"):
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         # What fails unbroken would catch everything.

@@ -1,0 +1,150 @@
+"""Recipes say what docs/how-faithful.md pins to its source, and the page says what recipes do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from isthmus.config import Settings, plain_yaml, shipped_recipes
+from isthmus.config.recipes import Recipe, merged
+from isthmus.finetuning.losses._base import LossSettings
+from isthmus.finetuning.negatives._base import NEGATIVES
+from isthmus.finetuning.regularizers._base import RegularizerSettings
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.pretraining.parts import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
+from isthmus.pretraining.settings import PretrainSettings
+from isthmus.registry import Registry
+from isthmus.training.settings import TrainingSettings
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "how-faithful.md").read_text(encoding="utf-8")
+DEFAULTS = "Where recipes are silent"
+SECTION = re.compile(r"^##+ (.+)$", re.MULTILINE)
+BASE = re.compile(r"^As in \[([\w-]+)\]\(#\1\), and:$", re.MULTILINE)
+ROW = re.compile(r"^\| `([\w.-]+)` \| `(.+?)` \| (.+?) \| (.+?) \| (.*?) ?\|$", re.MULTILINE)
+BENCHMARK = [Recipe(file) for file in sorted((ROOT / "experiments").glob("benchmark-*.yaml"))]
+RECIPES = {recipe.name: recipe for recipe in [*shipped_recipes(), *BENCHMARK]}
+# How fast it goes and what is kept, which changes nothing that is learnt.
+WITHOUT_EFFECT = {
+    "bf16", "packing", "kernels", "graphs", "torch_compile", "gradient_checkpointing",
+    "logging_steps", "save_steps", "save_minutes", "save_total_limit", "report_to",
+    "dataloader_num_workers",
+}  # fmt: skip
+
+
+class Row(NamedTuple):
+    setting: str
+    ours: str
+    theirs: str
+    source: str
+    why: str
+
+
+@cache
+def sections() -> dict[str, str]:
+    _, *rest = SECTION.split(PAGE)
+    return dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def rows(name: str) -> list[Row]:
+    """The rows of a section's table; every line of it is one."""
+    text = sections()[name]
+    lines = re.findall(r"^\| `.*$", text, re.MULTILINE)
+    found = [Row(*row) for row in ROW.findall(text)]
+    assert len(found) == len(lines), f"{name}: a row that cannot be read"
+    return found
+
+
+def pinned(name: str) -> dict[str, Any]:
+    """What a section pins, with what it builds on below it."""
+    base = BASE.search(sections()[name])
+    values = pinned(base[1]) if base else {}
+    for row in rows(name):
+        value = plain_yaml.load(row.ours)
+        for key in reversed(row.setting.split(".")):
+            value = {key: value}
+        values = merged(values, value)
+    return values
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
+
+
+def differences(page: dict[str, Any], code: dict[str, Any]) -> list[str]:
+    one, other = dict(leaves(page)), dict(leaves(code))
+    return [
+        f"{path}: {one.get(path, 'no row')} on the page, {other.get(path, 'nothing')} in the code"
+        for path in {**one, **other}
+        if path not in one or path not in other or one[path] != other[path]
+    ]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_setting_of_a_recipe_has_the_value_on_the_page(name: str) -> None:
+    assert not differences(pinned(name), RECIPES[name].settings)
+
+
+def test_the_page_has_no_recipe_that_is_not_there() -> None:
+    assert {name for name in sections() if rows(name)} == {*RECIPES, DEFAULTS}
+
+
+@pytest.mark.parametrize("name", [*RECIPES, DEFAULTS])
+def test_a_value_that_is_not_the_sources_says_why(name: str) -> None:
+    for row in rows(name):
+        assert row.source.strip()
+        theirs = row.theirs.strip("`")
+        same = row.theirs != theirs and plain_yaml.load(theirs) == plain_yaml.load(row.ours)
+        assert same or row.why, f"{name}: {row.setting} is not {row.theirs}, and nothing says why"
+
+
+def defaults(settings: type[Settings]) -> dict[str, Any]:
+    """The settings that need not be given, nested ones as mappings."""
+    found = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in settings.model_fields.items()
+        if not field.is_required()
+    }
+    return {
+        name: value.model_dump() if isinstance(value, Settings) else value
+        for name, value in found.items()
+    }
+
+
+def parts(registry: Registry) -> dict[str, Any]:
+    known = {name: defaults(registry.load(name).Settings) for name in registry.names()}
+    return {name: values for name, values in known.items() if values}
+
+
+def test_what_recipes_leave_out_has_the_value_on_the_page() -> None:
+    page = pinned(DEFAULTS)
+    whole = {
+        "view": parts(VIEWS),
+        "corruption": parts(CORRUPTIONS),
+        "bottleneck": parts(BOTTLENECKS),
+        "decoder": parts(DECODERS),
+        "objective": parts(OBJECTIVES),
+        "negatives": parts(NEGATIVES),
+        "regularizer": defaults(RegularizerSettings),
+        "loss": defaults(LossSettings),
+        "training": {
+            name: value
+            for name, value in defaults(TrainingSettings).items()
+            if name not in WITHOUT_EFFECT
+        },
+    }
+    assert not differences({name: page[name] for name in whole}, whole)
+    for name, settings in {"finetune": FinetuneSettings, "pretrain": PretrainSettings}.items():
+        code = dict(leaves(defaults(settings)))
+        for path, value in leaves(page[name]):
+            assert code[path] == value, f"{name}.{path}"
+    assert set(page) == {*whole, "finetune", "pretrain"}
