@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from isthmus.retrieval.verbs.search import open_search as open_search
     from isthmus.retrieval.verbs.search import search as search
     from isthmus.retrieval.verbs.sparsify import sparsify as sparsify
+    from isthmus.retrieval.verbs.sync import Sync as Sync
+    from isthmus.retrieval.verbs.sync import sync as sync
     from isthmus.retrieval.verbs.tune import tune as tune
     from isthmus.retrieval.verbs.update import Writer as Writer
     from isthmus.retrieval.verbs.update import add as add
@@ -75,6 +77,7 @@ _HOMES = {
     "isthmus.retrieval.verbs.index": ["index"],
     "isthmus.retrieval.verbs.search": ["open_search", "search"],
     "isthmus.retrieval.verbs.sparsify": ["sparsify"],
+    "isthmus.retrieval.verbs.sync": ["Sync", "sync"],
     "isthmus.retrieval.verbs.tune": ["tune"],
     "isthmus.retrieval.verbs.update": ["Writer", "add", "delete", "merge", "open_writer"],
     "isthmus.workflows.adapt": ["adapt"],

@@ -26,6 +26,7 @@ from isthmus.retrieval.verbs.export import ExportSettings
 from isthmus.retrieval.verbs.index import IndexSettings
 from isthmus.retrieval.verbs.search import SearchSettings
 from isthmus.retrieval.verbs.sparsify import SparsifySettings
+from isthmus.retrieval.verbs.sync import SyncSettings
 from isthmus.retrieval.verbs.tune import TuneSettings
 from isthmus.retrieval.verbs.update import AddSettings, DeleteSettings, MergeSettings
 from isthmus.workflows.comparison import EvaluateSettings
@@ -47,6 +48,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "add": AddSettings,
     "delete": DeleteSettings,
     "merge": MergeSettings,
+    "sync": SyncSettings,
     "search": SearchSettings,
     "tune": TuneSettings,
     "sparsify": SparsifySettings,

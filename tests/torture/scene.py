@@ -82,6 +82,7 @@ JOBS: dict[str, Job] = {
         for kind in CHANGING
     },
     **{f"merge {kind}": Job("merge OUTPUT", f"{kind} grown") for kind in CHANGING},
+    **{f"sync {kind}": Job("sync OTHER OUTPUT --set block_size=3", kind) for kind in CHANGING},
     "tune": Job(f"tune DENSE BM25 {_JUDGED} --set steps=4 --set folds=2"),
     "export elasticsearch": Job("export DENSE --to elasticsearch --output OUTPUT"),
     "export anserini": Job("export INVERTED --to anserini --output OUTPUT"),

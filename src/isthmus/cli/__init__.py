@@ -32,6 +32,7 @@ from isthmus.cli import (
     rerun,
     search,
     sparsify,
+    sync,
     tune,
 )
 
@@ -50,8 +51,8 @@ app = typer.Typer(
 _PANELS = {
     "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
     "Search": (
-        index.index, search.search, add.add, delete.delete, merge.merge, tune.tune,
-        sparsify.sparsify, export.export,
+        index.index, search.search, add.add, delete.delete, sync.sync, merge.merge,
+        tune.tune, sparsify.sparsify, export.export,
     ),
     "Evaluate": (evaluate.evaluate,),
     "Inspect": (doctor.doctor, masking.masking, negatives.negatives),
@@ -67,7 +68,7 @@ app.command(name="list", rich_help_panel="Inspect")(listing.listing)
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
 _TERMINATED = 143  # what shells expect after SIGTERM
 _RECORDING = (  # verbs that record steps from which they resume
-    "adapt", "pretrain", "finetune", "index", "add", "evaluate", "sparsify", "benchmark",
+    "adapt", "pretrain", "finetune", "index", "add", "sync", "evaluate", "sparsify", "benchmark",
     "quickstart", "rerun",
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ VERBS = {
     "index": "isthmus.retrieval.verbs.index:IndexSettings",
     "add": "isthmus.retrieval.verbs.update:AddSettings",
     "delete": "isthmus.retrieval.verbs.update:DeleteSettings",
+    "sync": "isthmus.retrieval.verbs.sync:SyncSettings",
     "merge": "isthmus.retrieval.verbs.update:MergeSettings",
     "search": "isthmus.retrieval.verbs.search:SearchSettings",
     "tune": "isthmus.retrieval.verbs.tune:TuneSettings",

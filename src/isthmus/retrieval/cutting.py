@@ -52,8 +52,13 @@ def chosen_cutter(chosen: Chosen, corpus: Corpus, encoder: TextModel | None) -> 
     return Cutter(cut, tokenizer.starts)
 
 
-def cutter_of(manifest: Manifest, folder: Path, encoder: TextModel | None) -> Cutter | None:
-    """The cutter that made the passages of an index; None for one of whole documents."""
+def cutter_of(
+    manifest: Manifest, folder: Path, encoder: TextModel | None, model: str | None = None
+) -> Cutter | None:
+    """The cutter that made the passages of an index; None for one of whole documents.
+
+    Without its encoder, only the tokenizer is loaded, from there or from `model`.
+    """
     cut = manifest.passages
     if cut is None or cut.tokenizer is None:
         return None if cut is None else Cutter(cut)
@@ -61,6 +66,8 @@ def cutter_of(manifest: Manifest, folder: Path, encoder: TextModel | None) -> Cu
     if cut.model is not None:
         origin = EncoderOrigin(name=cut.model, fingerprint=cut.tokenizer)
         tokenizer, _ = _counting(encoder_name(folder, origin))
+    elif tokenizer is None and manifest.encoder is not None:
+        tokenizer, _ = _counting(encoder_name(folder, manifest.encoder, model))
     if tokenizer is None or tokenizer.fingerprint != cut.tokenizer:
         raise MismatchError(
             "the tokenizer that counts the passages of the index has changed",

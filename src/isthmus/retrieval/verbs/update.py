@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import uuid4
 
+import xxhash
 from pydantic import Field
 
 from isthmus.collections import Problems, open_corpus
@@ -85,21 +86,48 @@ def add(
     """
     settings = AddSettings.given(settings, {"model": model})
     folder = Path(index)
+    return put(folder, corpus, settings)
+
+
+def put(
+    folder: Path,
+    corpus: str,
+    settings: AddSettings,
+    wanted: Collection[str] | None = None,
+    gone: Collection[str] = (),
+) -> Update:
+    """What adding a corpus, or the `wanted` documents of it, and deleting others changed.
+
+    One commit, also of several indexes in one folder.
+    """
     if not is_living(folder):
-        return _add(folder, corpus, settings)
-    job = f"add {open_corpus(corpus, settings.account()).fingerprint()} {settings.kept}"
+        return _put(folder, corpus, settings, wanted, gone)
+    source = open_corpus(corpus, settings.account())
+    job = f"{_job(source.fingerprint(), wanted)} {settings.kept} {sorted(gone)}"
     with changing(folder, job) as change:
-        first, *_ = change.each(lambda place: astuple(_add(place, corpus, settings)))
+        first, *_ = change.each(lambda at: astuple(_put(at, corpus, settings, wanted, gone)))
     return Update(*first)
 
 
-def _add(folder: Path, corpus: str, settings: AddSettings) -> Update:
+def _put(
+    folder: Path,
+    corpus: str,
+    settings: AddSettings,
+    wanted: Collection[str] | None,
+    gone: Collection[str],
+) -> Update:
     problems = settings.account()
     source = open_corpus(corpus, problems)
-    with IndexWriter(folder, job=source.fingerprint()) as writer:
+    with IndexWriter(folder, job=_job(source.fingerprint(), wanted)) as writer:
+        if wanted is not None and not wanted:  # no encoder is needed
+            writer.delete(gone)
+            return writer.commit()
         encoder = _encoder(writer, settings.model)
-        cutter, total = cutter_of(writer.manifest, folder, encoder), source.count()
-        documents = iter(rows(cutter, source.documents()))
+        cutter = cutter_of(writer.manifest, folder, encoder)
+        read, total = source.documents(), source.count()
+        if wanted is not None:
+            read, total = (one for one in read if one.id in wanted), len(wanted)
+        documents = iter(rows(cutter, read))
         done = writer.resume(documents)
         if done:
             notice(f"resuming after {done:,} documents")
@@ -109,10 +137,18 @@ def _add(folder: Path, corpus: str, settings: AddSettings) -> Update:
                 bar.advance(begun(block))
         if encoder is not None:
             notice(encoder.cut_texts.summary())
+        writer.delete(gone)
         update = writer.commit()
     if problems.counts:
         notice(problems.summary())
     return update
+
+
+def _job(fingerprint: str, wanted: Collection[str] | None) -> str:
+    """A name for adding these documents: what another job has done is not gone on with."""
+    if wanted is None:
+        return fingerprint
+    return xxhash.xxh3_128_hexdigest(f"{fingerprint} {sorted(wanted)}".encode())
 
 
 def delete(

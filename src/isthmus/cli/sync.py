@@ -1,0 +1,33 @@
+"""`isthmus sync`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import isthmus
+from isthmus.cli.options import settings_option
+
+
+def sync(
+    corpus: Annotated[str, typer.Argument(metavar="DOCS", help="The documents as they are now.")],
+    index: Annotated[str, typer.Argument(help="An index folder of any kind, also of several.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
+    ] = None,
+    settings: Annotated[list[str] | None, settings_option("sync", "problems=skip")] = None,
+) -> None:
+    """Bring an index up to date with a folder or collection: new, changed and deleted documents.
+
+    Only what is new or changed is encoded. All of it counts at once, at the end; interrupted, the
+    same command goes on where it stopped.
+
+    Examples: isthmus sync notes/ idx --dry-run; isthmus sync docs.jsonl idx
+    """
+    from isthmus.progress import result
+
+    result(str(isthmus.sync(corpus, index, dry_run=dry_run, model=model, settings=settings)))

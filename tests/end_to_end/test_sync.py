@@ -1,0 +1,138 @@
+"""An index that follows a folder of files: nothing encoded twice, nothing half done."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isthmus
+from isthmus.config.trust import trust
+from isthmus.indexes.segments.index import open_index
+from isthmus.retrieval.hybrid_folder import read_hybrid
+
+
+@pytest.fixture
+def notes(words: list[str], tmp_path: Path) -> Path:
+    """Sixty files, some with spaces in their names."""
+    folder, generator = tmp_path / "notes", random.Random(5)
+    (folder / "old notes").mkdir(parents=True)
+    for number in range(60):
+        place = folder / "old notes" if number % 3 == 0 else folder
+        text = f"# Note {number}\n\n" + " ".join(generator.choices(words, k=12))
+        (place / f"note {number}.md").write_text(text, encoding="utf-8")
+    parts = [f"## Part {n}\n\n{' '.join(generator.choices(words, k=150))}." for n in range(5)]
+    (folder / "note 58.md").write_text("# Long\n\n" + "\n\n".join(parts), encoding="utf-8")
+    return folder
+
+
+def change(notes: Path) -> dict[str, set[str]]:
+    """Adds, changes, renames and deletes some files; what that is for an index."""
+    (notes / "new.md").write_text("# New\n\nzebras graze", encoding="utf-8")
+    (notes / "note 1.md").write_text("# Note 1\n\nlions sleep", encoding="utf-8")
+    retitled = notes / "note 4.md"
+    retitled.write_text(retitled.read_text().replace("# Note 4", "# Other"), encoding="utf-8")
+    long = (notes / "note 58.md").read_text(encoding="utf-8")
+    (notes / "note 58.md").write_text(long.replace("Part 3", "Part 7"), encoding="utf-8")
+    (notes / "note 5.md").rename(notes / "renamed.md")
+    (notes / "note 7.md").unlink()
+    return {
+        "added": {"new.md", "renamed.md"},
+        "changed": {"note 1.md", "note 4.md", "note 58.md"},
+        "deleted": {"note 5.md", "note 7.md"},
+    }
+
+
+def found(report: isthmus.Sync) -> dict[str, set[str]]:
+    return {name: set(getattr(report, name)) for name in ("added", "changed", "deleted")}
+
+
+def documents(index: Path) -> list[set[str]]:
+    """The names of the files that each index of a folder has."""
+    places = [index]
+    if (index / "hybrid.json").is_file():
+        places = read_hybrid(index).folders(index)
+    stores = [open_index(place).store for place in places]
+    return [{store.id(row).partition("#")[0] for row in range(len(store))} for store in stores]
+
+
+def names(folder: Path) -> set[str]:
+    return {file.relative_to(folder).as_posix() for file in folder.rglob("*.md")}
+
+
+def test_an_index_follows_a_folder(commands: Any, model: Path, notes: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    commands.succeed("index", "--corpus", notes, "--with", f"{model},bm25", "--output", index)
+    same = commands.succeed("sync", notes, index)
+    assert "up to date: 60 documents are as they were" in same.stdout
+    planned = change(notes)
+    state = (index / "hybrid.json").read_bytes()
+    dry = commands.succeed("sync", notes, index, "--dry-run")
+    assert "would add 2: new.md, renamed.md" in dry.stdout
+    assert "would replace 3: note 1.md, note 4.md, note 58.md" in dry.stdout
+    assert "would delete 2: note 5.md, note 7.md" in dry.stdout
+    assert (index / "hybrid.json").read_bytes() == state
+    done = commands.succeed("sync", notes, index)
+    assert "deleted 2: note 5.md, note 7.md\nleft 55 as they were" in done.stdout
+    assert done.stderr.count(f"adding {notes}: 5/5") == 2, "only five documents are encoded"
+    assert documents(index) == [names(notes)] * 2
+    assert "up to date: 60" in commands.succeed("sync", notes, index).stdout
+    assert planned["added"] < names(notes)
+    assert "new.md" in commands.succeed("search", index, "zebras graze", "--depth", "3").stdout
+
+
+def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None:
+    index, other = tmp_path / "index", tmp_path / "other"
+    isthmus.index(str(notes), index)
+    other.mkdir()
+    (other / "foreign.md").write_text("a text", encoding="utf-8")
+    with pytest.raises(isthmus.IsthmusError, match="not one of the 60 documents"):
+        isthmus.sync(str(other), index)
+    assert documents(index) == [names(notes)]
+    isthmus.index(str(notes), tmp_path / "bare", settings={"texts": False})
+    with pytest.raises(isthmus.IsthmusError, match="keeps no texts"):
+        isthmus.sync(str(notes), tmp_path / "bare")
+    planned = change(notes)
+    assert found(isthmus.sync(str(notes), index, dry_run=True)) == planned
+    assert found(isthmus.sync(str(notes), index)) == planned
+    assert not isthmus.sync(str(notes), index)
+    for file in list(notes.rglob("*.md"))[:3]:  # only deletions: no encoder is needed
+        file.unlink()
+    assert len(isthmus.sync(str(notes), index).deleted) == 3
+    assert documents(index) == [names(notes)]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_killed_it_goes_on(
+    commands: Any,
+    killed: Callable[..., Counter[str]],
+    model: Path,
+    notes: Path,
+    tmp_path: Path,
+    together: bool,
+) -> None:
+    trust(str(model))
+    index = tmp_path / "index"
+    chosen = ("--with", f"{model},bm25") if together else ("--model", model)
+    commands.succeed("index", "--corpus", notes, *chosen, "--output", index)
+    for file in notes.glob("*.md"):
+        file.write_text(file.read_text(encoding="utf-8") + " changed", encoding="utf-8")
+    change(notes)
+    before, after = documents(index)[0], names(notes)
+
+    def progress() -> object:
+        every = documents(index)
+        assert all(one == every[0] for one in every)
+        assert every[0] in (before, after)
+        files = sorted(index.glob("**/segments/.*.building/progress.json"))
+        return every[0] == after, [file.read_text() for file in files if file.is_file()]
+
+    command = ["sync", notes, index, "--set", "block_size=2"]
+    assert killed(command, progress, kills=3, longest=0.3).total() > 1
+    assert documents(index)[0] == after
+    assert "up to date" in commands.succeed("sync", notes, index).stdout
+    assert not list(index.glob("**/.*"))
