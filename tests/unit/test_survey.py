@@ -30,11 +30,10 @@ def test_good_documents(tmp_path: Path) -> None:
     assert said == "60 documents, 16 words in the middle one"
 
 
-def test_unspaced_scripts_need_titles(tmp_path: Path) -> None:
-    texts = [CHINESE.format(n) for n in range(60)]
-    with pytest.raises(InputError, match="only titles, and 0 have one"):
-        found(tmp_path, texts)
-    assert "60 documents" in found(tmp_path, texts, title="细胞")
+def test_documents_without_spaces_are_measured_by_characters(tmp_path: Path) -> None:
+    assert "60 documents" in found(tmp_path, [CHINESE.format(n) for n in range(60)])
+    with pytest.raises(InputError, match="are too short"):
+        found(tmp_path, [f"细胞{n}" for n in range(60)])
 
 
 SAMPLES = {

@@ -25,6 +25,10 @@ def index(
             help="Several in one folder, searched and changed together: bm25,MODEL. Repeatable.",
         ),
     ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(help="Of the documents, for bm25: german, de, …; none: any. Else guessed."),
+    ] = None,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Replace another index there, once this one is whole."),
@@ -51,6 +55,7 @@ def index(
         output,
         model,
         hybrid=hybrid or (),
+        language=language,
         overwrite=overwrite,
         cluster=cluster,
         settings=settings,

@@ -22,6 +22,7 @@ from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_boun
 from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, damaged, described
 from isthmus.indexes.kinds import kinds
+from isthmus.indexes.languages import AUTO, NONE, UNSTEMMED, Language
 from isthmus.text.passages import Cut
 
 FORMAT = 4  # the newest; from 3 on a manifest vouches for itself
@@ -30,6 +31,7 @@ MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
 PLAN = "shards.json"  # in a workplace: which segments there will be
+_BEFORE_LANGUAGES = {"language": "english", "accents": "keep"}
 _MANIFESTS = 64  # as they were read last: an index of few segments is opened in several steps
 
 
@@ -49,8 +51,27 @@ class Bm25Settings(Settings):
     k1: float = Field(0.9, ge=0, description="0 or more; higher lets repetition count longer")
     b: float = Field(0.4, ge=0, le=1, description="0 to 1; how much long texts are marked down")
     variant: Literal["lucene", "robertson", "atire"] = Field("lucene", description="of the formula")
-    stemmer: Literal["english", "none"] = Field("english", description="what shortens words")
-    stopwords: Literal["english", "none"] = Field("english", description="words left out")
+    language: Language = Field(
+        AUTO,
+        description="german, de, …: how words are split and shortened; auto: english, or the one "
+        "that the script tells (chinese, japanese, korean, thai: pairs of characters); none: any",
+    )
+    stemmer: Language | None = Field(None, description="what shortens words; null: the language's")
+    stopwords: Language | None = Field(None, description="words left out; null: the language's")
+    accents: Literal["keep", "fold"] | None = Field(
+        None, description="fold: é is e; null: in languages other than english and none"
+    )
+
+    def resolved(self, language: str) -> Bm25Settings:
+        """The settings for texts of a language, which leave nothing open."""
+        shortened = NONE if language in UNSTEMMED else language
+        chosen = {
+            "language": language,
+            "stemmer": self.stemmer or shortened,
+            "stopwords": self.stopwords or shortened,
+            "accents": self.accents or ("keep" if language in ("english", NONE) else "fold"),
+        }
+        return self.model_copy(update=chosen)
 
 
 class InvertedSettings(Settings):
@@ -100,7 +121,11 @@ class Description(Settings):
     def identity(self) -> dict[str, Any]:
         """All that two equal indexes share: contents, but neither names nor paths."""
         names = {"corpus": {"spec"}, "encoder": {"name"}, "passages": {"model"}}
-        return self.model_dump(include=set(Description.model_fields), exclude=names)
+        found = self.model_dump(include=set(Description.model_fields), exclude=names)
+        for name, before in _BEFORE_LANGUAGES.items() if self.bm25 is not None else ():
+            if found["bm25"][name] == before:  # as in what was recorded before there was a choice
+                del found["bm25"][name]
+        return found
 
     @model_serializer(mode="wrap")
     def _without_passages(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -159,6 +184,14 @@ class Manifest(Description):
     layout: Layout | None = None
     segments: list[Segment] | None = None
     files: dict[FileName, StoredFile]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_english_where_it_does_not_say(cls, values: Any) -> Any:
+        bm25 = values.get("bm25") if isinstance(values, dict) else None
+        if isinstance(bm25, dict):
+            return {**values, "bm25": {**_BEFORE_LANGUAGES, **bm25}}
+        return values
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> Manifest:

@@ -11,6 +11,8 @@ from rich.text import Text
 from isthmus.errors import visible
 from isthmus.records import Passage
 
+_NOTHING = "no results: no document holds a term of the query"
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -47,10 +49,11 @@ class Hits(list[Hit]):
         super().__init__(found)
         self.query = query
 
-    def __rich__(self) -> TerminalTable:
+    def __rich__(self) -> TerminalTable | Text:
+        if not self:
+            return Text(visible(f"“{self.query}”: {_NOTHING}"))
         # As Text: brackets in documents are not markup.
         table = TerminalTable(title=Text(visible(f"“{self.query}”")), title_justify="left")
-        table.caption = None if self else "no results"
         table.add_column("rank", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
         table.add_column("document", overflow="fold")
@@ -72,6 +75,6 @@ class Hits(list[Hit]):
             tuple(map(Cell, (str(rank), f"{hit.score:.3f}", hit.name, hit.snippet)))
             for rank, hit in enumerate(self, start=1)
         )
-        caption = f"“{self.query}”" + ("" if self else ": no results")
+        caption = f"“{self.query}”" + ("" if self else f": {_NOTHING}")
         columns = ("rank", "score", "document", "text")
         return Table(columns, rows, caption, names=len(columns)).html()

@@ -14,11 +14,20 @@ _ABBREVIATIONS = frozenset(
     """.split()  # noqa: SIM905 (a list of sixty strings reads worse)
 )
 # Possessive, and a run of stops is entered at its first only: linear however long the runs are.
+# Full stops of Chinese, Japanese, Hindi, Urdu, Khmer and Burmese need no space after them. Thai and
+# Lao have none: where they put a space, a clause ends, and after enough characters a sentence.
 _BOUNDARY = re.compile(
-    r"""(?P<stop>(?<![.!?。！？])[.!?。！？]++["'”’)\]]*+)(?P<gap>\s++)(?=["'“‘(\[]*+\w)"""
+    r"""(?P<stop>(?<![.!?])[.!?]++["'”’)\]]*+)(?P<gap>\s++)(?=["'“‘(\[]*+\w)"""
+    r"""|(?P<full>(?<![。！？｡।॥۔؟។။])[。！？｡।॥۔؟។။]++["'”’)\]」』）】》]*+\s*+)(?=\S)"""
+    r"""|(?<=[\u0e00-\u0eff])(?P<clause>[ \u00a0]++)(?=[\u0e00-\u0eff])"""
     r"""|(?P<blank>\n[^\S\n]*+\n\s*+)"""
 )
+_CLAUSES = 40  # characters of Thai that make a sentence
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
+)
 _LAST_WORD = re.compile(r"(\w[\w.'’]*?)\.*$")
+_MEASURE = re.compile(r"\d\s*\w+$")  # 5 in
 _ORDINARY = re.compile(r"(?:[^\W\d_]|['’]){4,}")
 
 
@@ -27,19 +36,31 @@ def sentence_starts(text: str) -> list[int]:
     if not text:
         return []
     starts = [0]
+    small = text.islower()
     for match in _BOUNDARY.finditer(text):
+        if match["clause"] and match.start() - starts[-1] < _CLAUSES:
+            continue
         stop = match["stop"] or ""
         if stop.startswith(".") and match["gap"].count("\n") < 2:
             before = text[max(0, match.start() - 20) : match.start()]
-            if not _ends(before, stop, text[match.end()]):
+            if not _ends(before, stop, text[match.end()], small):
                 continue
         if match.end() < len(text):
             starts.append(match.end())
     return starts
 
 
-def _ends(before: str, stop: str, following: str) -> bool:
-    """Whether a full stop ends a sentence; `before` is the text in front of it, cut short."""
+def word_count(text: str) -> int:
+    """The number of words; of scripts without spaces, about two characters are one."""
+    spaced, unspaced = _UNSPACED.subn(" ", text)
+    return len(spaced.split()) + unspaced // 2
+
+
+def _ends(before: str, stop: str, following: str, small: bool) -> bool:
+    """Whether a full stop ends a sentence; `before` is the text in front of it, cut short.
+
+    `small`: the text has no capitals at all, so that a small letter after the stop says nothing.
+    """
     match = _LAST_WORD.search(before)
     word = match[1] if match else ""
     if (len(word) == 1 and word.isalpha()) or word.lower() in _ABBREVIATIONS:
@@ -51,6 +72,8 @@ def _ends(before: str, stop: str, following: str) -> bool:
     # ones, numbers and words with stops inside are too often units, abbreviations and list marks.
     if stop != ".":
         return False
+    if small and word.isalpha() and not _MEASURE.search(before):
+        return True
     if word:
         return word.islower() and _ORDINARY.fullmatch(word) is not None
     return not before.rstrip().endswith(".")  # ". . ." is no end

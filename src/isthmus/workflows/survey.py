@@ -11,6 +11,7 @@ import xxhash
 from isthmus.collections import Corpus
 from isthmus.errors import InputError
 from isthmus.progress import Bar
+from isthmus.text.sentences import word_count
 
 _FEWEST = 50  # documents
 _SHORTEST = 5  # words of an average document: fewer have no part that asks for the rest
@@ -28,29 +29,24 @@ _LANGUAGES = {
     "Polish": "i w na nie się z do jest że to o po przez jak od za są dla",
     "Swedish": "och att det som en på är av för med till den inte om ett har de",
 }
-_UNSPACED = ("CJK", "THAI", "LAO", "KHMER", "MYANMAR")
 _JAPANESE = ("HIRAGANA", "KATAKANA")  # written together with CJK
 
 
 def survey(corpus: Corpus, where: str) -> str:
     """What was found, as a sentence; raises on documents that nothing can be learnt from."""
-    lengths, texts, languages, titled = [], Counter[int](), Counter[str](), 0
+    lengths, texts, languages = [], Counter[int](), Counter[str]()
     with Bar("look at the documents", corpus.count(), "documents") as bar:
         for document in corpus.documents():
             text = document.contents()
-            lengths.append(len(text.split()))
+            lengths.append(word_count(text))
             texts[xxhash.xxh3_64_intdigest(text.encode())] += 1
             languages[_language(text)] += 1
-            titled += bool(document.title.strip())
             bar.advance(1)
     count, median = len(lengths), int(np.median(lengths))
     alike = 1 - len(texts) / count
     _refuse(count < _FEWEST, f"{count} documents are too few to learn from", where)
-    spaced = languages.most_common(1)[0][0] not in _UNSPACED
-    only_titles = "sentences of texts without spaces cannot be drawn as queries, only titles"
-    _refuse(not spaced and titled < count / 2, f"{only_titles}, and {titled:,} have one", where)
     mean = float(np.mean(lengths))
-    _refuse(spaced and mean < _SHORTEST, f"documents of {mean:.1f} words are too short", where)
+    _refuse(mean < _SHORTEST, f"documents of {mean:.1f} words are too short", where)
     _refuse(alike > 1 / 2, f"{alike:.0%} of the documents are copies of others", where)
     found = f"{count:,} documents, {median} words in the middle one"
     if alike > _MINORITY:

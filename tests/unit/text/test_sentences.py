@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from isthmus.text.sentences import sentence_starts
+from isthmus.text.sentences import sentence_starts, word_count
 
 
 def split(text: str) -> list[str]:
@@ -48,10 +48,39 @@ def test_examples(sentences: list[str]) -> None:
         ["Warner Bros. and Minn. voters, or H. pylori and Bacillus spp. too"],
         ["this is . . . well, not an end... as you see, nor [...] here"],
         ['she said "it is late." and left (at last.) for good'],
+        ["we did it. ", "so can you. ", "ask me, or do it by 5 p.m. on your own."],
     ],
 )
 def test_sentences_without_capitals(sentences: list[str]) -> None:
     assert split("".join(sentences)) == sentences
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        [
+            "系统会询问您。",
+            "您将使用该帐户进行日常登录操作。",
+            "“切记！”",
+            "平时不要使用 root 帐户。",
+        ],
+        ["通常この質問は避けます。", "「本当に？」", "Debian 12.4 では、尋ねません。\n", "終わり"],
+        ["사용자 계정을 만들 것인지를 물어봅니다. ", "이 계정은 개인 로그인 계정입니다."],
+        ["क्या आप ठीक हैं? ", "मैं ठीक हूँ। ", "धन्यवाद।"],
+        [
+            "มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ ",
+            "ต่างมีเหตุผลและมโนธรรม และควรปฏิบัติต่อกันด้วยเจตนารมณ์แห่งภราดรภาพ",
+        ],
+    ],
+)
+def test_scripts_with_stops_of_their_own_or_without_any(sentences: list[str]) -> None:
+    assert split("".join(sentences)) == sentences
+
+
+def test_words_are_counted_where_no_spaces_are() -> None:
+    assert word_count("three short words") == 3
+    assert word_count("系统会询问您") == 3
+    assert word_count("使用 root 帐户") == 3
 
 
 def test_long_texts_take_linear_time() -> None:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from isthmus.finetuning.pseudo_queries._base import PseudoQuery, PseudoQuerySource, SourceSettings
 from isthmus.records import Document
-from isthmus.text.sentences import sentence_starts
+from isthmus.text.sentences import sentence_starts, word_count
 
 _FEWEST = 2  # sentences: one alone leaves no document
 
@@ -36,7 +36,7 @@ class Sentence(PseudoQuerySource):
             document.text[start:end].strip()
             for start, end in zip(starts, [*starts[1:], len(document.text)], strict=True)
         ]
-        long = [part for part in parts if len(part.split()) >= self.settings.min_words]
+        long = [part for part in parts if word_count(part) >= self.settings.min_words]
         chosen = [long[number] for number in random.permutation(len(long))[:count]]
         kept = random.random(len(chosen)) < self.settings.left_in
         return [

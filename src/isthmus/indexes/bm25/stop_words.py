@@ -6,9 +6,20 @@ where that is installed, with most of a GPU's memory.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+
+_WORD = re.compile(r"\w+")
+_LETTERS = 4000  # of each text whose language is guessed
+_LEAST = 0.15  # of all words
+_COMPARED = (  # of languages that put spaces between words
+    "DANISH", "DUTCH", "EN_PLUS", "FRENCH", "GERMAN", "ITALIAN", "NORWEGIAN", "PORTUGUESE",
+    "RUSSIAN", "SPANISH", "SWEDISH", "TURKISH",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -26,11 +37,24 @@ def _lists() -> dict[str, frozenset[str]]:
     return {name.removeprefix("STOPWORDS_"): frozenset(words) for name, words in named.items()}
 
 
-def stop_words(language: str, many: bool = False) -> frozenset[str]:
+def stop_words(language: str | None, many: bool = False) -> frozenset[str]:
     """The words of a language that say nothing alone; none where it has no list.
 
     `many`: of English, 179 words in place of Lucene's 33.
     """
     if language == "english":
         return _lists()["EN_PLUS" if many else "EN"]
-    return _lists().get(language.upper(), frozenset())
+    return _lists().get((language or "").upper(), frozenset())
+
+
+def likely(texts: Iterable[str]) -> str:
+    """The language whose stop words are most of the words of some texts; English where few are."""
+    words = Counter(word for text in texts for word in _WORD.findall(text[:_LETTERS].lower()))
+    shares = {
+        name: sum(words[word] for word in listed) / (words.total() or 1)
+        for name, listed in _lists().items()
+        if name in _COMPARED
+    }
+    best = max(shares, key=shares.__getitem__)
+    clear = shares[best] > max(_LEAST, 1.5 * shares["EN_PLUS"])
+    return best.lower() if clear and best != "EN_PLUS" else "english"

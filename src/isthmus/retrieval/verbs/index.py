@@ -96,6 +96,7 @@ def index(
     model: str | None = None,
     *,
     hybrid: Iterable[str] | str = (),
+    language: str | None = None,
     overwrite: bool = False,
     cluster: str | None = None,
     settings: IndexSettings | Overrides = None,
@@ -107,7 +108,8 @@ def index(
     never a folder that holds anything else. `hybrid` names further models ("bm25" too), whose
     indexes lie in the same folder: they are searched together and change together.
     """
-    settings = IndexSettings.given(settings, {"cluster.address": cluster})
+    flags = {"bm25.language": language, "cluster.address": cluster}
+    settings = IndexSettings.given(settings, flags)
     names = [hybrid] if isinstance(hybrid, str) else list(hybrid)
     if not names:
         return _index_one(corpus, Path(output), model, settings, overwrite)
@@ -172,7 +174,7 @@ def _index(
     with waiting(f"loading the encoder {model}"):
         encoder = _load(model, settings.encoding.backend)
     cutter = chosen_cutter(_passages(settings, output, overwrite), source, encoder)
-    description = _describe(origin, encoder, cutter, settings)
+    description = _describe(origin, encoder, cutter, settings, source)
     if settings.approximate is not None:
         check_approximation(settings.approximate, description.kind, sharded=cluster is not None)
     if already_built(output, description, overwrite):
@@ -233,15 +235,18 @@ def _describe(
     encoder: DenseEncoder | SparseEncoder | None,
     cutter: Cutter | None,
     settings: IndexSettings,
+    source: Corpus,
 ) -> Description:
     cut = None if cutter is None else cutter.cut
     if encoder is None:
+        from isthmus.indexes.bm25.language import in_language
+
         return Description(
             kind="bm25",
             corpus=corpus,
             titles=settings.titles is not False,
             texts=settings.texts,
-            bm25=settings.bm25,
+            bm25=in_language(settings.bm25, source.documents(), corpus.spec),
             passages=cut,
         )
     if settings.titles not in (None, encoder.settings.titles):

@@ -1,0 +1,26 @@
+"""The language that BM25 reads some documents in: the one that was named, or that they show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from isthmus.indexes.bm25.stop_words import likely
+from isthmus.indexes.languages import AUTO, detected
+from isthmus.indexes.manifest import Bm25Settings
+from isthmus.progress import notice
+from isthmus.records import Document
+
+_SAMPLE = 100  # documents that are looked at
+
+
+def in_language(settings: Bm25Settings, documents: Iterable[Document], corpus: str) -> Bm25Settings:
+    """The settings for the language of documents, with a notice where it seems not English."""
+    if settings.language != AUTO:
+        return settings.resolved(settings.language)
+    texts = [document.text for document in islice(documents, _SAMPLE)]
+    if (found := detected(texts)) != "english":
+        notice(f"{corpus}: read as {found}, in pairs of characters (--language names another)")
+    elif (language := likely(texts)) != "english":
+        notice(f"{corpus} looks {language.title()}: --language {language} stems its words")
+    return settings.resolved(found)
