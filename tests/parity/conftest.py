@@ -31,6 +31,7 @@ class Lexical:
     weights: dict[str, float]
     name: str = ""
     fingerprint: str = ""
+    assumed: str = ""
     numbers: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -43,6 +44,9 @@ class Lexical:
     @property
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(titles=True)
+
+    def described(self) -> dict[str, Any]:
+        return {"kind": self.kind}
 
     @property
     def dimension(self) -> int:
@@ -113,7 +117,7 @@ def medline(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Inde
     place = tmp_path_factory.mktemp("medline")
     settings = IndexSettings.parse({"inverted": {"weights": "float"}}, "test")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("isthmus.encoders.load_encoder", lambda name, **_: encoders[name])
+        patch.setattr("isthmus.encoders.load_encoder", lambda name, *_: encoders[name])
         folders = {
             name: index(
                 f"beir:{collection}",
@@ -131,5 +135,5 @@ def medline(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Inde
 def loads(medline: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model names lead to the encoders of the collection."""
     encoders = medline.encoders
-    for load in ("load_encoder", "load_query_encoder"):
+    for load in ("load_encoder", "load_query_encoder", "load_indexed_encoder"):
         monkeypatch.setattr(f"isthmus.encoders.{load}", lambda name, *_, **__: encoders[name])

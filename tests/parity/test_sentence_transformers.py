@@ -13,7 +13,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.config.models import MINILM, model_folder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loader import load_encoder, stored_settings
+from isthmus.encoders.loader import load_encoder
+from isthmus.encoders.model_settings import stored_settings
 from isthmus.errors import MissingPackageError
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
@@ -72,7 +73,7 @@ def test_a_model_saved_there_gives_the_same_vectors_here(
     there.save(str(tmp_path / "theirs"), create_model_card=False)
     assert not (tmp_path / "theirs" / "encoder.json").exists()
     folder = str(tmp_path / "theirs")
-    settings = stored_settings(folder)
+    settings = stored_settings(folder).settings
     assert (settings.pooling, settings.similarity) == (pooling, similarity)
     assert (settings.query_max_length, settings.document_max_length) == (24, 24)
     encoder = DenseEncoder(Backbone.load(folder), Tokenizer.load(folder), settings)
@@ -105,7 +106,7 @@ def minilm() -> str:
 def test_the_carried_minilm_encodes_as_there(minilm: str) -> None:
     texts = [*TEXTS, "What is a bottleneck?", "A long text about search engines. " * 60]
     there = SentenceTransformer(minilm, device="cpu")
-    settings = stored_settings(MINILM)
+    settings = stored_settings(MINILM).settings
     assert (settings.pooling, settings.similarity) == ("mean", "cosine")
     assert settings.document_max_length == there.max_seq_length
     encoder = DenseEncoder(Backbone.load(minilm), Tokenizer.load(minilm), settings)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from sentence_transformers import SparseEncoder as TheirEncoder
 from transformers import (
     AutoModelForMaskedLM,
@@ -18,8 +19,10 @@ from transformers import (
     RobertaConfig,
 )
 
-from isthmus.encoders.loader import load_encoder, stored_settings
+from isthmus.encoders.loader import load_encoder
+from isthmus.encoders.model_settings import stored_settings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -86,7 +89,7 @@ def test_a_model_saved_there_gives_the_same_vectors_here(terms: int | None, tmp_
     there = theirs(tmp_path / "ours")
     there.save_pretrained(str(tmp_path / "theirs"), create_model_card=False)
     folder = str(tmp_path / "theirs")
-    settings = stored_settings(folder)
+    settings = stored_settings(folder).settings
     assert isinstance(settings, SparseSettings)
     assert (settings.form, settings.query) == ("splade", "encoder")
     assert (settings.query_max_length, settings.document_max_length) == (24, 24)
@@ -143,6 +146,60 @@ def test_learned_query_terms_are_the_same_there(
     there.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
     again = theirs(tmp_path / "saved").encode_query(texts, convert_to_sparse_tensor=False)
     np.testing.assert_allclose(again.numpy(), encoder.encode_queries(texts).toarray(), atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+def test_a_router_of_opensearchs_layout(activation: str, tmp_path: Path) -> None:
+    """Queries are weights of terms, some of them 0; the transformer lies in the folder itself."""
+    made("distilbert", len(TOKENIZER), query="terms", activation=activation).save(tmp_path / "ours")
+    weights = torch.rand(len(TOKENIZER)) * 9
+    weights[::5] = 0
+    weights[torch.from_numpy(TOKENIZER.special_ids)] = 0
+    folder = tmp_path / "ours"
+    save_file({"weight": weights}, folder / "query_0_SparseStaticEmbedding" / "model.safetensors")
+    for file in ("encoder.json", "query_terms.safetensors"):
+        (folder / file).unlink()
+    there = theirs(folder)
+    there.save_pretrained(str(tmp_path / "theirs"), create_model_card=False)
+    texts = [*TEXTS, "the quick brown fox jumps over lazy dog and"]
+    expected = [
+        encode(texts, convert_to_sparse_tensor=False).numpy()
+        for encode in (there.encode_query, there.encode_document)
+    ]
+    assert (expected[0] > 0).any()
+    for place in (folder, tmp_path / "theirs"):
+        settings = stored_settings(str(place)).settings
+        assert isinstance(settings, SparseSettings)
+        assert (settings.query, settings.activation) == ("terms", activation)
+        here = load_encoder(str(place), exact=True)
+        found = here.encode_queries(texts)
+        np.testing.assert_allclose(found.toarray(), expected[0], atol=1e-5)
+        assert found.nnz == (expected[0] > 0).sum(), "a term without weight is none"
+        documents = here.encode_documents([Document("", text) for text in texts])
+        np.testing.assert_allclose(documents.toarray(), expected[1], atol=1e-5)
+    here.save(tmp_path / "again")
+    again = theirs(tmp_path / "again")
+    found = again.encode_query(texts, convert_to_sparse_tensor=False).numpy()
+    np.testing.assert_allclose(found, expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"structure": {"query": ["."], "document": ["."]}}, "goes through other modules"),
+        ({"structure": None}, "does not say how queries and documents go"),
+        ({"types": {"../x": "SparseStaticEmbedding"}}, "does not say how"),
+    ],
+)
+def test_routers_nothing_here_computes(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    made("bert", len(TOKENIZER), query="terms").save(tmp_path)
+    (tmp_path / "encoder.json").unlink()
+    file = tmp_path / "router_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(InputError, match=message):
+        stored_settings(str(tmp_path))
 
 
 def test_only_routers_that_versions_5_and_6_share(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
 
 def _models(scene: Scene, scratch: Path) -> dict[str, Target]:
     from isthmus.encoders import load_encoder
-    from isthmus.encoders.loader import known_settings
+    from isthmus.encoders.model_settings import known_settings
     from isthmus.text.tokenizer import Tokenizer
 
     found = {}

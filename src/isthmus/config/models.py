@@ -79,6 +79,8 @@ def model_fingerprint(folder: str) -> str | None:
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
         return None
+    for kind in ("Dense", "LayerNorm"):
+        files += sorted(Path(folder).glob(f"*_{kind}/*.safetensors"))
     digest = xxhash.xxh3_128()
     for file in files:
         with file.open("rb") as stream:

@@ -5,6 +5,7 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import (
     load_cross_encoder,
     load_encoder,
+    load_indexed_encoder,
     load_int8_encoder,
     load_query_encoder,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "SparseSettings",
     "load_cross_encoder",
     "load_encoder",
+    "load_indexed_encoder",
     "load_int8_encoder",
     "load_query_encoder",
 ]

@@ -3,85 +3,168 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import torch.nn.functional as functional
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.config import Settings
-from isthmus.encoders.encoder import Encoder, EncoderSettings, write_modules
+from isthmus.config.encoding import Pooling, Similarity
+from isthmus.encoders.encoder import Encoder, VectorSettings, write_modules
+from isthmus.encoders.projection import Projection
+from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Asking
 from isthmus.records import Document
+from isthmus.text.tokenizer import Tokenizer
+
+POOLING_MODES: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""Every way of pooling by the key that sentence-transformers 5 has for it, as 6 reads it too."""
 
 
 class DenseForm(Settings):
     """How states become a vector."""
 
-    pooling: Literal["cls", "mean"] = Field(
-        "cls", description="the first state, or the mean of all"
-    )
-    similarity: Literal["dot", "cosine"] = Field(
+    pooling: Pooling = Field("cls", description="the first state, or the mean of all, or …")
+    similarity: Similarity = Field(
         "dot", description="inner product; cosine: of vectors of length 1"
+    )
+    include_prompt: bool = Field(
+        True, description="whether prompts are pooled with the text", exclude_if=bool
+    )
+    truncate_dim: int | None = Field(
+        None,
+        ge=1,
+        description="the first numbers of a vector that are kept; null: all",
+        exclude_if=lambda kept: kept is None,
     )
 
 
 # The form comes first, in the file and in the fingerprint that indexes remember their encoder by.
-class DenseSettings(EncoderSettings, DenseForm):
+class DenseSettings(VectorSettings, DenseForm):
     """How states become a vector, and how much of a text is read; travels with the model."""
 
 
-def pool(states: Tensor, mask: Tensor, settings: DenseSettings) -> Tensor:
-    """Vectors [batch, width] in float32: the first state or the mean, of length 1 for cosine."""
-    if settings.pooling == "cls":
-        vectors = states[:, 0].float()
-    else:
-        weights = mask[:, :, None].float()
-        vectors = (states.float() * weights).sum(1) / weights.sum(1)
-    return functional.normalize(vectors, dim=1) if settings.similarity == "cosine" else vectors
+def pool(states: Tensor, mask: Tensor, pooling: Pooling, skipped: int = 0) -> Tensor:
+    """Vectors [batch, width] in float32.
+
+    The first `skipped` states of each text are left out; for cls, the next one is the first.
+    """
+    if pooling == "cls" and not skipped:
+        return states[:, 0].float()
+    places = torch.arange(mask.shape[1], device=mask.device)
+    inside = mask * (places >= skipped)
+    if pooling in ("cls", "lasttoken"):
+        chosen = (inside if pooling == "cls" else inside * places).argmax(1)
+        return states[torch.arange(len(states), device=states.device), chosen].float()
+    if pooling == "max":
+        return states.float().masked_fill(inside[:, :, None] == 0, -torch.inf).amax(1)
+    weights = inside[:, :, None].float()
+    if pooling == "weightedmean":  # later tokens count for more
+        weights = weights * (places[:, None] + 1)
+    total, count = (states.float() * weights).sum(1), weights.sum(1).clamp(min=1)
+    return total / (count.sqrt() if pooling == "mean_sqrt_len" else count)
 
 
 class DenseEncoder(Encoder):
-    """An encoder whose vectors are pooled hidden states."""
+    """An encoder whose vectors are pooled hidden states, or a projection of these."""
 
     kind = "dense"
     uses_head = False
     settings: DenseSettings
 
-    @property
-    def dimension(self) -> int:
-        """The width of the hidden states."""
-        return self.backbone.dimension
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        settings: DenseSettings,
+        name: str = "",
+        projection: Projection | None = None,
+    ) -> None:
+        super().__init__(backbone, tokenizer, settings, name)
+        self.projection = projection
 
     @property
-    def similarity(self) -> Literal["dot", "cosine"]:
+    def dimension(self) -> int:
+        """The width of the hidden states, or of their projection, as far as it is kept."""
+        projected = None if self.projection is None else self.projection.dimension
+        whole = projected or self.backbone.dimension
+        return min(whole, self.settings.truncate_dim or whole)
+
+    @property
+    def trained(self) -> list[nn.Module]:
+        """The backbone, and the projection where there is one."""
+        return [self.backbone, *([] if self.projection is None else [self.projection])]
+
+    @property
+    def similarity(self) -> Similarity:
         """What the inner product means; cosine vectors come out normalised."""
         return self.settings.similarity
 
     @property
     def _state(self) -> Mapping[str, Tensor]:
         state: Mapping[str, Tensor] = self.backbone.encoder.state_dict()
-        return state
+        return state if self.projection is None else {**state, **self.projection.state()}
+
+    @property
+    def reads_apart(self) -> bool:
+        """Where prompts are read but not pooled, since the sides have prompts of their own."""
+        return max(self._skipped) > 0
+
+    @cached_property
+    def _skipped(self) -> tuple[int, int]:
+        """How many states of a query, and of a document, are those of its prompt: not pooled."""
+        chosen = self.settings
+        if chosen.include_prompt:
+            return 0, 0
+        return (
+            self._states_of(chosen.query_prompt, chosen.query_max_length),
+            self._states_of(chosen.document_prompt, chosen.document_max_length),
+        )
+
+    def _states_of(self, prompt: str, limit: int) -> int:
+        """The number of states that a prompt takes at the start of a text, [CLS] included."""
+        if not prompt:
+            return 0
+        (row,) = self.tokenizer.encode([prompt], limit)
+        return len(row) - int(row[-1] in self.tokenizer.special_ids)
 
     def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
         """The pooled states."""
-        first = self.settings.pooling == "cls" and self.backbone.asks_for_some
-        asking = Asking.first(ids) if first else None
-        return pool(self.backbone(ids, mask, tokens, asking), mask, self.settings)
+        return self._represent(ids, mask, tokens, self._skipped[0])
 
     def represent_documents(
         self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None
     ) -> Tensor:
         """The pooled states; queries and documents share the model."""
-        return self.represent_queries(ids, mask, tokens)
+        return self._represent(ids, mask, tokens, self._skipped[1])
+
+    def _represent(self, ids: Tensor, mask: Tensor, tokens: Tensor | None, skipped: int) -> Tensor:
+        first = self.settings.pooling == "cls" and not skipped and self.backbone.asks_for_some
+        asking = Asking.first(ids) if first else None
+        states, settings = self.backbone(ids, mask, tokens, asking), self.settings
+        vectors = pool(states, mask, settings.pooling, skipped)
+        if self.projection is not None:
+            vectors = self.projection(vectors)
+        vectors = vectors[:, : settings.truncate_dim]
+        return functional.normalize(vectors, dim=1) if settings.similarity == "cosine" else vectors
 
     def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One vector per query."""
-        rows = self.tokenizer.encode(list(texts), self.settings.query_max_length)
-        vectors: npt.NDArray[np.float32] = self._vectors(rows)
+        rows = self.tokenise_queries(texts)
+        vectors: npt.NDArray[np.float32] = self._vectors(rows, queries=True)
         return vectors
 
     def encode_documents(self, documents: Sequence[Document]) -> npt.NDArray[np.float32]:
@@ -98,18 +181,39 @@ class DenseEncoder(Encoder):
         return np.concatenate(parts)
 
     def _describe_elsewhere(self, folder: Path) -> None:
-        modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
-        chosen = {"cls": "cls_token", "mean": "mean_tokens"}[self.settings.pooling]
         pooling = {
-            "word_embedding_dimension": self.dimension,
-            **{f"pooling_mode_{mode}": mode == chosen for mode in modes},
-            "include_prompt": True,
+            "word_embedding_dimension": self.backbone.dimension,
+            **{key: mode == self.settings.pooling for key, mode in POOLING_MODES.items()},
+            "include_prompt": self.settings.include_prompt,
         }
         modules: list[tuple[str, Mapping[str, Any] | None]] = [
             ("models.Transformer", None),
             ("models.Pooling", pooling),
         ]
+        if self.projection is not None:
+            modules += [(f"models.{kind}", about) for kind, about in self.projection.described()]
         if self.settings.similarity == "cosine":
             modules.append(("models.Normalize", None))
-        similarity = {"similarity_fn_name": self.settings.similarity}
-        write_modules(folder, modules, self.settings.document_max_length, similarity)
+        stated = {
+            **self._prompts(),
+            "similarity_fn_name": self.settings.similarity,
+            **self.settings.model_dump(include={"truncate_dim"}),
+        }
+        write_modules(folder, modules, self.settings.document_max_length, stated)
+
+    def save(self, folder: Path) -> None:
+        """Writes the encoder for isthmus, transformers and sentence-transformers 5 and 6 alike."""
+        super().save(folder)
+        if self.projection is not None:
+            self.projection.save(folder, self._projection_paths(self.projection))
+
+    def restore(self, folder: Path) -> None:
+        """Loads the weights that `save` wrote into this very encoder."""
+        super().restore(folder)
+        if self.projection is not None:
+            self.projection.restore(folder, self._projection_paths(self.projection))
+
+    @staticmethod
+    def _projection_paths(projection: Projection) -> list[str]:
+        kinds = [kind for kind, _ in projection.described()]
+        return [f"{number}_{kind}" for number, kind in enumerate(kinds, start=2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,6 +49,31 @@ class EncoderSettings(Settings):
     query_max_length: int = Field(64, ge=4, description="tokens, special ones included")
     document_max_length: int = Field(144, ge=4, description="tokens, special ones included")
     titles: bool = Field(True, description="whether titles are part of a document's text")
+
+    def prompts(self) -> tuple[str, str]:
+        """What is put before every query, and before every document."""
+        return "", ""
+
+    def as_queries(self, texts: Iterable[str]) -> list[str]:
+        """The texts as the model reads them where they are queries."""
+        prompt, _ = self.prompts()
+        return [prompt + text for text in texts]
+
+
+class VectorSettings(EncoderSettings):
+    """How much of a text an encoder of vectors reads, and after which prompt."""
+
+    query_prompt: str = Field(
+        "", description="put before every query", exclude_if=lambda prompt: not prompt
+    )
+    document_prompt: str = Field(
+        "", description="put before every document", exclude_if=lambda prompt: not prompt
+    )
+    # Left out where they are empty: indexes remember encoders from before there were prompts.
+
+    def prompts(self) -> tuple[str, str]:
+        """What is put before every query, and before every document."""
+        return self.query_prompt, self.document_prompt
 
 
 class TextModel(ABC):
@@ -99,7 +123,8 @@ class TextModel(ABC):
         """Puts the model on the best device in the precision that is fastest there, or float32."""
         _ = self.fingerprint  # of the weights as they are stored, before they are rounded
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.backbone.eval().to(device)
+        for module in self.trained:
+            module.eval().to(device)
         if native_bf16() and not exact:
             self.backbone.to(torch.bfloat16)
 
@@ -130,9 +155,12 @@ class TextModel(ABC):
 
     def describe(self, folder: Path) -> None:
         """Writes beside a saved model how it is meant to be used."""
-        settings = json.loads(self.settings.model_dump_json())
-        write_json(folder / SETTINGS_FILE, {"kind": self.kind, **settings})
+        write_json(folder / SETTINGS_FILE, self.described())
         self._describe_elsewhere(folder)
+
+    def described(self) -> dict[str, Any]:
+        """The kind of encoder and its settings, as files hold them."""
+        return {"kind": self.kind, **self.settings.model_dump()}
 
     @abstractmethod
     def _describe_elsewhere(self, folder: Path) -> None:
@@ -155,6 +183,8 @@ class Encoder(TextModel):
     """A backbone that turns queries and documents into vectors whose inner product is the score."""
 
     uses_head: ClassVar[bool]
+    settings: VectorSettings
+    assumed: str = ""  # of how it encodes, what nothing beside the model says
     int8: Int8 | None = None  # computes the vectors in place of the backbone
 
     @property
@@ -165,7 +195,12 @@ class Encoder(TextModel):
     @property
     def alike(self) -> bool:
         """Whether queries are represented as documents are."""
-        return True
+        return not self.reads_apart
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether the backbone reads queries as documents, but not all that it reads counts."""
+        return False
 
     @abstractmethod
     def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
@@ -177,12 +212,18 @@ class Encoder(TextModel):
     ) -> Tensor:
         """The float32 vectors of padded documents, with gradients."""
 
-    def represent(self, rows: Sequence[Tokens] | Sequence[npt.NDArray[np.integer]]) -> Tensor:
-        """The vectors of documents that `tokenise` gave, on the device, not synchronised."""
+    def represent(
+        self, rows: Sequence[Tokens] | Sequence[npt.NDArray[np.integer]], queries: bool = False
+    ) -> Tensor:
+        """The vectors of documents that `tokenise` gave, on the device, not synchronised.
+
+        With `queries`, those of queries, which the backbone reads too.
+        """
         device = self.backbone.word_embeddings.device
         ids, mask = pad(rows, self.tokenizer.pad_id)
         tokens = token_places(mask)
-        return self.represent_documents(*(send(part, device) for part in (ids, mask, tokens)))
+        represent = self.represent_queries if queries else self.represent_documents
+        return represent(*(send(part, device) for part in (ids, mask, tokens)))
 
     def difference_of_int8(self, documents: Sequence[Document]) -> str:
         """What the integers change for these documents, as a sentence with numbers."""
@@ -227,18 +268,30 @@ class Encoder(TextModel):
         self.cut_texts.count(len(encoding) for encoding in encodings)
         return self.tokenizer.framed(encodings, self.settings.document_max_length)
 
-    def _texts(self, documents: Sequence[Document]) -> list[str]:
-        return [document.contents(self.settings.titles) for document in documents]
+    def tokenise_queries(self, texts: Sequence[str]) -> list[Tokens]:
+        """What is read of each query: token ids, those of the prompt and special ones included."""
+        limit = self.settings.query_max_length
+        return self.tokenizer.encode(self.settings.as_queries(texts), limit)
 
-    def _vectors(self, rows: Sequence[Tokens]) -> Any:
+    def _prompts(self) -> dict[str, Any]:
+        """The prompts as sentence-transformers reads them; nothing where there are none."""
+        both = dict(zip(("query", "document"), self.settings.prompts(), strict=True))
+        return {"prompts": both} if any(both.values()) else {}
+
+    def _texts(self, documents: Sequence[Document]) -> list[str]:
+        prompt, titles = self.settings.document_prompt, self.settings.titles
+        return [prompt + document.contents(titles) for document in documents]
+
+    def _vectors(self, rows: Sequence[Tokens], queries: bool = False) -> Any:
         """The vectors of tokenised texts."""
-        [(_, vectors)] = self._encode([(None, rows)])
+        [(_, vectors)] = self._encode([(None, rows)], queries=queries)
         return vectors
 
     def _encode(
         self,
         blocks: Iterable[tuple[Block, Sequence[Tokens]]],
         encoded: Callable[[int], None] | None = None,
+        queries: bool = False,
     ) -> Iterator[tuple[Block, Any]]:
         """The vectors of each block; meanwhile, a GPU computes batches of the next."""
         begun: deque[tuple[Block, list[Batch]]] = deque()
@@ -249,7 +302,7 @@ class Encoder(TextModel):
                 begun.append((block, batches))
                 for batch in batches:
                     with self._inference():
-                        result = self._compute([rows[i] for i in batch])
+                        result = self._compute([rows[i] for i in batch], queries)
                     yield result
 
         parts: list[Any] = []
@@ -272,11 +325,14 @@ class Encoder(TextModel):
         batches = length_sorted_batches([len(row) for row in rows], tokens, most)
         return batches or [np.empty(0, dtype=np.int64)]
 
-    def _compute(self, rows: Sequence[Tokens]) -> Tensor:
+    def _compute(self, rows: Sequence[Tokens], queries: bool) -> Tensor:
         if not rows:
             return torch.empty(0, self.dimension)
-        # Queries and documents share the model wherever one reads them.
-        return self.represent(rows) if self.int8 is None else self.int8.represent(rows)
+        apart = queries and self.reads_apart
+        # The integers are those of documents.
+        if self.int8 is None or apart:
+            return self.represent(rows, apart)
+        return self.int8.represent(rows)
 
     @staticmethod
     @abstractmethod

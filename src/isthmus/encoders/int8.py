@@ -89,7 +89,7 @@ class _Alone(nn.Module):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         assert encoder.backbone.word_embeddings.dtype == torch.float32, "rounded already"
-        self.backbone = encoder.backbone  # for its parameters
+        self.parts = nn.ModuleList(encoder.trained)  # for their parameters
         self.encoder = encoder
 
     def forward(self, ids: Tensor) -> Tensor:

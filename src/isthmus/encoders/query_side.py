@@ -24,9 +24,10 @@ class QuerySide:
 
     def encode_queries(self, texts: Sequence[str]) -> csr_matrix:
         """One row of weights per query."""
-        rows = self.tokenizer.encode(list(texts), self.settings.query_max_length)
+        settings = self.settings
+        rows = self.tokenizer.encode(settings.as_queries(texts), settings.query_max_length)
         weights = self.terms.matrix(rows, self.tokenizer.special_ids)
-        return heaviest(weights, self.settings.query_terms)
+        return heaviest(weights, settings.query_terms)
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to weigh."""

@@ -21,6 +21,7 @@ QUERY_TERMS_FILE = "query_terms.safetensors"
 # Adam moves a parameter by about the learning rate, and a rate for transformers (2e-5) would never
 # move a weight of 1. Fifty times as fast is 1e-3, with which such weights are trained elsewhere.
 _PACE = 50.0
+_NOTHING = 1e-12  # a weight that was 0 where it came from, and which softplus cannot give
 _NAME, _NOTE = "terms", "encoder"
 
 
@@ -49,10 +50,19 @@ class QueryTerms(nn.Module):
         """The weights of rows of any length as a sparse matrix; special ids have no weight."""
         with torch.no_grad():
             weights = self.weights().cpu().numpy()
+        weights[weights < _NOTHING] = 0.0
         kept = [np.setdiff1d(np.array(row, dtype=np.int32), special) for row in rows]
         terms = np.concatenate([*kept, np.empty(0, dtype=np.int32)]).astype(np.int32)
         starts = np.cumsum([0, *map(len, kept)], dtype=np.int32)
-        return csr_matrix((weights[terms], terms, starts), shape=(len(kept), len(weights)))
+        found = csr_matrix((weights[terms], terms, starts), shape=(len(kept), len(weights)))
+        found.eliminate_zeros()
+        return found
+
+    def take(self, weights: Tensor) -> None:
+        """Sets the weight of every term to a given one of 0 or more."""
+        theta = weights.double().clamp(min=1e-20).expm1().log() / _PACE
+        with torch.no_grad():
+            self.theta.copy_(theta.clamp(min=-1.0))
 
     def save(self, folder: Path, note: str = "") -> None:
         """Writes θ beside a model, with a note on what it belongs to."""

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
+from isthmus.encoders.modules import projecting
+from isthmus.encoders.projection import load_projection
 from isthmus.errors import IsthmusError
 from isthmus.nn.light_backbone import LightBackbone
 from isthmus.text.tokenizer import Tokenizer
@@ -47,7 +49,8 @@ def quick_encoder(
         tokenizer = None if backbone is None else Tokenizer.read(folder)
         if backbone is None or tokenizer is None:
             return None
-        encoder = QuickEncoder(backbone, tokenizer, settings, name)
+        projection = load_projection(folder, projecting(folder), backbone.dimension)
+        encoder = QuickEncoder(backbone, tokenizer, settings, name, projection)
         encoder.encode_queries([name])  # some damage shows only when a text is read
         return encoder if encoder.fingerprint == fingerprint else None
     except (IsthmusError, OSError, LookupError, TypeError, ValueError, RuntimeError):

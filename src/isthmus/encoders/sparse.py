@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
 
 from isthmus.config import Settings
-from isthmus.encoders.encoder import Encoder, EncoderSettings, Tokens, write_modules
+from isthmus.encoders.encoder import Encoder, Tokens, VectorSettings, write_modules
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.router import write_router
 from isthmus.errors import InputError
@@ -30,6 +30,11 @@ class SparseForm(Settings):
     form: Literal["splade", "lexmae"] = Field(
         "splade", description="lexmae: positions of special tokens give no weight"
     )
+    activation: Literal["relu", "log1p_relu"] = Field(
+        "relu",
+        description="log1p_relu: a second logarithm, as OpenSearch's models have",
+        exclude_if=lambda name: name == "relu",
+    )
     query: Literal["encoder", "terms"] = Field(
         "encoder", description="terms: a learned weight per term, no transformer reads the query"
     )
@@ -41,7 +46,7 @@ class SparseForm(Settings):
     )
 
 
-class SparseSettings(EncoderSettings, SparseForm):
+class SparseSettings(VectorSettings, SparseForm):
     """How a text becomes weighted terms, and how much of it is read; travels with the model."""
 
 
@@ -109,7 +114,8 @@ class SparseEncoder(Encoder):
     ) -> Tensor:
         """The weights [rows, vocabulary]."""
         inside = self._regular(ids, mask) if self.settings.form == "lexmae" else mask.bool()
-        return term_weights(self.backbone, self.backbone(ids, mask, tokens), inside)
+        weights = term_weights(self.backbone, self.backbone(ids, mask, tokens), inside)
+        return weights.log1p() if self.settings.activation == "log1p_relu" else weights
 
     def lower_bias(self, rows: Sequence[Tokens], terms: int) -> tuple[float, float]:
         """The terms that texts have on average, and what is taken off the head's bias for fewer.
@@ -130,16 +136,17 @@ class SparseEncoder(Encoder):
             # differs from chip to chip, decides neither.
             outside = len(weights) - terms * len(rows)
             nearest = [weights.kthvalue(place).values.expm1() for place in (outside, outside + 1)]
+            if self.settings.activation == "log1p_relu":
+                nearest = [value.expm1() for value in nearest]
             lowered = sum(nearest) / 2
             bias -= lowered
         return before, float(lowered)
 
     def encode_queries(self, texts: Sequence[str]) -> csr_matrix:
         """One row of weights per query."""
-        limit, kept = self.settings.query_max_length, self.settings.query_terms
-        rows = self.tokenizer.encode(list(texts), limit)
+        kept, rows = self.settings.query_terms, self.tokenise_queries(texts)
         if self.query_terms is None:
-            return heaviest(self._vectors(rows), kept)
+            return heaviest(self._vectors(rows, queries=True), kept)
         return heaviest(self.query_terms.matrix(rows, self.tokenizer.special_ids), kept)
 
     def encode_documents(self, documents: Sequence[Document]) -> csr_matrix:
@@ -210,7 +217,7 @@ class SparseEncoder(Encoder):
             return
         pooling = {
             "pooling_strategy": "max",
-            "activation_function": "relu",  # a log1p follows; their log1p_relu means a second one
+            "activation_function": settings.activation,  # a log1p follows whatever it is
             "word_embedding_dimension": self.dimension,
         }
         modules: list[tuple[str, Mapping[str, Any] | None]] = [
@@ -222,6 +229,7 @@ class SparseEncoder(Encoder):
             write_router(folder, self.query_terms, self.tokenizer, limit, pooling)
             modules = [("models.Router", None)]
         stated = {
+            **self._prompts(),
             "model_type": "SparseEncoder",  # without it, a sparse autoencoder is put on top
             "similarity_fn_name": "dot",
             "max_active_dims": settings.document_terms,

@@ -43,7 +43,7 @@ class BiEncoderTask(Task):
         self.mini_batch_size = mini_batch_size
         # Not a part of the module: its weights are neither trained nor saved.
         self._start = [_frozen(encoder)] if "start_passages" in self.needs else []
-        self.capturable = mini_batch_size is None
+        self.capturable = mini_batch_size is None and not encoder.reads_apart
 
     def settle(self) -> None:
         """Caches the parameter list, and moves the encoder of the start to the same device."""
@@ -92,7 +92,10 @@ class BiEncoderTask(Task):
             vectors = in_chunks(encoder.represent_documents, *both, size, tokens)
             queries, passages = torch.split(vectors, [len(side) for side in ids])
         else:
-            queries = encoder.represent_queries(ids[0], masks[0])  # looked up, not computed
+            if encoder.reads_apart:
+                queries = in_chunks(encoder.represent_queries, ids[0], masks[0], size)
+            else:
+                queries = encoder.represent_queries(ids[0], masks[0])  # looked up, not computed
             passages = in_chunks(encoder.represent_documents, ids[1], masks[1], size, tokens)
         return queries, passages
 

@@ -165,10 +165,13 @@ class PairExamples(Examples):
         self.teacher = teacher
         self.alike = alike
         self.query_tokens = tokenizer.encode(
-            [query.text for query in labelled.queries], settings.query_max_length
+            settings.as_queries(query.text for query in labelled.queries),
+            settings.query_max_length,
         )
         cuts = labelled.cuts or [""] * len(labelled.queries)
         self.cuts = [encoding.ids for encoding in tokenizer.split(cuts)]
+        (prompt,) = tokenizer.split([settings.prompts()[1]])
+        self._least_left = _LEAST_LEFT + len(prompt.ids)
         self._max_length = max_length
         first = np.array([rows[0] for rows in labelled.positives])
         self._lengths: npt.NDArray[np.int32] = np.minimum(corpus.lengths[first], self.max_length)
@@ -209,7 +212,7 @@ class PairExamples(Examples):
         rows = [row for example in examples for row in example.rows]
         limit = self.max_length
         texts = [
-            without(self.corpus.tokens(row), [] if place else example.cut)
+            without(self.corpus.tokens(row), [] if place else example.cut, self._least_left)
             for example in examples
             for place, row in enumerate(example.rows)
         ]
@@ -242,8 +245,10 @@ class PairExamples(Examples):
         return wide, functional.pad(mask, (0, more))
 
 
-def without(tokens: npt.NDArray[np.int32], cut: Sequence[int]) -> npt.NDArray[np.int32]:
-    """The tokens without the first stretch that equals `cut`; all where there is none, or no more.
+def without(
+    tokens: npt.NDArray[np.int32], cut: Sequence[int], least: int = _LEAST_LEFT
+) -> npt.NDArray[np.int32]:
+    """The tokens without the first stretch that equals `cut`; all, unless `least` are left then.
 
     The first and last token of the cut may be spelt otherwise within a text (a leading space).
     """
@@ -257,7 +262,7 @@ def without(tokens: npt.NDArray[np.int32], cut: Sequence[int]) -> npt.NDArray[np
     margin = (len(cut) - len(inner)) // 2
     start = max(0, int(found[0]) - margin)
     left = np.concatenate([tokens[:start], tokens[int(found[0]) + len(inner) + margin :]])
-    return left if len(left) >= _LEAST_LEFT else tokens
+    return left if len(left) >= least else tokens
 
 
 def one_matrix(parts: Sequence[Tensor], filler: int) -> Tensor:

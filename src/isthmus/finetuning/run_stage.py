@@ -143,8 +143,9 @@ def _data(
 ) -> _Data:
     """The tokenised corpus, its training queries, and the development set of a split, if any."""
     settings, seed = stage.settings, stage.settings.training.seed
+    _, prompt = encoder.settings.prompts()
     tokenised = tokenise(
-        collection.documents(), source, encoder.tokenizer.serialised, settings.titles
+        collection.documents(), source, encoder.tokenizer.serialised, settings.titles, prompt
     )
     stage.kind.prepare(encoder, tokenised, seed)
     remembered = tokenised.remember(problems.summary())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
 from isthmus.collections.settings import ReadingSettings
+from isthmus.config.encoding import Pooling, Similarity
 from isthmus.encoders.sparse import SparseForm
 from isthmus.finetuning.development_set import DevelopmentSettings
 from isthmus.finetuning.kinds._base import KINDS
@@ -15,7 +16,10 @@ from isthmus.finetuning.pseudo_queries._base import PseudoQuerySettings
 from isthmus.training.settings import TrainingSettings
 
 # Settings that stages from before 2026-11 do not know: left out of their identity where not set.
-_LATER = ("pseudo_queries", "training_max_length", "merge")
+_LATER = (
+    "pseudo_queries", "training_max_length", "merge", "query_prompt", "document_prompt",
+    "include_prompt", "truncate_dim",
+)  # fmt: skip
 
 
 class FinetuneSettings(ReadingSettings):
@@ -39,8 +43,25 @@ class FinetuneSettings(ReadingSettings):
         "dense",
         description="dense, sparse, or cross: a re-ranker, which reads query and document together",
     )
-    pooling: Literal["cls", "mean"] = Field("cls", description="what becomes a text's vector")
-    similarity: Literal["dot", "cosine"] = Field("dot", description="how two vectors compare")
+    pooling: Pooling = Field("cls", description="what becomes a text's vector")
+    similarity: Similarity = Field(
+        "dot", description="how two vectors compare; cosine: they have length 1"
+    )
+    query_prompt: str | None = Field(
+        None, description='put before every query, "query: " say; null: as the model says'
+    )
+    document_prompt: str | None = Field(
+        None, description='put before every document, "passage: " say; null: as the model says'
+    )
+    include_prompt: bool | None = Field(
+        None, description="whether prompts are pooled with the text; null: as the model says"
+    )
+    truncate_dim: int | None = Field(
+        None,
+        ge=1,
+        description="the first numbers of a vector that are kept (Matryoshka); null: as the model "
+        "says",
+    )
     sparse: SparseForm = Field(SparseForm(), description="how a sparse encoder weighs terms")
     temperature: float = Field(1.0, gt=0, description="scores are divided by it (1 / scale)")
     query_max_length: int = Field(32, ge=4, description="tokens, special ones included")

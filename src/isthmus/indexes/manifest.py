@@ -26,7 +26,7 @@ from isthmus.indexes.languages import AUTO, NONE, UNSTEMMED, Language
 from isthmus.text.passages import Cut
 
 FORMAT = 4  # the newest; from 3 on a manifest vouches for itself
-_WITHOUT_PASSAGES = 3  # what indexes of whole documents have stayed at
+_BEFORE = 3  # of indexes with neither passages nor settings of their encoder
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
@@ -95,12 +95,16 @@ class CorpusOrigin(Settings):
 class EncoderOrigin(Settings):
     """Where the encoder came from, and the fingerprint of its weights, tokenizer and settings.
 
-    The backend computed the documents' vectors with it.
+    The backend computed the documents' vectors with it. `settings` say how it encodes, prompts
+    among them; an index from before they were kept has none. `assumed` is what of them the files
+    of the encoder did not say.
     """
 
     name: str
     fingerprint: str
     backend: Literal["torch", "torch-float32", "onnx-int8"] = "torch"
+    settings: dict[str, Any] | None = Field(None, exclude_if=lambda known: known is None)
+    assumed: str = Field("", exclude_if=lambda words: not words)
 
 
 class Description(Settings):
@@ -120,7 +124,9 @@ class Description(Settings):
 
     def identity(self) -> dict[str, Any]:
         """All that two equal indexes share: contents, but neither names nor paths."""
-        names = {"corpus": {"spec"}, "encoder": {"name"}, "passages": {"model"}}
+        # The fingerprint of an encoder is of its settings too.
+        own = {"name", "settings", "assumed"}
+        names = {"corpus": {"spec"}, "encoder": own, "passages": {"model"}}
         found = self.model_dump(include=set(Description.model_fields), exclude=names)
         for name, before in _BEFORE_LANGUAGES.items() if self.bm25 is not None else ():
             if found["bm25"][name] == before:  # as in what was recorded before there was a choice
@@ -168,6 +174,13 @@ class Segment(Settings):
     deleted: FileName | None = None
 
 
+def _format(given: dict[str, Any]) -> int:
+    """The oldest version that can hold these values."""
+    encoder = given.get("encoder")
+    newer = given.get("passages") or (encoder is not None and encoder.settings is not None)
+    return FORMAT if newer else _BEFORE
+
+
 class Manifest(Description):
     """A finished index: its description, counts and files; or the segments it consists of.
 
@@ -175,9 +188,7 @@ class Manifest(Description):
     replacing this.
     """
 
-    format: int = Field(
-        default_factory=lambda given: FORMAT if given.get("passages") else _WITHOUT_PASSAGES
-    )
+    format: int = Field(default_factory=lambda given: _format(given))
     created_by: str = f"isthmus {__version__}"
     documents: Count
     largest_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

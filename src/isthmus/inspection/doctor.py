@@ -216,11 +216,24 @@ def _model(name: str) -> list[Finding]:
         f"{backbone.config.model_type}, {parameters / 1e6:.1f} M parameters, width "
         f"{backbone.dimension}, {len(tokenizer):,} tokens, {head}"
     )
-    findings = [Finding(f"model {name}", "good", detail)]
+    findings = [Finding(f"model {name}", "good", detail), *_encoding(name)]
     if len(tokenizer) > len(backbone.word_embeddings):
         detail = f"{len(tokenizer):,} tokens, but {len(backbone.word_embeddings):,} embeddings"
         findings.append(Finding(f"tokenizer of {name}", "wrong", detail))
     return findings
+
+
+def _encoding(name: str) -> list[Finding]:
+    """How a model encodes texts, and what of that is assumed; nothing of one that gives scores."""
+    from isthmus.encoders.model_settings import stored_settings
+
+    try:
+        settings, assumed = stored_settings(name)
+    except IsthmusError as error:
+        return [Finding(f"vectors of {name}", "note", error.what, error.remedy)]
+    detail = ", ".join(f"{key}={value!r}" for key, value in settings.model_dump().items())
+    verdict: Verdict = "note" if assumed else "good"
+    return [Finding(f"vectors of {name}", verdict, "\n".join(filter(None, [detail, assumed])))]
 
 
 def _index(folder: str) -> list[Finding]:
@@ -248,6 +261,8 @@ def _files(folder: Path) -> list[Finding]:
         if manifest.segments is None:
             examine(folder, manifest)
         detail += ", every checksum holds"
+    if manifest.encoder is not None and manifest.encoder.assumed:
+        detail += f"\nits encoder is {manifest.encoder.assumed}"
     return [Finding(str(folder / MANIFEST), "good", detail), *findings]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from isthmus.config.encoding import Pooling
+from isthmus.config.models import model_folder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loader import known_settings
+from isthmus.encoders.model_settings import known_settings
+from isthmus.encoders.modules import projecting
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.parts import OBJECTIVES, Objective, Vector
+from isthmus.pretraining.parts import OBJECTIVES, Objective
 from isthmus.pretraining.probes._base import LEXICON_TERMS
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -36,6 +39,13 @@ def describe(
 def say_what_changes(settings: PretrainSettings, parts: Parts) -> None:
     """Prints a notice where the model was made for another pooling than this recipe trains."""
     before, after = _known(settings), _encoding(settings, parts)
+    if any(after.prompts()):
+        notice(
+            f"{settings.model} has prompts: pre-training reads texts without them, and hands them "
+            "on to fine-tuning, indexing and searching"
+        )
+    if settings.model is not None and projecting(model_folder(settings.model)):
+        notice(f"{settings.model} has modules after its pooling: they are not handed on")
     if not isinstance(before, DenseSettings) or not isinstance(after, DenseSettings):
         return
     if before.pooling != after.pooling:
@@ -52,30 +62,34 @@ def next_recipe(settings: PretrainSettings) -> str | None:
     return next(filter(None, (part.finetune_with for part in parts)), None)
 
 
-def _how_to_keep(pooling: Vector, parts: Parts) -> str:
+def _how_to_keep(pooling: Pooling, parts: Parts) -> str:
     """The setting that trains the vector which a model was made for, the recipe's own first."""
     for name in (*parts.objectives, *OBJECTIVES.names()):
         objective: type[Objective] = OBJECTIVES.load(name)
-        if setting := objective.setting_to_train.get(pooling):
+        ways = dict[str, str](objective.setting_to_train.items())
+        if setting := ways.get(pooling):
             return f" (--set objectives.{name}.{setting} trains {pooling})"
     return ""
 
 
 def _encoding(settings: PretrainSettings, parts: Parts) -> DenseSettings | SparseSettings:
-    lengths = {
+    vector, before, similarity = parts.vector, _known(settings), "dot"
+    read = {
         "query_max_length": min(64, settings.max_length),
         "document_max_length": settings.max_length,
         "titles": settings.titles,
+        **(before.model_dump(include={"query_prompt", "document_prompt"}) if before else {}),
     }
-    vector = parts.vector
     if vector == "lexicon":
         kept = {"form": "lexmae", "query_terms": LEXICON_TERMS, "document_terms": LEXICON_TERMS}
-        return SparseSettings.parse({**kept, **lengths}, where="pretrain")
-    before, similarity = _known(settings), "dot"
-    if isinstance(before, DenseSettings) and before.pooling == vector:
-        similarity = before.similarity
+        return SparseSettings.parse({**kept, **read}, where="pretrain")
+    if isinstance(before, DenseSettings):
+        read |= before.model_dump(include={"include_prompt"})
+        if before.pooling == vector:
+            similarity = before.similarity
+    similarity = settings.similarity or similarity
     return DenseSettings.parse(
-        {"pooling": vector, "similarity": similarity, **lengths}, where="pretrain"
+        {"pooling": vector, "similarity": similarity, **read}, where="pretrain"
     )
 
 

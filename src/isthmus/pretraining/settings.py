@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from isthmus.cluster import ClusterSettings
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Settings
+from isthmus.config.encoding import Similarity
 from isthmus.errors import SettingsError
 from isthmus.nn.sizes import SIZES
 from isthmus.pretraining.parts import OBJECTIVES, PROBES
@@ -62,6 +63,9 @@ class PretrainSettings(ReadingSettings):
     vocabulary: int = Field(16_000, ge=100, description="tokens to learn, with init")
     titles: bool = Field(True, description="whether titles are part of the text")
     max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
+    similarity: Similarity | None = Field(
+        None, description="of the encoder that is handed on; null: as the model says, else dot"
+    )
     view: dict[str, Any] = Field(
         default_factory=lambda: {"name": "same"}, description="which texts of a document are seen"
     )

@@ -15,7 +15,7 @@ from isthmus.retrieval.searcher import Unit, encoder_name
 from isthmus.text.passages import WORDS, Cut, Cutter, PassageSettings
 
 if TYPE_CHECKING:
-    from isthmus.encoders.encoder import TextModel
+    from isthmus.encoders.encoder import EncoderSettings, TextModel
     from isthmus.text.tokenizer import Tokenizer
 
 Chosen = bool | PassageSettings | None
@@ -32,7 +32,7 @@ def chosen_cutter(chosen: Chosen, corpus: Corpus, encoder: TextModel | None) -> 
     if settings.model is not None:
         tokenizer, most = _counting(settings.model)
     elif encoder is not None:
-        tokenizer, most = encoder.tokenizer, _room(encoder)
+        tokenizer, most = encoder.tokenizer, _room(encoder.tokenizer, encoder.settings)
     else:
         return Cutter(Cut(length=settings.length or WORDS, overlap=settings.overlap))
     if settings.length is not None and settings.length > most:
@@ -97,17 +97,18 @@ def unit_of(folder: Path) -> Unit:
 def _counting(model: str) -> tuple[Tokenizer, int]:
     """The tokenizer of an encoder, and how many of its tokens it reads of a document."""
     from isthmus.config.models import model_folder, named_at
-    from isthmus.encoders.loader import stored_settings
+    from isthmus.encoders.model_settings import stored_settings
     from isthmus.text.tokenizer import Tokenizer
 
     with named_at("passages.model"):
         tokenizer = Tokenizer.load(model_folder(model))
-        longest = stored_settings(model).document_max_length
+        settings = stored_settings(model).settings
     trust(model)  # so that adding to the index needs no name
-    return tokenizer, longest - len(tokenizer.prefix) - len(tokenizer.suffix)
+    return tokenizer, _room(tokenizer, settings)
 
 
-def _room(encoder: TextModel) -> int:
-    tokenizer = encoder.tokenizer
-    longest = encoder.settings.document_max_length
-    return longest - len(tokenizer.prefix) - len(tokenizer.suffix)
+def _room(tokenizer: Tokenizer, settings: EncoderSettings) -> int:
+    """The tokens that are left to a document beside its prompt and special ones."""
+    (prompt,) = tokenizer.split([settings.prompts()[1]])
+    taken = len(tokenizer.prefix) + len(prompt.ids) + len(tokenizer.suffix)
+    return max(1, settings.document_max_length - taken)

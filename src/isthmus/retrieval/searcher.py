@@ -165,7 +165,7 @@ def open_searcher(
     notice(f"{folder}: loading its encoder {name}")
     from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
 
-    encoder = load_query_encoder(name, origin.fingerprint, exact)
+    encoder = load_query_encoder(name, origin.fingerprint, exact, origin.settings)
     index = spread(index, folder, backend)
     return Searcher(encoder, LongDocuments(index) if long else index)
 

@@ -150,6 +150,7 @@ def tokenise(
     source: str,
     tokenizer: str,
     titles: bool = True,
+    prompt: str = "",
     workers: int | None = None,
     cache: Path | None = None,
 ) -> TokenisedCorpus:
@@ -162,25 +163,25 @@ def tokenise(
         source: The corpus's own fingerprint.
         tokenizer: A fast tokenizer, serialised.
         titles: Whether titles are part of the text.
+        prompt: Put before every text.
         workers: Processes; None means one per core.
         cache: The folder of all tokenised corpora; `cache_folder()` when None.
 
     """
-    identity = [str(_FORMAT), source, tokenizer, str(titles)]
+    identity = [str(_FORMAT), source, tokenizer, str(titles), *filter(None, [prompt])]
     fingerprint = xxhash.xxh3_128_hexdigest("\0".join(identity).encode())
     folder = (cache or cache_folder()).absolute() / "tokenised" / fingerprint
     if not (folder / _MANIFEST).is_file():
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            names = _build(documents, folder, tokenizer, titles, workers)
+            names = _build(_blocks(documents, titles, prompt), folder, tokenizer, workers)
             write_json(folder / _MANIFEST, {"fingerprint": fingerprint, "blocks": names})
     return TokenisedCorpus(folder)
 
 
 def _build(
-    documents: Iterable[Document], folder: Path, tokenizer: str, titles: bool, workers: int | None
+    blocks: Iterator[tuple[list[str], list[str]]], folder: Path, tokenizer: str, workers: int | None
 ) -> list[str]:
-    blocks = _blocks(documents, titles)
     first = list(islice(blocks, 2))
     # Starting processes costs more than one block is worth.
     jobs = 1 if len(first) < 2 else workers or places()
@@ -199,10 +200,13 @@ def _build(
     return names
 
 
-def _blocks(documents: Iterable[Document], titles: bool) -> Iterator[tuple[list[str], list[str]]]:
+def _blocks(
+    documents: Iterable[Document], titles: bool, prompt: str
+) -> Iterator[tuple[list[str], list[str]]]:
     stream = iter(documents)
     while block := list(islice(stream, _BLOCK_DOCUMENTS)):
-        yield [document.id for document in block], [document.contents(titles) for document in block]
+        texts = [prompt + document.contents(titles) for document in block]
+        yield [document.id for document in block], texts
 
 
 def _write_block(file: Path, ids: list[str], texts: list[str], tokenizer: str) -> tuple[str, int]:

@@ -112,7 +112,9 @@ class Searches:
         folder = Path(model_folder(part, "--models"))
         if folder.is_dir():
             files = sorted(file for file in folder.rglob("*") if file.suffix in _MODEL_FILES)
-            return fingerprint(files, root=folder)
+            return digest(
+                folder.name, fingerprint(files, root=folder)
+            )  # a name may tell its family
         from isthmus.encoders import load_encoder  # of a hub name it alone knows
 
         return load_encoder(part).fingerprint

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from isthmus.config.hub import check_hub
-from isthmus.encoders.loader import known_settings, load_cross_encoder
+from isthmus.encoders.loader import load_cross_encoder
+from isthmus.encoders.model_settings import known_settings
 from isthmus.errors import InputError
 from isthmus.finetuning import finetune
 from isthmus.finetuning.negatives._base import negative_sources

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loader import load_encoder, stored_settings
+from isthmus.encoders.loader import load_encoder
+from isthmus.encoders.model_settings import stored_settings
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
@@ -31,7 +32,7 @@ def encoder(seed: int = 0, tokenizer: Tokenizer = TOKENIZER, **settings: Any) ->
 def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
     saved = encoder(pooling="mean", similarity="cosine", query_max_length=17, titles=False)
     saved.save(tmp_path)
-    settings = stored_settings(str(tmp_path))
+    settings = stored_settings(str(tmp_path)).settings
     assert settings == saved.settings
     again = DenseEncoder(Backbone.load(str(tmp_path)), Tokenizer.load(str(tmp_path)), settings)
     stored = dict(again.backbone.state_dict())
@@ -180,21 +181,22 @@ def modules(*kinds: str, path: str = "sentence_transformers.models") -> list[dic
 def test_what_sentence_transformers_stored(
     files: dict[str, Any], expected: tuple[str, str, int], tmp_path: Path
 ) -> None:
-    settings = stored_settings(sentence_transformers_folder(tmp_path, files))
+    settings = stored_settings(sentence_transformers_folder(tmp_path, files)).settings
     assert (settings.pooling, settings.similarity, settings.document_max_length) == expected
     assert settings.query_max_length == expected[2]
 
 
 def test_modules_and_poolings_nobody_here_computes(tmp_path: Path) -> None:
     folder = sentence_transformers_folder(
-        tmp_path / "dense", {"modules.json": modules("Transformer", "Pooling", "Dense")}
+        tmp_path / "dense", {"modules.json": modules("Transformer", "Pooling", "CNN")}
     )
-    with pytest.raises(InputError, match="Transformer, Pooling, Dense"):
+    with pytest.raises(InputError, match="Transformer, Pooling, CNN"):
         stored_settings(folder)
     for pooling in (
-        {"pooling_mode_max_tokens": True},
         {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-        {"pooling_mode": "lasttoken"},
+        {"pooling_mode": "unheard of"},
+        {"pooling_mode": ["cls", "mean"]},
+        {},
     ):
         folder = sentence_transformers_folder(
             tmp_path / "pool",
@@ -202,14 +204,14 @@ def test_modules_and_poolings_nobody_here_computes(tmp_path: Path) -> None:
         )
         with pytest.raises(InputError) as caught:
             stored_settings(folder)
-        assert caught.value.allowed == "cls or mean"
+        assert caught.value.allowed.startswith("one of cls, mean")
 
 
 def test_a_plain_model_gets_the_defaults_and_a_notice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new_backbone("tiny", 90, 0).save(tmp_path)
-    assert stored_settings(str(tmp_path)) == DenseSettings()
+    assert stored_settings(str(tmp_path)).settings == DenseSettings()
     assert "says how to pool" in " ".join(capsys.readouterr().err.split())
 
 

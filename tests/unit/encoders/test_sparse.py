@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 from isthmus.encoders import load_encoder, load_query_encoder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loader import known_settings
+from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.query_side import QuerySide
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, IsthmusError, MismatchError, SettingsError
@@ -272,7 +272,7 @@ def test_stored_query_terms_that_do_not_fit(
     "pooling",
     [
         {"pooling_strategy": "sum", "activation_function": "relu"},
-        {"pooling_strategy": "max", "activation_function": "log1p_relu"},
+        {"pooling_strategy": "max", "activation_function": "gelu"},
     ],
 )
 def test_term_weights_nobody_here_computes(pooling: dict[str, Any], tmp_path: Path) -> None:

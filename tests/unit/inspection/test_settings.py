@@ -83,7 +83,7 @@ def test_values_with_their_bounds() -> None:
     assert one("pretrain", "max_length").values == "int (≥ 8)"
     assert one("pretrain", "training.warmup_ratio").values == "float (≥ 0, < 1)"
     assert one("pretrain", "training.dataloader_num_workers").values == "int (≥ 0) or auto"
-    assert one("finetune", "pooling").values == "cls, mean"
+    assert one("finetune", "similarity").values == "dot, cosine"
     assert one("finetune", "development").values == "mapping or null"
 
 

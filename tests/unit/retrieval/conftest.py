@@ -29,10 +29,14 @@ class WordEncoder:
     similarity: str = "dot"
     encoded: int = 0
     cut_texts: CutTexts = field(default_factory=lambda: CutTexts(100))
+    assumed: str = ""
 
     @property
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(titles=True)
+
+    def described(self) -> dict[str, Any]:
+        return {"kind": self.kind}
 
     def has_tokens(self, text: str) -> bool:
         return bool(text.split())
@@ -57,11 +61,11 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> WordEncoder:
     """What every model name loads in these tests."""
     found = WordEncoder()
 
-    def load_encoder(path: str, fingerprint: str = "", exact: bool = False) -> WordEncoder:
+    def load_encoder(path: str, *_: object) -> WordEncoder:
         found.name = path
         return found
 
-    for load in ("load_encoder", "load_query_encoder"):
+    for load in ("load_encoder", "load_query_encoder", "load_indexed_encoder"):
         monkeypatch.setattr(f"isthmus.encoders.{load}", load_encoder)
     return found
 
@@ -77,7 +81,7 @@ class SparseWordEncoder(WordEncoder):
 def sparse_encoder(monkeypatch: pytest.MonkeyPatch) -> SparseWordEncoder:
     """What every model name loads in these tests."""
     found = SparseWordEncoder(kind="sparse")
-    for load in ("load_encoder", "load_query_encoder"):
+    for load in ("load_encoder", "load_query_encoder", "load_indexed_encoder"):
         monkeypatch.setattr(f"isthmus.encoders.{load}", lambda *_, **__: found)
     return found
 

@@ -38,10 +38,14 @@ class TermEncoder:
     fingerprint: str = "terms-1"
     kind: str = "sparse"
     encoded: int = 0
+    assumed: str = ""
 
     @property
     def settings(self) -> SimpleNamespace:
         return SimpleNamespace(titles=True)
+
+    def described(self) -> dict[str, str]:
+        return {"kind": self.kind}
 
     @property
     def dimension(self) -> int:

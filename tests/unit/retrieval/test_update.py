@@ -172,13 +172,13 @@ def test_documents_are_encoded_as_the_others_were(
     (folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
     loaded = []
 
-    def load_int8_encoder(name: str) -> Any:
-        loaded.append(name)
+    def load(name: str, settings: Any, backend: str) -> Any:
+        loaded.append((name, settings, backend))
         return encoder
 
-    monkeypatch.setattr("isthmus.encoders.load_int8_encoder", load_int8_encoder)
+    monkeypatch.setattr("isthmus.encoders.load_indexed_encoder", load)
     add(folder, more)
-    assert loaded == ["model"]
+    assert loaded == [("model", encoder.described(), "onnx-int8")]
 
 
 def test_there_must_be_something_to_delete(folder: Path) -> None:

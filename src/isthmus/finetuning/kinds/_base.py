@@ -34,8 +34,9 @@ class Kind(ABC):
     Settings: ClassVar[type[EncoderSettings]]
 
     def __init__(self, chosen: Mapping[str, Any]) -> None:
-        """Takes its own among all settings of a stage."""
+        """Takes its own among all settings of a stage; those that are null have defaults."""
         own = {key: chosen[key] for key in self.Settings.model_fields if key in chosen}
+        own = {key: value for key, value in own.items() if value is not None}
         self.settings: Any = self.Settings.parse(own, where="finetune")
 
     @abstractmethod

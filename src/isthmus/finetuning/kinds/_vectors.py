@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from isthmus.encoders.encoder import Encoder, EncoderSettings, batch_tokens, pad
-from isthmus.encoders.loader import known_settings
+from isthmus.encoders.model_settings import known_settings
 from isthmus.errors import InputError
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.development_set import DevelopmentSet, Places
@@ -26,6 +26,8 @@ from isthmus.text.batches import length_sorted_batches
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.chunks import in_chunks
+
+_LEFT_TO_THE_MODEL = {"query_prompt", "document_prompt", "include_prompt", "truncate_dim"}
 
 
 class Vectors(Kind):
@@ -40,21 +42,34 @@ class Vectors(Kind):
         super().__init__(chosen)
         self.temperature: float = chosen["temperature"]
         self.training_max_length: int | None = chosen["training_max_length"]
+        names = self.Settings.model_fields.keys() & _LEFT_TO_THE_MODEL
+        self._left = [name for name in names if chosen[name] is None]
 
     def load(self, folder: str, dropout: float | None, seed: int) -> Encoder:
         """The backbone with its masked-LM head, as an encoder."""
         tokenizer = Tokenizer.load(folder)
-        return self.encoder(Backbone.load(folder, "keep", dropout, seed), tokenizer, folder)
+        backbone = Backbone.load(folder, "keep", dropout, seed)
+        return self.encoder(backbone, tokenizer, self._settings_for(folder), folder)
+
+    def _settings_for(self, folder: str) -> Any:
+        """The settings of the stage, with those of the model where the stage leaves it to it."""
+        known = _known(folder)
+        left = {name: getattr(known, name, None) for name in self._left}
+        own = {name: value for name, value in left.items() if value is not None}
+        return self.settings.model_copy(update=own)
 
     @abstractmethod
-    def encoder(self, backbone: Backbone, tokenizer: Tokenizer, folder: str) -> Encoder:
+    def encoder(
+        self, backbone: Backbone, tokenizer: Tokenizer, settings: Any, folder: str
+    ) -> Encoder:
         """The encoder around a backbone."""
 
     def changes(self, model: str) -> Iterator[str]:
         """Yields a message per setting that the model was made with and is not trained with."""
-        known: EncoderSettings | None = None
-        with suppress(InputError):  # pooled in a way that isthmus does not know
-            known = known_settings(model)
+        known = _known(model)
+        prompts = self._settings_for(model).prompts()
+        if any(prompts):
+            yield f"{model}: queries begin with {prompts[0]!r}, documents with {prompts[1]!r}"
         yield from self.becomes(model, known)
         for key, path in self.form.items():
             now, then = getattr(self.settings, key), getattr(known, key, None)
@@ -101,10 +116,9 @@ class Vectors(Kind):
         self, encoder: Encoder, corpus: TokenisedCorpus, chosen: DevelopmentSet, depth: int
     ) -> Iterable[tuple[Places, Scores]]:
         """For each query the best of all documents by inner product, with all terms if sparse."""
-        settings, tokenizer = encoder.settings, encoder.tokenizer
         device = encoder.backbone.word_embeddings.device
-        texts = [query.text for query in chosen.queries]
-        ids, mask = pad(tokenizer.encode(texts, settings.query_max_length), tokenizer.pad_id)
+        rows = encoder.tokenise_queries([query.text for query in chosen.queries])
+        ids, mask = pad(rows, encoder.tokenizer.pad_id)
         queries = in_chunks(encoder.represent_queries, ids.to(device), mask.to(device))
         scores = torch.empty(len(queries), len(chosen.rows), device=device)
         for batch, vectors in documents(encoder, corpus, chosen.rows):
@@ -118,6 +132,12 @@ class Vectors(Kind):
         found = list(documents(encoder, corpus, rows))
         order = np.argsort(np.concatenate([batch for batch, _ in found]))
         return torch.cat([part for _, part in found])[torch.from_numpy(order)]
+
+
+def _known(model: str) -> EncoderSettings | None:
+    with suppress(InputError):  # pooled in a way that isthmus does not know
+        return known_settings(model)
+    return None
 
 
 def documents(

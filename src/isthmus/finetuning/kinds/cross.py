@@ -24,7 +24,8 @@ class Cross(Kind):
 
     foreign = (
         "pooling", "similarity", "sparse", "regularizers", "start_terms", "temperature",
-        "pseudo_queries", "training_max_length", "merge",
+        "pseudo_queries", "training_max_length", "merge", "query_prompt", "document_prompt",
+        "include_prompt", "truncate_dim",
     )  # fmt: skip
     usual_loss = "listwise"
     gives = frozenset[str]()

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import EncoderSettings
+from isthmus.encoders.modules import projecting
+from isthmus.encoders.projection import load_projection
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.finetuning.kinds._vectors import Vectors
 from isthmus.nn.backbone import Backbone
@@ -20,9 +22,12 @@ class Dense(Vectors):
     form: ClassVar = {"pooling": "pooling", "similarity": "similarity"}
     Settings = DenseSettings
 
-    def encoder(self, backbone: Backbone, tokenizer: Tokenizer, folder: str) -> DenseEncoder:
-        """The encoder around a backbone."""
-        return DenseEncoder(backbone, tokenizer, self.settings, folder)
+    def encoder(
+        self, backbone: Backbone, tokenizer: Tokenizer, settings: DenseSettings, folder: str
+    ) -> DenseEncoder:
+        """The encoder around a backbone, with the projection that the folder has."""
+        projection = load_projection(folder, projecting(folder), backbone.dimension)
+        return DenseEncoder(backbone, tokenizer, settings, folder, projection)
 
     def becomes(self, model: str, known: EncoderSettings | None) -> Iterator[str]:
         """Yields a message where the model was sparse."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from isthmus.encoders.encoder import Encoder, TextModel
-from isthmus.encoders.query_terms import QUERY_TERMS_FILE
+from isthmus.encoders.router import load_query_terms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetuning.kinds._vectors import Vectors
 from isthmus.finetuning.losses._base import Loss
@@ -30,8 +29,10 @@ from isthmus.training.trainer import Trainer
 class Sparse(Vectors):
     """Trains a SparseEncoder."""
 
-    foreign = ("pooling", "similarity")
-    form: ClassVar = {"form": "sparse.form", "query": "sparse.query"}
+    foreign = ("pooling", "similarity", "include_prompt", "truncate_dim")
+    form: ClassVar = {
+        "form": "sparse.form", "activation": "sparse.activation", "query": "sparse.query",
+    }  # fmt: skip
     Settings = SparseSettings
 
     def __init__(self, chosen: Mapping[str, Any]) -> None:
@@ -39,11 +40,13 @@ class Sparse(Vectors):
         self.regularizers = regularizers(chosen["regularizers"])
         self.start_terms: int | None = chosen["start_terms"]
 
-    def encoder(self, backbone: Backbone, tokenizer: Tokenizer, folder: str) -> SparseEncoder:
+    def encoder(
+        self, backbone: Backbone, tokenizer: Tokenizer, settings: SparseSettings, folder: str
+    ) -> SparseEncoder:
         """The encoder around a backbone, with the weights of query terms if the folder has any."""
-        encoder = SparseEncoder(backbone, tokenizer, self.settings, folder)
-        if encoder.query_terms is not None and (Path(folder) / QUERY_TERMS_FILE).is_file():
-            encoder.query_terms.restore(Path(folder))
+        encoder = SparseEncoder(backbone, tokenizer, settings, folder)
+        terms = encoder.query_terms
+        if terms is not None and load_query_terms(terms, tokenizer, folder):
             notice(f"the weights of query terms go on from {folder}")
         return encoder
 

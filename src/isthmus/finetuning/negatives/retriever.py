@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import Field
 
+from isthmus.config.encoding import EncodingChoice
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders import load_encoder
 from isthmus.finetuning.mining.candidates import Ranker, TrainingCorpus, answers, searched
@@ -17,8 +18,8 @@ from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings
 
 
-class RetrieverSettings(MiningSettings):
-    """Which candidates are kept, and the model that ranks them."""
+class RetrieverSettings(MiningSettings, EncodingChoice):
+    """Which candidates are kept, the model that ranks them, and how it encodes."""
 
     model: str = Field(description="a run of isthmus, a folder or hub name, package:NAME")
     range_max: int = Field(200, ge=1, description="the deepest rank considered")
@@ -37,11 +38,13 @@ class Retriever(Source):
     def open(self, corpus: TrainingCorpus) -> Ranker:
         """The encoder over an index in the cache."""
         model: str = self.settings.model
+        chosen = self.settings.chosen()
         with named_at("negatives.model"):
-            fingerprint = load_encoder(model).fingerprint
+            fingerprint = load_encoder(model, chosen).fingerprint
         settings = IndexSettings(
             texts=False,
             **dict(corpus.reading),
+            **chosen,
             # Not quantised: a margin is a difference of the encoder's own scores.
             inverted=InvertedSettings(weights="float"),
         )

@@ -45,7 +45,7 @@ class IndexedTerms:
         corpus, tokenizer, settings = examples.corpus, encoder.tokenizer, encoder.settings
         sampled = [queries[number] for number in some(len(queries))]
         self._indexed = (
-            tokenizer.encode(sampled, settings.query_max_length),
+            encoder.tokenise_queries(sampled),
             [tokenizer.frame(corpus.tokens(row), settings.document_max_length)
              for row in some(len(corpus))],
         )  # fmt: skip

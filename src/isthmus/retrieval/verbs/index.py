@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
@@ -15,7 +16,8 @@ from pydantic import Field
 from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, open_corpus
 from isthmus.collections.settings import ReadingSettings
-from isthmus.config import Overrides, Settings
+from isthmus.config import Overrides
+from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
 from isthmus.config.output import only_writer, publish, where_it_leads
 from isthmus.config.trust import full_name, trust, trust_index
 from isthmus.errors import MismatchError, SettingsError
@@ -44,24 +46,12 @@ if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
 
 BM25 = "bm25"
-Backend = Literal["torch", "torch-float32", "onnx-int8"]
 _SAMPLE = 128  # documents on which the change of quality by int8 is measured
 _ENOUGH = 8  # documents of which an average cosine says something
 _ALIKE = 0.999  # on average: bf16 keeps two to three digits of what is left
 
 
-class EncodingSettings(Settings):
-    """How documents become vectors; queries are always encoded by torch."""
-
-    backend: Backend = Field(
-        "torch",
-        description="torch: in bf16 where the chip does; torch-float32: in full, queries too, as "
-        "sentence-transformers does by default; onnx-int8: in 8-bit integers, for CPUs that are "
-        "slow in bf16",
-    )
-
-
-class IndexSettings(ReadingSettings):
+class IndexSettings(ReadingSettings, EncodingChoice):
     """How an index is filled and what it keeps."""
 
     verb = "index"
@@ -115,7 +105,12 @@ def index(
         return _index_one(corpus, Path(output), model, settings, overwrite)
     models = by_name([*([model] if model else []), *names])
     # What is there for vectors alone.
-    of_bm25 = {"approximate": None, "cluster": None, "encoding": EncodingSettings()}
+    of_bm25 = {
+        **dict.fromkeys(EncodingChoice.model_fields),
+        "approximate": None,
+        "cluster": None,
+        "encoding": EncodingSettings(),
+    }
 
     def build(one: str, folder: Path, replace: bool) -> None:
         chosen = settings.model_copy(update=of_bm25) if one == BM25 else settings
@@ -143,20 +138,28 @@ def _index_one(
             remedy="leave out --cluster (BM25 takes seconds where vectors take hours), or give "
             "--model",
         )
-    backend = settings.encoding.backend
-    if backend != "torch" and model in (None, BM25):
-        raise SettingsError(
-            f"encoding.backend = {backend!r}, but a BM25 index encodes nothing",
-            where="encoding.backend",
-            allowed="an index of dense or sparse vectors",
-            remedy="give --model, or leave encoding.backend out",
-        )
+    if model in (None, BM25):
+        _check_nothing_encodes(settings)
     with connected(settings.cluster) as machines, place_to_build(output):
         folder = _index(corpus, output, model, settings, machines, overwrite)
     trust_index(folder)  # so that a hybrid may read it
     if settings.approximate is not None:
         notice(add_approximation(folder, model, settings.approximate).summary())
     return folder
+
+
+def _check_nothing_encodes(settings: IndexSettings) -> None:
+    """Raises on settings of an encoder, of which a BM25 index has none."""
+    values = settings.chosen()
+    if settings.encoding.backend != "torch":
+        values["encoding.backend"] = settings.encoding.backend
+    for key, value in values.items():
+        raise SettingsError(
+            f"{key} = {value!r}, but a BM25 index encodes nothing",
+            where=key,
+            allowed="an index of dense or sparse vectors",
+            remedy=f"give --model, or leave {key} out",
+        )
 
 
 def _index(
@@ -172,7 +175,7 @@ def _index(
     with waiting(f"reading {corpus} once, to know it again"):
         origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
     with waiting(f"loading the encoder {model}"):
-        encoder = _load(model, settings.encoding.backend)
+        encoder = _load(model, settings)
     cutter = chosen_cutter(_passages(settings, output, overwrite), source, encoder)
     description = _describe(origin, encoder, cutter, settings, source)
     if settings.approximate is not None:
@@ -219,15 +222,16 @@ def _passages(settings: IndexSettings, output: Path, overwrite: bool) -> Chosen:
     return settings.passages
 
 
-def _load(model: str | None, backend: Backend) -> DenseEncoder | SparseEncoder | None:
+def _load(model: str | None, settings: IndexSettings) -> DenseEncoder | SparseEncoder | None:
     if model in (None, BM25):
         return None
     # Brings torch, which BM25 does without.
     from isthmus.encoders import load_encoder, load_int8_encoder
 
-    if backend == "onnx-int8":
-        return load_int8_encoder(model)
-    return load_encoder(model, exact=backend == "torch-float32")
+    if settings.encoding.backend == "onnx-int8":
+        return load_int8_encoder(model, settings.chosen())
+    exact = settings.encoding.backend == "torch-float32"
+    return load_encoder(model, settings.chosen(), exact)
 
 
 def _describe(
@@ -268,6 +272,8 @@ def _describe(
             name=full_name(encoder.name),
             fingerprint=encoder.fingerprint,
             backend=settings.encoding.backend,
+            settings=encoder.described(),
+            assumed=encoder.assumed,
         ),
         dimension=encoder.dimension,
         dtype=None if sparse else settings.dtype,
@@ -327,16 +333,14 @@ def _notice_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None
     cosine = float(np.square(vectors.mean(0)).sum() / max(np.square(vectors).sum(1).mean(), 1e-30))
     if len(vectors) < _ENOUGH or cosine < _ALIKE:
         return
-    same = (
-        f"{len(vectors)} documents have nearly the same vector (cosines of {cosine:.5f} on average)"
+    rounded = (
+        ", and what bf16 rounds off may be what does (encoding.backend=torch-float32 rounds none)"
     )
-    if backend == "torch-float32":
-        notice(f"{same}: the model has hardly learnt to tell them apart")
-    else:
-        notice(
-            f"{same}: the model has hardly learnt to tell them apart, and what bf16 rounds off may "
-            "be what does (--set encoding.backend=torch-float32 rounds less)"
-        )
+    notice(
+        f"{len(vectors)} documents have nearly the same vector (cosines of {cosine:.5f} on "
+        "average): the model has hardly learnt to tell them apart"
+        + ("" if backend == "torch-float32" else rounded)
+    )
 
 
 def _fill_shards(
@@ -364,13 +368,14 @@ def _fill_shard(
     description: Description,
 ) -> None:
     """Builds the index of a part of the corpus, on a machine of a cluster."""
-    assert description.encoder is not None
-    encoder = _load_once(description.encoder.name, description.encoder.backend)
-    if encoder.fingerprint != description.encoder.fingerprint:
+    origin = description.encoder
+    assert origin is not None
+    encoder = _load_once(origin.name, origin.backend, json.dumps(origin.settings))
+    if encoder.fingerprint != origin.fingerprint:
         raise MismatchError(
             f"a machine of the cluster has another encoder ({encoder.fingerprint}, not "
-            f"{description.encoder.fingerprint})",
-            where=description.encoder.name,
+            f"{origin.fingerprint})",
+            where=origin.name,
             allowed="the same files under this path on every machine",
             remedy="put the encoder on storage that all machines share",
         )
@@ -381,8 +386,8 @@ def _fill_shard(
 
 
 @lru_cache(maxsize=1)
-def _load_once(model: str, backend: Backend) -> DenseEncoder | SparseEncoder:
-    """The encoder, kept by the process for its next shard."""
-    encoder = _load(model, backend)
-    assert encoder is not None
-    return encoder
+def _load_once(model: str, backend: Backend, settings: str) -> DenseEncoder | SparseEncoder:
+    """The encoder, kept by the process for its next shard; its settings as JSON."""
+    from isthmus.encoders import load_indexed_encoder
+
+    return load_indexed_encoder(model, json.loads(settings), backend)

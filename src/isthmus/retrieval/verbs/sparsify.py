@@ -203,7 +203,12 @@ def _fill(
                 corpus=origin,
                 titles=encoder.settings.titles,
                 texts=False,
-                encoder=EncoderOrigin(name=encoder.name, fingerprint=encoder.fingerprint),
+                encoder=EncoderOrigin(
+                    name=encoder.name,
+                    fingerprint=encoder.fingerprint,
+                    settings=encoder.described(),
+                    assumed=encoder.assumed,
+                ),
                 dimension=encoder.dimension,
                 inverted=settings.inverted.model_copy(update={"terms": terms}),
             )

@@ -373,13 +373,9 @@ def _encoder(index: IndexWriter, model: str | None) -> DenseEncoder | SparseEnco
     origin = index.manifest.encoder
     if origin is None:
         return None
-    # They bring torch, which deleting does without.
-    from isthmus.encoders import load_encoder, load_int8_encoder
+    from isthmus.encoders import load_indexed_encoder  # brings torch, which deleting does without
 
     name = encoder_name(index.folder, origin, model)
-    if origin.backend == "onnx-int8":
-        encoder = load_int8_encoder(name)
-    else:
-        encoder = load_encoder(name, exact=origin.backend == "torch-float32")
+    encoder = load_indexed_encoder(name, origin.settings, origin.backend)
     check_encoder(index.manifest, encoder, where="--model")
     return encoder

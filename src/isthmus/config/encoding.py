@@ -1,0 +1,61 @@
+"""How an encoder encodes, where its own files say nothing or something else, and with what."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from isthmus.config.settings import Settings
+
+Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "weightedmean", "lasttoken"]
+"""How the states of a text become its vector, by the names of sentence-transformers."""
+Similarity = Literal["dot", "cosine"]
+Backend = Literal["torch", "torch-float32", "onnx-int8"]
+
+
+class EncodingSettings(Settings):
+    """How documents become vectors; queries are always encoded by torch."""
+
+    backend: Backend = Field(
+        "torch",
+        description="torch: in bf16 where the chip does; torch-float32: in full, queries too, as "
+        "sentence-transformers does by default; onnx-int8: in 8-bit integers, for CPUs that are "
+        "slow in bf16",
+    )
+
+
+class EncodingChoice(Settings):
+    """How a model encodes; null: as the files beside it say, or its family is known for."""
+
+    encoder: Literal["dense", "sparse"] | None = Field(
+        None, description="what a plain model is: dense, or sparse as SPLADE; null: as it says"
+    )
+    pooling: Pooling | None = Field(
+        None, description="what becomes a text's vector; null: as the model says"
+    )
+    similarity: Similarity | None = Field(
+        None, description="cosine: of vectors of length 1; null: as the model says"
+    )
+    query_max_length: int | None = Field(None, ge=4, description="null: as the model says")
+    document_max_length: int | None = Field(None, ge=4, description="null: as the model says")
+    query_prompt: str | None = Field(
+        None, description='put before every query, "query: " say; null: as the model says'
+    )
+    document_prompt: str | None = Field(
+        None, description='put before every document, "passage: " say; null: as the model says'
+    )
+    include_prompt: bool | None = Field(
+        None, description="whether prompts are pooled with the text; null: as the model says"
+    )
+    truncate_dim: int | None = Field(
+        None,
+        ge=1,
+        description="the first numbers of a vector that are kept (Matryoshka); null: as the model "
+        "says",
+    )
+
+    def chosen(self) -> dict[str, Any]:
+        """Those that are set, by name."""
+        values = {name: getattr(self, name) for name in EncodingChoice.model_fields}
+        return {name: value for name, value in values.items() if value is not None}

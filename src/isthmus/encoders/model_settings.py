@@ -1,0 +1,159 @@
+"""How a model is meant to encode, as far as its files, its name and the user tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from isthmus.config.model_files import read_model_json
+from isthmus.config.models import model_folder
+from isthmus.encoders.cross import CrossEncoder
+from isthmus.encoders.dense import DenseSettings
+from isthmus.encoders.encoder import SETTINGS_FILE, VectorSettings
+from isthmus.encoders.families import Family, family_of
+from isthmus.encoders.modules import from_modules, modules, prompts, stated_length
+from isthmus.encoders.sparse import SparseSettings
+from isthmus.errors import InputError, choices
+from isthmus.progress import notice
+
+_KINDS: dict[str, type[DenseSettings | SparseSettings]] = {
+    "dense": DenseSettings,
+    "sparse": SparseSettings,
+}
+_KIND = {DenseSettings: "dense", SparseSettings: "sparse"}
+_PROMPTS = ("query_prompt", "document_prompt")
+# Those whose positions begin after the padding's.
+_OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet")
+
+
+class Meant(NamedTuple):
+    """How a model is meant to encode, and what of that is assumed ("": nothing)."""
+
+    settings: DenseSettings | SparseSettings
+    assumed: str
+
+
+def stored_settings(
+    name: str, chosen: Mapping[str, Any] | None = None, before: bool = False
+) -> Meant:
+    """How the model of this name encodes: as files beside it say, or else its family, or defaults.
+
+    `chosen` values replace what is found; a notice says what is assumed. `before` reads as isthmus
+    did when prompts and families were unknown to it, for indexes from then.
+    """
+    chosen = dict(chosen or {})
+    kind = chosen.pop("encoder", None)
+    found = _found(name, before)
+    if found is None and kind == "sparse":
+        found = Meant(SparseSettings.parse({}, where=name), "")
+    assumed = found.assumed if found is not None else _default(chosen)
+    settings = DenseSettings() if found is None else found.settings
+    if kind not in (None, _KIND[type(settings)]):
+        raise InputError(
+            f"encoder = {kind!r}, but {name!r} is made {_KIND[type(settings)]}",
+            where="encoder",
+            allowed=f"{_KIND[type(settings)]}, or nothing: the model knows",
+            remedy="leave encoder out; isthmus finetune makes another kind of it",
+        )
+    if chosen:
+        settings = settings.parse({**settings.model_dump(), **chosen}, where="--set")
+    if before:
+        return Meant(settings, "")
+    if assumed:
+        notice(f"{name}: {assumed}")
+    return Meant(settings, assumed)
+
+
+def known_settings(name: str, before: bool = False) -> DenseSettings | SparseSettings | None:
+    """The settings that lie beside a model, or that its family is known for; None for others."""
+    found = _found(name, before)
+    return None if found is None else found.settings
+
+
+def parsed(values: Mapping[str, Any], name: str, where: str) -> DenseSettings | SparseSettings:
+    """The settings that an encoder described itself by, of the model of this name."""
+    own = dict(values)
+    kind = own.pop("kind", "dense")  # which the first encoders, all dense, did not say
+    if kind == CrossEncoder.kind:
+        raise InputError(
+            f"{name!r} is a cross-encoder, which scores pairs and gives no vectors",
+            where=where,
+            allowed=", ".join(_KINDS),
+            remedy="re-rank with it (isthmus search INDEX --rerank MODEL), learn from it "
+            "(teacher), or choose a dense or sparse encoder",
+        )
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise InputError(
+            f"the encoder is of the kind {kind!r}",
+            where=where,
+            allowed=choices(str(kind), _KINDS),
+            remedy="update isthmus if a later version wrote it, or correct the file",
+        )
+    return _KINDS[kind].parse(own, where=where)
+
+
+def _found(name: str, before: bool) -> Meant | None:
+    folder = model_folder(name)
+    own = read_model_json(folder, SETTINGS_FILE, dict)
+    if own is not None:
+        return Meant(parsed(own, name, f"{folder}/{SETTINGS_FILE}"), "")
+    listed = modules(folder)
+    config = read_model_json(folder, "config.json", dict) or {}
+    if listed is None:
+        known = None if before else family_of(name, folder, config)
+        return None if known is None else _of_family(folder, config, *known)
+    settings = from_modules(folder, listed)
+    if before:
+        return Meant(_before(settings), "")
+    if stated := prompts(folder):
+        return Meant(_with(settings, stated), "")
+    # Not by what the model was made from: it may have been trained on without prompts.
+    known = family_of(name, folder, {})
+    if known is None or not known[0].prompts:
+        return Meant(settings, "")
+    settings = _with(settings, known[0].prompts)
+    return Meant(settings, _assumed(settings, known[0], known[1], list(known[0].prompts)))
+
+
+def _of_family(folder: str, config: Mapping[str, Any], family: Family, by: str) -> Meant:
+    """What a plain model of a family is known for."""
+    longest = config.get("max_position_embeddings")
+    length = min(stated_length(folder) or family.max_length, family.max_length)
+    if isinstance(longest, int):
+        length = min(length, longest - 2 * (config.get("model_type") in _OFFSET))
+    lengths = {"query_max_length": length, "document_max_length": length}
+    values = {**family.settings, **family.prompts, **lengths}
+    settings = _KINDS[family.kind].parse(values, where=folder)
+    return Meant(settings, _assumed(settings, family, by, [*family.settings, *family.prompts]))
+
+
+def _before(settings: DenseSettings | SparseSettings) -> DenseSettings | SparseSettings:
+    """The settings without what was not read when indexes did not keep them."""
+    unread = {"include_prompt": True, "truncate_dim": None}
+    return _with(settings, unread) if isinstance(settings, DenseSettings) else settings
+
+
+def _with(settings: DenseSettings | SparseSettings, values: Mapping[str, Any]) -> Any:
+    return settings.model_copy(update=dict(values))
+
+
+def _assumed(settings: VectorSettings, family: Family, by: str, names: list[str]) -> str:
+    shown = ", ".join(f"{name}={getattr(settings, name)!r}" for name in names)
+    kind = "" if family.kind == "dense" else f"{family.kind}{', ' * bool(shown)}"
+    return (
+        f"taken for {family.title} by {by}: {kind}{shown} (the files beside it do not say so; "
+        "--set names others)"
+    )
+
+
+def _default(chosen: Mapping[str, Any]) -> str:
+    """What is taken for granted of a model of which nothing is known."""
+    names = [name for name in ("pooling", "similarity") if name not in chosen]
+    if not names:
+        return ""
+    settings = DenseSettings()
+    values = " and ".join(str(getattr(settings, name)) for name in names)
+    return (
+        f"nothing beside the model says how to pool; using {values} "
+        f"({' '.join(f'--set {name}=…' for name in names)} names others)"
+    )

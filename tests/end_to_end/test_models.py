@@ -1,0 +1,163 @@
+"""Models as they come: prompts, poolings and names, from the command line to other libraries."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+import isthmus
+from isthmus.collections import open_collection
+from isthmus.records import Query
+
+ARCHIVE = Path(__file__).with_name("models_before.tar.xz")
+PROMPTS = {"query": "ba: ", "document": "do: "}
+LITTLE = ("training.max_steps=2", "query_max_length=32", "document_max_length=32")
+EXACT = "encoding.backend=torch-float32"
+
+
+def manifest(index: Path) -> Any:
+    return json.loads((index / "manifest.json").read_text(encoding="utf-8"))
+
+
+def assert_as_there(index: Path, model: Path, collection: Path) -> None:
+    """Compares the scores of an index with those that sentence-transformers gives."""
+    there = SentenceTransformer(str(model), device="cpu")
+    assert there.prompts == PROMPTS
+    documents = list(open_collection(str(collection)).documents())[:50]
+    queries = [Query(query.id, query.text) for query in open_collection(str(collection)).queries()]
+    vectors = there.encode_document([document.contents(True) for document in documents])
+    expected = there.encode_query([query.text for query in queries[:5]]) @ vectors.T
+    found = isthmus.open_searcher(index, str(model)).search(queries[:5], 400)
+    for ranking, scores in zip(found, expected, strict=True):
+        own = dict(ranking)
+        here = [own[document.id] for document in documents]
+        np.testing.assert_allclose(here, scores, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def e5(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny encoder in E5's layout: mean, cosine, a prompt for each side."""
+    folder: Path = tmp_path_factory.mktemp("e5")
+    settings = {"pooling": "mean", "similarity": "cosine", "query_max_length": 32}
+    isthmus.load_encoder(str(model), {**settings, "document_max_length": 32}).save(folder / "a")
+    there = SentenceTransformer(str(folder / "a"), device="cpu")
+    there.prompts = dict(PROMPTS)
+    there.save(str(folder / "model"), create_model_card=False)
+    return folder / "model"
+
+
+def test_prompts_from_the_model_to_the_retriever_that_is_trained(
+    commands: Any, e5: Path, collection: Path, settings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    run, index = tmp_path / "run", tmp_path / "index"
+    mined = ("negatives.name=retriever", f"negatives.model={e5}", "negatives.num_negatives=1")
+    told = commands.succeed(
+        "finetune", "--model", e5, "--collection", collection, "--output", run,
+        *settings(*LITTLE, *mined, "pooling=mean", "similarity=cosine", "include_prompt=false"),
+    ).stderr  # fmt: skip
+    assert "queries begin with 'ba: ', documents with 'do: '" in " ".join(told.split())
+    pooling = json.loads((run / "final" / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
+    assert pooling["include_prompt"] is False
+    commands.succeed(
+        "index", "--model", run, "--corpus", collection, "--output", index, "--set", EXACT
+    )
+    assert manifest(index)["encoder"]["settings"]["query_prompt"] == "ba: "
+    assert_as_there(index, run / "final", collection)
+    assert "ba" in commands.succeed("search", index, "ba do ke").stdout
+
+
+def test_an_index_keeps_how_its_encoder_encodes(
+    commands: Any, e5: Path, collection: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(e5, tmp_path / "model")
+    commands.succeed(
+        "index", "--model", tmp_path / "model", "--corpus", collection,
+        "--output", tmp_path / "index", "--set", EXACT,
+    )  # fmt: skip
+    assert_as_there(tmp_path / "index", tmp_path / "model", collection)
+    queries = [Query("q", "ba do ke li")]
+    before = isthmus.open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 5)
+    (tmp_path / "model" / "config_sentence_transformers.json").unlink()
+    after = isthmus.open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 5)
+    assert before == after
+    added = tmp_path / "more.jsonl"
+    added.write_text(json.dumps({"_id": "new", "title": "", "text": "ba do ke li"}) + "\n")
+    commands.succeed("add", tmp_path / "index", "--corpus", added)
+    (grown,) = isthmus.open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 1)
+    assert grown.document_ids == ("new",)
+
+
+def test_a_plain_model_is_told_how_to_encode(
+    commands: Any, e5: Path, collection: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(e5, tmp_path / "plain")
+    for file in ("modules.json", "config_sentence_transformers.json"):
+        (tmp_path / "plain" / file).unlink()
+    told = commands.succeed(
+        "index", "--model", tmp_path / "plain", "--corpus", collection,
+        "--output", tmp_path / "silent",
+    ).stderr  # fmt: skip
+    assert "nothing beside the model says how to pool; using cls and dot" in " ".join(told.split())
+    wanted = (
+        EXACT, "pooling=mean", "similarity=cosine", "query_prompt='ba: '", "document_prompt='do: '",
+        "query_max_length=32", "document_max_length=32",
+    )  # fmt: skip
+    told = commands.succeed(
+        "index", "--model", tmp_path / "plain", "--corpus", collection,
+        "--output", tmp_path / "told", *(part for one in wanted for part in ("--set", one)),
+    ).stderr  # fmt: skip
+    assert "nothing beside the model" not in told
+    found = manifest(tmp_path / "told")["encoder"]
+    shutil.copytree(e5, tmp_path / "described")
+    commands.succeed(
+        "index", "--model", tmp_path / "described", "--corpus", collection,
+        "--output", tmp_path / "stated", "--set", EXACT,
+    )  # fmt: skip
+    assert found["fingerprint"] == manifest(tmp_path / "stated")["encoder"]["fingerprint"]
+    refused = commands.run(
+        "index", "--corpus", collection, "--output", tmp_path / "words", "--set", "pooling=mean"
+    )
+    assert "a BM25 index encodes nothing" in refused.stderr
+
+
+def test_adapting_keeps_prompts(commands: Any, e5: Path, collection: Path, tmp_path: Path) -> None:
+    little = (
+        "dense.training.max_steps=2", "dense.training.per_device_train_batch_size=8",
+        "dense.training_max_length=32",
+    )  # fmt: skip
+    commands.succeed(
+        "adapt", collection, "--model", e5, "--output", tmp_path / "run",
+        *(part for one in little for part in ("--set", one)),
+    )  # fmt: skip
+    final = tmp_path / "run" / "final"
+    assert SentenceTransformer(str(final), device="cpu").prompts == PROMPTS
+    kept = manifest(tmp_path / "run" / "index" / "adapted")["encoder"]["settings"]
+    assert (kept["query_prompt"], kept["document_prompt"]) == ("ba: ", "do: ")
+
+
+@pytest.mark.parametrize("model", ["model", "gte-small"])
+def test_indexes_from_before_prompts_and_families_open_as_before(
+    model: str, tmp_path: Path
+) -> None:
+    """One of a model whose prompts were not used, one of a plain one that was pooled by [CLS]."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    known = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
+    index, folder = tmp_path / f"index-{model}", str(tmp_path / model)
+    for text, expected in zip(("brown fox", "lazy dogs"), known[model], strict=True):
+        hits = isthmus.search(index, text, depth=5, model=folder)
+        assert [hit.id for hit in hits] == [document for document, _ in expected]
+        assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected])
+    added = tmp_path / "more.jsonl"
+    added.write_text(json.dumps({"_id": "new", "title": "", "text": "brown fox"}) + "\n")
+    isthmus.add(index, str(added), model=folder)
+    assert isthmus.search(index, "brown fox", depth=1, model=folder)[0].id in ("new", "d2", "d0")
+    assert manifest(index)["encoder"].get("settings") is None
