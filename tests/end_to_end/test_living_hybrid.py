@@ -97,6 +97,31 @@ def test_indexes_of_one_folder_change_together(
     assert (index / "notes.txt").is_file()
 
 
+def test_tuned_weights_stay_with_the_folder(
+    commands: Any, collection: Path, model: Path, corpora: dict[str, Path], tmp_path: Path
+) -> None:
+    index, anew = tmp_path / "index", tmp_path / "anew"
+    for folder in (index, anew):
+        commands.succeed(
+            "index", "--corpus", collection, "--with", f"bm25,{model}", "--output", folder
+        )
+    judged = ("--queries", collection / "queries.jsonl")
+    tuned = commands.succeed(
+        "tune", index, *judged, "--qrels", collection / "qrels" / "train.tsv",
+        "--output", tmp_path / "weights", "--set", "steps=4", "--set", "candidates=50",
+    )  # fmt: skip
+    assert f"isthmus search {index}" in tuned.stdout
+    assert not (tmp_path / "weights" / "hybrid.json").exists()
+    weights = json.loads((tmp_path / "weights" / "isthmus.json").read_text())["results"]["weights"]
+    assert len(weights) == 2
+    by_hand = ("--set", f"weights={weights}", "--set", "candidates=50", "--set", "tag=x")
+    commands.succeed("search", anew, *judged, "--run", tmp_path / "hand.trec", *by_hand)
+    commands.succeed("search", index, *judged, "--run", tmp_path / "own.trec", "--set", "tag=x")
+    assert (tmp_path / "own.trec").read_text() == (tmp_path / "hand.trec").read_text()
+    commands.succeed("delete", index, "d399")
+    assert read_hybrid(index).combination.weights == weights, "a change leaves them"
+
+
 def test_a_writer_in_python(corpora: dict[str, Path], model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "index"
     isthmus.index(str(corpora["first"]), folder, str(model), hybrid=["bm25"])

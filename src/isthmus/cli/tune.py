@@ -11,7 +11,10 @@ from isthmus.cli.options import Output, settings_option
 
 
 def tune(
-    indexes: Annotated[list[str], typer.Argument(help="Two or more indexes of one corpus.")],
+    indexes: Annotated[
+        list[str],
+        typer.Argument(help="Two or more indexes of one corpus, or one folder of several."),
+    ],
     queries: Annotated[str, typer.Option(help="A file of queries (jsonl or tsv).")],
     qrels: Annotated[str, typer.Option(help="Their judgements: TREC qrels or BEIR tsv.")],
     output: Output,
@@ -22,8 +25,11 @@ def tune(
 ) -> None:
     """Tune how much each of several indexes counts, and write a hybrid that `search` opens.
 
-    Example: isthmus tune indexes/dense indexes/bm25 --queries queries.jsonl --qrels qrels/dev.tsv
-    --output indexes/hybrid
+    A folder of several indexes (`index --with`) keeps the weights itself.
+
+    Examples: isthmus tune indexes/dense indexes/bm25 --queries queries.jsonl --qrels qrels/dev.tsv
+    --output indexes/hybrid; isthmus tune indexes/both --queries queries.jsonl --qrels qrels/dev.tsv
+    --output runs/weights
     """
     from rich.console import Console
 

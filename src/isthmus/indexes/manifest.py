@@ -319,6 +319,9 @@ def _not_an_index(folder: Path) -> InputError:
     elif not folder.exists():
         what = f"there is no index {str(folder)!r}"
         remedy = "check the path, or build it with `isthmus index`"
+    elif (folder / "hybrid.json").is_file():
+        what = f"{str(folder)!r} is a hybrid of several indexes, and one is wanted here"
+        remedy = f"name one of them; `isthmus doctor {folder}` lists them"
     elif any(folder.glob("*.npy")) or any(folder.glob("*.arrow")):
         what = f"the index {str(folder)!r} is half-written: it has no {MANIFEST}"
         remedy = "remove the folder and build the index again with `isthmus index`"

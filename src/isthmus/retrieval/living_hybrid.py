@@ -143,6 +143,14 @@ def _check_free(folder: Path, overwrite: bool) -> None:
     )
 
 
+def combine(folder: Path, combination: Combination) -> None:
+    """Lets the answers of a hybrid's indexes become one in this way from now on."""
+    with only_writer(folder), writing(folder):
+        hybrid = read_hybrid(folder).model_copy(update={"combination": combination})
+        write_json(folder / HYBRID, sealed(hybrid.model_dump()))
+        settle_names(folder)
+
+
 @contextmanager
 def changing(folder: Path, job: str) -> Iterator[Change]:
     """Copies of all indexes to change, which take their place, together, when the block ends.

@@ -27,8 +27,12 @@ from isthmus.retrieval.hybrid_folder import (
     Hybrid,
     Member,
     fingerprint,
+    is_living,
     open_together,
+    read_hybrid,
 )
+from isthmus.retrieval.living_hybrid import combine
+from isthmus.retrieval.searcher import Searcher
 from isthmus.retrieval.weights import TunedWeights, tune_weights
 
 
@@ -63,7 +67,8 @@ def tune(
     """The weights under which the indexes together answer the judged queries best.
 
     The folder `output` then holds hybrid.json, which makes it something to search, table.md,
-    weights.tsv with every point tried, and weights.svg.
+    weights.tsv with every point tried, and weights.svg. One folder of several indexes keeps the
+    weights itself, and `output` the rest.
     """
     settings = TuneSettings.given(settings, {"measure": measure})
     parse_measure(settings.measure, "measure")
@@ -71,6 +76,9 @@ def tune(
     problems = settings.account()
     judgements = read_judgements(Path(qrels), problems)
     asked = [q for q in read_queries(queries, problems) if judgements.get(q.id)]
+    living = Path(indexes[0]) if len(indexes) == 1 and is_living(indexes[0]) else None
+    if living is not None:
+        indexes = read_hybrid(living).folders(living)
     searchers = open_together(indexes)
     identity = {
         "settings": settings.model_dump(),
@@ -93,20 +101,32 @@ def tune(
             hybrid, readable, judgements, settings.measure, settings.steps, settings.folds
         )
         _warn_of_overfitting(tuned)
-        names = [str(index) for index in indexes]
+        names = [Path(index).name if living else str(index) for index in indexes]
         table = _table(tuned, names, settings, len(readable))
-        members = [
-            # In full, so that the hybrid finds its indexes from any folder.
-            Member(index=str(Path(name).resolve()), encoder=fingerprint(searcher))
-            for name, searcher in zip(names, searchers, strict=True)
-        ]
         weights = list(tuned.weights)
         tuned_together = together.model_copy(update={"weights": weights})
-        found = Hybrid(members=members, combination=tuned_together)
         _write(output, tuned, names, settings.measure, table)
-        write_json(output / HYBRID, sealed(found.model_dump()))
+        if living is not None:
+            combine(living, tuned_together)
+        else:
+            _write_hybrid(output, indexes, searchers, tuned_together)
         finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
-        return Tuning(tuned, table, output)
+        return Tuning(tuned, table, living or output)
+
+
+def _write_hybrid(
+    output: Path,
+    indexes: Sequence[str | Path],
+    searchers: Sequence[Searcher],
+    combination: Combination,
+) -> None:
+    members = [
+        # In full, so that the hybrid finds its indexes from any folder.
+        Member(index=str(Path(index).resolve()), encoder=fingerprint(searcher))
+        for index, searcher in zip(indexes, searchers, strict=True)
+    ]
+    found = Hybrid(members=members, combination=combination)
+    write_json(output / HYBRID, sealed(found.model_dump()))
 
 
 def _warn_of_overfitting(tuned: TunedWeights) -> None:
