@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from isthmus.retrieval.reranker import RerankingSearcher as RerankingSearcher
     from isthmus.retrieval.searcher import Searcher as Searcher
     from isthmus.retrieval.searcher import open_searcher as open_searcher
+    from isthmus.retrieval.verbs.encode import encode as encode
     from isthmus.retrieval.verbs.export import export as export
     from isthmus.retrieval.verbs.index import index as index
     from isthmus.retrieval.verbs.search import open_search as open_search
@@ -73,6 +74,7 @@ _HOMES = {
     "isthmus.retrieval.hybrid": ["HybridSearcher"],
     "isthmus.retrieval.reranker": ["RerankingSearcher"],
     "isthmus.retrieval.searcher": ["Searcher", "open_searcher"],
+    "isthmus.retrieval.verbs.encode": ["encode"],
     "isthmus.retrieval.verbs.export": ["export"],
     "isthmus.retrieval.verbs.index": ["index"],
     "isthmus.retrieval.verbs.search": ["open_search", "search"],

@@ -34,8 +34,19 @@ T = TypeVar("T")
 _QUIET_SECONDS = 30.0
 _PATIENCE = 1.0  # seconds of silence
 
+tracebacks = False
+"""Whether errors of the input are shown with the lines of code that they passed."""
+
 console = Console(stderr=True)
 """Where progress and notices go; results go to standard output."""
+
+
+def set_voice(quiet: bool, verbose: bool) -> None:
+    """Silences progress and notices, or lets them come at once, and errors with tracebacks."""
+    global _PATIENCE, _QUIET_SECONDS, tracebacks
+    console.quiet = quiet
+    if verbose:
+        _PATIENCE, _QUIET_SECONDS, tracebacks = 0.0, 2.0, True
 
 
 class _Rate(ProgressColumn):

@@ -6,19 +6,22 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+import isthmus
 from isthmus.cli import (
     adapt,
     add,
     benchmark,
     delete,
     doctor,
+    encode,
     evaluate,
     export,
     finetune,
@@ -35,6 +38,7 @@ from isthmus.cli import (
     sync,
     tune,
 )
+from isthmus.cli.commands import Command, Group, command
 
 app = typer.Typer(
     name="isthmus",
@@ -43,6 +47,7 @@ app = typer.Typer(
     "→ index → search → evaluate. --set PATH=VALUE overrides any setting (`isthmus list settings "
     "VERB`). Long work can be interrupted and resumed, and leaves beside its output what made it "
     "(isthmus.json). `isthmus list recipes` shows where to start.",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -52,7 +57,7 @@ _PANELS = {
     "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
     "Search": (
         index.index, search.search, add.add, delete.delete, sync.sync, merge.merge,
-        tune.tune, sparsify.sparsify, export.export,
+        tune.tune, sparsify.sparsify, encode.encode, export.export,
     ),
     "Evaluate": (evaluate.evaluate,),
     "Inspect": (doctor.doctor, masking.masking, negatives.negatives),
@@ -60,9 +65,26 @@ _PANELS = {
 }  # fmt: skip
 for panel, verbs in _PANELS.items():
     for verb in verbs:
-        app.command(rich_help_panel=panel)(verb)
+        app.command(cls=Command, rich_help_panel=panel)(command(verb))
 app.add_typer(benchmark.app, name="benchmark", rich_help_panel="Evaluate")
-app.command(name="list", rich_help_panel="Inspect")(listing.listing)
+app.command(name="list", cls=Command, rich_help_panel="Inspect")(command(listing.listing))
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"isthmus {isthmus.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_a_command(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_say_version
+        ),
+    ] = False,
+) -> None: ...
 
 
 _INTERRUPTED = 130  # typer's exit code after Ctrl-C
@@ -104,6 +126,10 @@ def main() -> None:
             )
         if not isinstance(error, IsthmusError):
             raise
+        from isthmus import progress
+
+        if progress.tracebacks:
+            traceback.print_tb(error.__traceback__)
         sys.stderr.write(visible(f"error: {error}\n"))
         sys.exit(2)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
+from isthmus.cli.commands import Command, Group, command
 from isthmus.cli.options import settings_option
 
 _WIDE = 160
@@ -23,7 +24,7 @@ Lengths = Annotated[
 ]
 
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Group, no_args_is_help=True)
 
 
 @app.callback()
@@ -34,7 +35,8 @@ def benchmark() -> None:
     """
 
 
-@app.command()
+@app.command(cls=Command)
+@command
 def speed(
     recipes: Recipes = None,
     init: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import settings_option
+from isthmus.cli.options import Json, settings_option
 
 
 def evaluate(
@@ -40,6 +40,7 @@ def evaluate(
         str | None,
         typer.Option(help="A folder for tables (md, tex), JSON, per-query scores and new runs."),
     ] = None,
+    as_json: Json = False,
     settings: Annotated[list[str] | None, settings_option("evaluate", "test=randomisation")] = None,
 ) -> None:
     """Measure runs against judgements, or models on a collection; compare them by paired tests.
@@ -63,4 +64,7 @@ def evaluate(
         output=output,
         settings=settings,
     )
-    Console().print(report)
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        Console().print(report)

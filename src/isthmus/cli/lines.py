@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from isthmus import Hits
 
 
-def answer_lines(answer: Callable[[str], RenderableType]) -> None:
+def show(hits: Hits, as_json: bool) -> None:
+    """Prints hits as a table, or as one line of JSON."""
+    if as_json:
+        found = [
+            {"rank": rank, "score": hit.score, "id": hit.id, "title": hit.title}
+            | ({"place": hit.place} if hit.place else {})
+            | {"snippet": hit.snippet}
+            for rank, hit in enumerate(hits, start=1)
+        ]
+        typer.echo(json.dumps({"query": hits.query, "hits": found}, ensure_ascii=False))
+    else:
+        Console().print(hits)
+
+
+def answer_lines(answer: Callable[[str], Hits], as_json: bool) -> None:
     """Prints the answer to every line of standard input; one without an answer says why."""
     from isthmus.errors import IsthmusError, visible
 
     for line in _lines():
         try:
-            Console().print(answer(line))
+            show(answer(line), as_json)
         except IsthmusError as error:
             sys.stderr.write(visible(f"error: {error}\n"))
 

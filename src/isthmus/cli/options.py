@@ -17,6 +17,7 @@ Cluster = Annotated[
         help="Share the work among machines: HOST:PORT of a Ray cluster, auto, or local.",
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]
 OutputUnlessResumed = Annotated[
     str | None, typer.Option(help="The folder to write. The same job resumes in it.")

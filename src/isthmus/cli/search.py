@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.lines import answer_lines
-from isthmus.cli.options import Cluster, settings_option
+from isthmus.cli.lines import answer_lines, show
+from isthmus.cli.options import Cluster, Json, settings_option
 
 
 def search(
@@ -34,6 +34,7 @@ def search(
         str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
     ] = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
+    as_json: Json = False,
     cluster: Cluster = None,
     settings: Annotated[list[str] | None, settings_option("search", "depth=20")] = None,
 ) -> None:
@@ -49,7 +50,7 @@ def search(
         answer = isthmus.open_search(
             index, hybrid=hybrid or (), rerank=rerank, model=model, depth=depth, settings=settings
         )
-        answer_lines(answer)
+        answer_lines(answer, as_json)
         return
     found = isthmus.search(
         index,
@@ -64,8 +65,6 @@ def search(
         settings=settings,
     )
     if isinstance(found, list):
-        from rich.console import Console
-
-        Console().print(found)
+        show(found, as_json)
     else:
         result(f"run: {found}\nnext: isthmus evaluate {found} --qrels …")

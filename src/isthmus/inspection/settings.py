@@ -20,6 +20,7 @@ VERBS = {
     "index": "isthmus.retrieval.verbs.index:IndexSettings",
     "add": "isthmus.retrieval.verbs.update:AddSettings",
     "delete": "isthmus.retrieval.verbs.update:DeleteSettings",
+    "encode": "isthmus.retrieval.verbs.encode:EncodeSettings",
     "sync": "isthmus.retrieval.verbs.sync:SyncSettings",
     "merge": "isthmus.retrieval.verbs.update:MergeSettings",
     "search": "isthmus.retrieval.verbs.search:SearchSettings",

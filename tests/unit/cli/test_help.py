@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_group
 from typer.testing import CliRunner
 
+import isthmus
 from isthmus.cli import app
 
 VERBS = list(get_group(app).commands)
@@ -65,3 +66,18 @@ def test_an_unknown_verb_is_refused() -> None:
     refused = CliRunner().invoke(app, ["pretrian"])
     assert refused.exit_code == 2
     assert "pretrian" in refused.output
+
+
+def test_the_version_is_printed() -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.stdout) == (0, f"isthmus {isthmus.__version__}\n")
+
+
+@pytest.mark.parametrize("verb", ["", *ALL])
+def test_help_breaks_no_sentence_and_names_no_type_of_switches(verb: str) -> None:
+    shown = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "1000"})
+    assert "<bool>" not in shown.stdout
+    prose = shown.stdout.partition("╭")[0].splitlines()[2:]
+    after = [line.strip()[:1] for line in prose[1:]]
+    for line, first in zip((line.strip() for line in prose), after, strict=False):
+        assert line[-1:] in ("", ".", ":") or first == "" or line.startswith("isthmus "), line

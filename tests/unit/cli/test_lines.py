@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 import isthmus
+from isthmus import progress
 from isthmus.cli import app
 
 LINES = b"  a fox \n\nthe\nin \xff\nzebra\n"
@@ -48,3 +50,20 @@ def test_a_terminal_gets_a_prompt_until_ctrl_d(
     assert found.out.count("query> ") == 3
     assert "“dog”" in found.out
     assert "“fox”" in found.out
+
+
+def test_json_and_quiet(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app(["search", str(index), "fox", "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert found["query"] == "fox"
+    (hit,) = found["hits"]
+    assert hit.pop("score") > 0
+    assert hit == {"rank": 1, "id": "1", "title": "", "snippet": "the quick fox"}
+    corpus, other = str(index.parent / "docs.jsonl"), str(index.parent / "other")
+    try:
+        app(["index", "--corpus", corpus, "--output", other, "--quiet"], standalone_mode=False)
+    finally:
+        progress.console.quiet = False
+    shown = capsys.readouterr()
+    assert shown.out.startswith("index: ")
+    assert not shown.err

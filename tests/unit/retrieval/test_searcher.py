@@ -19,9 +19,10 @@ from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.records import Document, Query, Ranking
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.retrieval.snippets import snippets
 from isthmus.retrieval.verbs import search as searching
 from isthmus.retrieval.verbs.index import index
-from isthmus.retrieval.verbs.search import SearchSettings, search, snippet
+from isthmus.retrieval.verbs.search import SearchSettings, search
 from isthmus.retrieval.verbs.update import open_writer
 
 
@@ -237,6 +238,27 @@ def test_verb_needs_one_of_the_two(bm25: Searcher, tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match="takes one query, or a file"):
             search(tmp_path / "bm25", **arguments)  # type: ignore[call-overload]
+
+
+def snippet(text: str, query: str) -> str:
+    (found,) = snippets([text], query)
+    return found
+
+
+def test_snippets_show_the_rarest_words() -> None:
+    common = "a retriever of documents " * 20
+    texts = [f"{common} with a bottleneck in it {common}", common, common]
+    for query in ("retrievers with bottlenecks", "documents: the bottleneck"):
+        shown, other, _ = snippets(texts, query)
+        assert "bottleneck in it" in shown
+        assert other.startswith("a retriever")
+    chinese = (
+        "安装程序的图形版本。" * 40
+        + "系统会询问您现在是否希望创建帐户。"
+        + "安装程序的图形版本。" * 40
+    )
+    assert "创建帐户" in snippet(chinese, "如何创建帐户")
+    assert "the tax" in snippet("of it " * 90 + "the tax", "what is the tax")
 
 
 def test_snippets() -> None:

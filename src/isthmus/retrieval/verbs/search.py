@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -32,11 +31,10 @@ from isthmus.retrieval.many_queries import answers
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
 from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import Unit
+from isthmus.retrieval.snippets import snippets
 
 _QUERIES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 4096
-_SNIPPET = 200
-_WORD = re.compile(r"\w+")
 
 
 class SearchSettings(Combination, ReadingSettings):
@@ -238,26 +236,12 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> set[s
 def hits(searcher: Retriever, ranking: Ranking, query: str) -> Hits:
     """The documents of a ranking, with titles and snippets; of long ones, the best passage."""
     documents = searcher.documents(ranking.document_ids, query)
-    found = zip(ranking, documents, strict=True)
+    shown = snippets([document.text for document in documents], query)
+    found = zip(ranking, documents, shown, strict=True)
     return Hits(
         query,
         (
-            Hit(score, i, d.title, snippet(d.text, query), d if isinstance(d, Passage) else None)
-            for (i, score), d in found
+            Hit(score, i, d.title, text, d if isinstance(d, Passage) else None)
+            for (i, score), d, text in found
         ),
     )
-
-
-def snippet(text: str, query: str) -> str:
-    """At most 200 characters of a text, from a little before the first word of the query."""
-    text = " ".join(text.split())
-    words = {word.lower() for word in _WORD.findall(query) if len(word) > 3}
-    places = (match.start() for match in _WORD.finditer(text) if match[0].lower() in words)
-    start = max(0, next(places, 0) - _SNIPPET // 4)
-    if start:
-        start = text.find(" ", start) + 1
-    end = len(text)
-    if end - start > _SNIPPET:
-        end = text.rfind(" ", start, start + _SNIPPET)
-        end = end if end > start else start + _SNIPPET
-    return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"

@@ -1,0 +1,72 @@
+"""The part of a text that shows best why it was found: around the rarest words of the query."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from isthmus.indexes.bm25.stop_words import stop_words
+from isthmus.indexes.languages import UNSPACED
+
+_LENGTH = 200  # characters
+_BEFORE = _LENGTH // 4  # of what surrounds the first word
+_STEM = 6  # letters in which forms of a word are taken to agree
+_MOST = 2000  # words of a text that are looked at
+_WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+
+
+def snippets(texts: Sequence[str], query: str) -> list[str]:
+    """Of each text at most 200 characters: where most and the rarest words of the query are.
+
+    A word is the rarer the fewer of the texts hold it.
+    """
+    texts = [" ".join(text.split()) for text in texts]
+    wanted = {word for _, word in _words(query)}
+    wanted = wanted - stop_words("english", many=True) or wanted
+    places = [[(at, word) for at, word in _words(text) if word in wanted] for text in texts]
+    holding = Counter(word for found in places for word in {word for _, word in found})
+    return [
+        _cut(text, _densest(found[:_MOST], holding))
+        for text, found in zip(texts, places, strict=True)
+    ]
+
+
+def _words(text: str) -> Iterator[tuple[int, str]]:
+    """Words with their places, cut to their first letters; of scripts without spaces, pairs."""
+    for match in _WORD.finditer(text.lower()):
+        if _UNSPACED.match(match[0]) and len(match[0]) > 1:
+            for place, (one, other) in enumerate(pairwise(match[0]), start=match.start()):
+                yield place, one + other
+        else:
+            yield match.start(), match[0][:_STEM]
+
+
+def _densest(places: Sequence[tuple[int, str]], holding: Counter[str]) -> int:
+    """The place from which on the words of a snippet weigh most; the first of several."""
+    best, found, last = 0.0, 0, 0
+    inside: Counter[str] = Counter()
+    for first, (start, word) in enumerate(places):
+        while last < len(places) and places[last][0] < start + _LENGTH - _BEFORE:
+            inside[places[last][1]] += 1
+            last += 1
+        weight = sum(1 / holding[each] for each, count in inside.items() if count)
+        if weight > best:
+            best, found = weight, start
+        inside[word] -= 1
+        assert first < last
+    return found
+
+
+def _cut(text: str, place: int) -> str:
+    start = max(0, place - _BEFORE)
+    if start:
+        space = text.find(" ", start, place)
+        start = space + 1 if space >= 0 else start
+    end = len(text)
+    if end - start > _LENGTH:
+        end = text.rfind(" ", start, start + _LENGTH)
+        end = end if end > start + _LENGTH // 2 else start + _LENGTH
+    return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"

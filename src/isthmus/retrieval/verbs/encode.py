@@ -1,0 +1,167 @@
+"""The verb `isthmus encode`: texts in, their vectors as a file out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from isthmus.collections import open_corpus, read_queries
+from isthmus.collections.settings import ReadingSettings
+from isthmus.config import Overrides
+from isthmus.config.output import reserved, where_it_leads, writing
+from isthmus.errors import OutputError, SettingsError
+from isthmus.indexes.arrays import GrowingArray
+from isthmus.indexes.documents import blocks
+from isthmus.progress import Bar, notice, waiting
+from isthmus.records import Document, Query
+
+if TYPE_CHECKING:
+    from isthmus.encoders import DenseEncoder, SparseEncoder
+
+_FORMATS = (".npy", ".parquet")
+Part = tuple[Sequence[Document | Query], Any]
+
+
+class EncodeSettings(ReadingSettings):
+    """How texts become vectors in a file."""
+
+    verb = "encode"
+
+    exact: bool = Field(False, description="in float32, whatever would be fastest here")
+    block_size: int = Field(1024, ge=1, description="texts that are written at a time")
+
+
+def encode(
+    texts: str,
+    output: str | Path,
+    model: str,
+    *,
+    queries: bool = False,
+    settings: EncodeSettings | Overrides = None,
+) -> Path:
+    """The file of the vectors: a matrix (.npy, with the ids in a .ids.jsonl), or ids and vectors.
+
+    `texts` is a corpus or, for `queries`, a file of these. Vectors of a sparse encoder are lists of
+    tokens and weights, which only .parquet holds.
+    """
+    settings = EncodeSettings.given(settings, {})
+    output = Path(output)
+    _check_output(output)
+    with waiting(f"loading the encoder {model}"):
+        from isthmus.encoders import load_encoder
+
+        encoder = load_encoder(model, exact=settings.exact)
+    if encoder.kind == "sparse" and output.suffix == ".npy":
+        raise SettingsError(
+            f"{model!r} is sparse: a matrix of its vectors would be nearly all zeros",
+            where="--output",
+            allowed="a file that ends in .parquet",
+            remedy=f"--output {output.with_suffix('.parquet')}",
+        )
+    problems = settings.account()
+    with reserved(output), writing(output):
+        partial = where_it_leads(output).with_name(f".{output.name}.part")
+        write = _write_matrix if output.suffix == ".npy" else _write_table
+        parts = _queries if queries else _documents
+        write(partial, output, encoder, parts(texts, encoder, settings, problems))
+        partial.replace(output)
+    if problems.counts:
+        notice(problems.summary())
+    return output
+
+
+def _check_output(output: Path) -> None:
+    if output.suffix not in _FORMATS:
+        raise SettingsError(
+            f"{str(output)!r} does not say in what form vectors should be written",
+            where="--output",
+            allowed="a name that ends in .npy (a matrix) or .parquet (ids and vectors)",
+            remedy=f"--output {output.with_suffix('.parquet')}",
+        )
+    if output.exists():
+        raise OutputError(
+            f"{str(output)!r} exists already",
+            where="--output",
+            allowed="a new file",
+            remedy="choose another --output, or remove the file",
+        )
+
+
+def _documents(
+    texts: str, encoder: DenseEncoder | SparseEncoder, settings: EncodeSettings, problems: Any
+) -> Iterator[Part]:
+    source = open_corpus(texts, problems)
+    with Bar(f"encoding {texts}", source.count(), "documents") as bar:
+        parts = blocks(source.documents(), settings.block_size)
+        yield from encoder.encode_blocks(parts, bar.advance)
+
+
+def _queries(
+    texts: str, encoder: DenseEncoder | SparseEncoder, settings: EncodeSettings, problems: Any
+) -> Iterator[Part]:
+    found = read_queries(texts, problems)
+    with Bar(f"encoding {texts}", len(found), "queries") as bar:
+        for first in range(0, len(found), settings.block_size):
+            part = found[first : first + settings.block_size]
+            yield part, encoder.encode_queries([query.text for query in part])
+            bar.advance(len(part))
+
+
+def _write_matrix(
+    file: Path, output: Path, encoder: DenseEncoder | SparseEncoder, parts: Iterator[Part]
+) -> None:
+    names = output.with_suffix(".ids.jsonl")
+    with (
+        GrowingArray(file, np.float32, encoder.dimension) as vectors,
+        names.open("w", encoding="utf-8") as ids,
+    ):
+        for texts, found in parts:
+            vectors.append(np.asarray(found, dtype="<f4"))
+            ids.writelines(f"{json.dumps(text.id)}\n" for text in texts)
+
+
+def _write_table(
+    file: Path, output: Path, encoder: DenseEncoder | SparseEncoder, parts: Iterator[Part]
+) -> None:
+    import pyarrow.parquet as pq
+
+    columns: Callable[[Any], dict[str, pa.Array]] = _dense
+    if encoder.kind == "sparse":
+        columns = lambda matrix: _sparse(encoder, matrix)  # noqa: E731
+    with ExitStack() as stack:
+        writer: Any = None
+        for texts, found in parts:
+            ids = pa.array([text.id for text in texts], pa.string())
+            batch = pa.record_batch({"id": ids, **columns(found)})
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(file, batch.schema))
+            writer.write_batch(batch)
+        if writer is None:
+            raise SettingsError(
+                f"{str(output)!r} would hold nothing: there are no texts",
+                where="TEXTS",
+                allowed="a corpus with documents, or a file of queries",
+                remedy="check the path",
+            )
+
+
+def _dense(vectors: Any) -> dict[str, pa.Array]:
+    flat = pa.array(np.asarray(vectors, dtype=np.float32).ravel())
+    return {"vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
+
+
+def _sparse(encoder: Any, matrix: Any) -> dict[str, pa.Array]:
+    rows = [encoder.terms(matrix[row]) for row in range(matrix.shape[0])]
+    tokens = [[token for token, _ in row] for row in rows]
+    weights = [[weight for _, weight in row] for row in rows]
+    return {
+        "terms": pa.array(tokens, pa.list_(pa.string())),
+        "weights": pa.array(weights, pa.list_(pa.float32())),
+    }

@@ -1,0 +1,67 @@
+"""Vectors in a file are those of the encoder, with the ids of their texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import isthmus
+from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
+from isthmus.errors import OutputError, SettingsError
+from isthmus.nn.sizes import new_backbone
+from isthmus.records import Document
+from isthmus.text.new_tokenizer import new_tokenizer
+
+TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
+DOCUMENTS = [Document(f"d {n}", "fox dog " * n, "lazy") for n in range(1, 6)]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    backbone = new_backbone("tiny", 90, TOKENIZER.pad_id, max_length=144, seed=0)
+    DenseEncoder(backbone, TOKENIZER, DenseSettings()).save(tmp_path / "dense")
+    SparseEncoder(backbone, TOKENIZER, SparseSettings()).save(tmp_path / "sparse")
+    lines = [{"_id": d.id, "text": d.text, "title": d.title} for d in DOCUMENTS]
+    (tmp_path / "docs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "queries.tsv").write_text("q1\tlazy dog\nq2\tfox\n")
+    return tmp_path
+
+
+def test_documents_and_queries_of_a_dense_encoder(scene: Path) -> None:
+    model, docs, exact = str(scene / "dense"), str(scene / "docs.jsonl"), {"exact": True}
+    encoder = isthmus.load_encoder(model, exact=True)
+    settings = {**exact, "block_size": 2}
+    matrix = np.load(isthmus.encode(docs, scene / "v.npy", model, settings=settings))
+    np.testing.assert_allclose(matrix, encoder.encode_documents(DOCUMENTS), atol=1e-6)
+    ids = [json.loads(line) for line in (scene / "v.ids.jsonl").read_text().splitlines()]
+    assert ids == [document.id for document in DOCUMENTS]
+    table = pq.read_table(isthmus.encode(docs, scene / "v.parquet", model, settings=settings))
+    np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), matrix)
+    assert table["id"].to_pylist() == ids
+    given = str(scene / "queries.tsv")
+    found = np.load(isthmus.encode(given, scene / "q.npy", model, queries=True, settings=exact))
+    np.testing.assert_allclose(found, encoder.encode_queries(["lazy dog", "fox"]), atol=1e-6)
+
+
+def test_terms_of_a_sparse_encoder(scene: Path) -> None:
+    model, docs = str(scene / "sparse"), str(scene / "docs.jsonl")
+    table = pq.read_table(isthmus.encode(docs, scene / "v.parquet", model))
+    encoder = isthmus.load_encoder(model)
+    assert isinstance(encoder, SparseEncoder)
+    expected = encoder.terms(encoder.encode_documents(DOCUMENTS)[0])
+    assert table["terms"][0].as_py() == [token for token, _ in expected]
+    with pytest.raises(SettingsError, match="is sparse"):
+        isthmus.encode(docs, scene / "v.npy", model)
+
+
+def test_a_form_that_is_none_and_a_file_that_is_there_are_refused(scene: Path) -> None:
+    with pytest.raises(SettingsError, match="in what form"):
+        isthmus.encode("docs", scene / "v.csv", "model")
+    (scene / "v.npy").write_text("mine")
+    with pytest.raises(OutputError, match="exists already"):
+        isthmus.encode("docs", scene / "v.npy", "model")
+    assert (scene / "v.npy").read_text() == "mine"
