@@ -155,7 +155,7 @@ def draw_development_set(
 ) -> DevelopmentSet:
     """Queries drawn by the seed, with their positives, BM25's best, and random documents.
 
-    Unjudged copies of a relevant text are left out.
+    Unjudged copies of a relevant text, and other passages of a relevant document, are left out.
     """
     generator = np.random.default_rng([seed, 2])
     drawn = np.sort(generator.permutation(len(labelled.queries))[: settings.queries])
@@ -164,6 +164,8 @@ def draw_development_set(
     relevant = np.unique(np.concatenate(positives))
     keys = corpus.tokenised.keys
     copies = np.isin(keys, keys[relevant])
+    for number in drawn:
+        copies[labelled.relevant[number]] = True
     copies[relevant] = False
     best = np.empty((len(queries), 0), dtype=np.int32)
     if settings.bm25:

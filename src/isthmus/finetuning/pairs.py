@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from isthmus.errors import InputError, SettingsError
 from isthmus.finetuning.mining.candidates import Rows, Scores
 from isthmus.nn.packing import steady_width, token_places
 from isthmus.progress import notice
-from isthmus.records import Query
+from isthmus.records import Query, document_of
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Examples
@@ -36,6 +36,14 @@ class LabelledQueries:
     queries: list[Query]
     positives: list[list[int]]
     cuts: list[str] | None = None  # what is left out of each query's positives; None: nothing
+    others: list[list[int]] | None = None  # passages of relevant documents besides; None: whole
+
+    @property
+    def relevant(self) -> list[list[int]]:
+        """Of each query, the rows that are no negatives: all passages of relevant documents."""
+        if self.others is None:
+            return self.positives
+        return [own + more for own, more in zip(self.positives, self.others, strict=True)]
 
     def some(self, numbers: npt.NDArray[np.integer]) -> LabelledQueries:
         """The queries of these numbers, in the order they have here."""
@@ -44,6 +52,7 @@ class LabelledQueries:
             [self.queries[number] for number in chosen],
             [self.positives[number] for number in chosen],
             None if self.cuts is None else [self.cuts[number] for number in chosen],
+            None if self.others is None else [self.others[number] for number in chosen],
         )
 
 
@@ -84,6 +93,20 @@ def labelled_queries(
             remedy="check that judgements, queries and corpus belong together",
         )
     return LabelledQueries(queries, positives)
+
+
+def with_other_passages(labelled: LabelledQueries, rows: Mapping[str, int]) -> LabelledQueries:
+    """The queries with all other passages of their relevant documents; `rows` are of passages."""
+    passages: dict[str, list[int]] = {}
+    document = {}
+    for passage, row in rows.items():
+        document[row] = document_of(passage)
+        passages.setdefault(document[row], []).append(row)
+    others = [
+        [row for own in positives for row in passages[document[own]] if row not in positives]
+        for positives in labelled.positives
+    ]
+    return replace(labelled, others=others)
 
 
 def drawn_queries(labelled: LabelledQueries, wanted: float | None, seed: int) -> LabelledQueries:

@@ -24,13 +24,19 @@ from isthmus.finetuning.mining.audit import audit
 from isthmus.finetuning.mining.audit_page import write_page
 from isthmus.finetuning.mining.candidates import Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
-from isthmus.finetuning.pairs import LabelledQueries, TaughtScores, labelled_queries
+from isthmus.finetuning.pairs import (
+    LabelledQueries,
+    TaughtScores,
+    labelled_queries,
+    with_other_passages,
+)
 from isthmus.finetuning.pseudo_collection import held_out_documents
 from isthmus.finetuning.pseudo_queries._base import HELD_OUT_DOCUMENTS
 from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import (
     check_split,
+    passages_of,
     stage_collection,
     training_queries,
     warn_of_test_splits,
@@ -150,13 +156,21 @@ def _data(
     stage.kind.prepare(encoder, tokenised, seed)
     remembered = tokenised.remember(problems.summary())
     corpus = TrainingCorpus(
-        settings.collection, collection, source, tokenised, settings.titles, settings.reading
+        settings.collection,
+        collection,
+        source,
+        tokenised,
+        settings.titles,
+        settings.reading,
+        passages_of(collection),
     )
     labelled, held_out = training_queries(collection, settings, corpus.rows, problems)
     development = None
     if split is not None and settings.development is not None:
         if held_out is None:
             held_out = labelled_queries(collection, split, corpus.rows, problems)
+            if corpus.passages is not None:
+                held_out = with_other_passages(held_out, corpus.rows)
         chosen = draw_development_set(corpus, split, held_out, settings.development, seed)
         rank = partial(stage.kind.rank, encoder, tokenised, chosen)
         development = Development(rank, tokenised, chosen, settings.development)

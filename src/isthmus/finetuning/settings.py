@@ -13,12 +13,13 @@ from isthmus.finetuning.development_set import DevelopmentSettings
 from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.merge import MergeSettings
 from isthmus.finetuning.pseudo_queries._base import PseudoQuerySettings
+from isthmus.retrieval.cutting import Chosen
 from isthmus.training.settings import TrainingSettings
 
 # Settings that stages from before 2026-11 do not know: left out of their identity where not set.
 _LATER = (
     "pseudo_queries", "training_max_length", "merge", "query_prompt", "document_prompt",
-    "include_prompt", "truncate_dim",
+    "include_prompt", "truncate_dim", "passages",
 )  # fmt: skip
 
 
@@ -39,6 +40,12 @@ class FinetuneSettings(ReadingSettings):
         description="queries drawn from the documents in the place of judged ones: no labels",
     )
     titles: bool = Field(True, description="whether titles are part of the text")
+    passages: Chosen = Field(
+        None,
+        description="whether training is on passages of long documents, of a relevant one the "
+        "nearest to the query by BM25, or how they are cut; null: yes for a folder of files, no "
+        "otherwise",
+    )
     encoder: str = Field(
         "dense",
         description="dense, sparse, or cross: a re-ranker, which reads query and document together",
@@ -105,7 +112,7 @@ class FinetuneSettings(ReadingSettings):
 
     def described(self) -> dict[str, Any]:
         """The settings that identify a stage; later ones only where they are set."""
-        later = {name for name in _LATER if getattr(self, name) is None}
+        later = {name for name in _LATER if getattr(self, name) in (None, False)}
         return self.model_dump(exclude={"output", *later})
 
     @model_validator(mode="before")

@@ -15,10 +15,13 @@ from isthmus.finetuning.pairs import (
     drawn_queries,
     held_out_queries,
     labelled_queries,
+    with_other_passages,
 )
+from isthmus.finetuning.passage_collection import PassageCollection, PassageCorpus, in_passages
 from isthmus.finetuning.pseudo_collection import PseudoCollection
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.progress import notice
+from isthmus.text.passages import PassageSettings
 
 _PSEUDO_QUERIES_FILE = "pseudo_queries.jsonl"
 _LEAST_DRAWN = 1024  # queries, however short training is
@@ -33,15 +36,24 @@ def stage_collection(
     `output` is the folder that keeps drawn queries, where there is one already.
     """
     if settings.pseudo_queries is None:
-        return open_collection(settings.collection, problems)
+        judged = open_collection(settings.collection, problems)
+        return PassageCollection(judged, settings) if in_passages(settings, judged) else judged
     training = settings.training
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     size = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
     wanted = max(_LEAST_DRAWN, size * (training.max_steps or _UNKNOWN_STEPS))
     corpus = open_corpus(settings.collection, problems)
     again = open_corpus(settings.collection, Problems("skip", settings.line_limit))
+    if in_passages(settings, corpus):
+        corpus, again = (PassageCorpus(one, settings) for one in (corpus, again))
     file = None if output is None else output / _PSEUDO_QUERIES_FILE
     return PseudoCollection(corpus, again, settings.pseudo_queries, wanted, training.seed, file)
+
+
+def passages_of(collection: Collection) -> PassageSettings | None:
+    """How the documents of a collection are cut; None where they are whole."""
+    corpus = collection.corpus if isinstance(collection, PseudoCollection) else collection
+    return corpus.passages if isinstance(corpus, PassageCorpus) else None
 
 
 def training_queries(
@@ -49,6 +61,8 @@ def training_queries(
 ) -> tuple[LabelledQueries, LabelledQueries | None]:
     """The queries that are trained on, and those of the split that are held out, if any are."""
     labelled = labelled_queries(collection, settings.split, rows, problems)
+    if passages_of(collection) is not None:
+        labelled = with_other_passages(labelled, rows)
     if isinstance(collection, PseudoCollection):
         cuts = collection.cuts()
         labelled = replace(labelled, cuts=[cuts.get(query.id, "") for query in labelled.queries])

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
@@ -29,8 +30,10 @@ from isthmus.indexes.approximation import (
 from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, stated_manifest
 from isthmus.indexes.verification import examine
+from isthmus.inspection.text_lengths import read_by, read_in_index
 from isthmus.progress import track
 from isthmus.retrieval.hybrid_folder import HYBRID, is_hybrid, read_hybrid
+from isthmus.text.cut_texts import CutTexts
 
 Verdict = Literal["good", "note", "wrong"]
 _LITTLE_DISK = 10 * 2**30
@@ -62,6 +65,9 @@ def doctor(
         ("model", model, _model),
         ("index", index, _index),
     ]
+    if model is not None:
+        lengths = partial(_lengths, model=model)
+        named += [("lengths of", spec, lengths) for spec in (corpus, collection)]
     for kind, spec, check in named:
         if spec is not None:
             try:
@@ -239,10 +245,42 @@ def _encoding(name: str) -> list[Finding]:
 def _index(folder: str) -> list[Finding]:
     place = Path(folder)
     if not is_hybrid(place):
-        return _files(place)
+        return _whole_index(place)
     hybrid = read_hybrid(place)
     findings = [Finding(str(place / HYBRID), "good", f"whole, {len(hybrid.members)} indexes")]
-    return findings + [one for each in hybrid.folders(place) for one in _files(each)]
+    return findings + [one for each in hybrid.folders(place) for one in _whole_index(each)]
+
+
+def _whole_index(folder: Path) -> list[Finding]:
+    """The files of an index and, where none is damaged, how much of the texts its encoder read."""
+    findings = _files(folder)
+    if any(one.verdict == "wrong" for one in findings):
+        return findings
+    subject = f"texts of {folder}"
+    try:
+        found = read_in_index(folder)
+    except IsthmusError as error:
+        return [*findings, Finding(subject, "note", f"not counted: {error.what}", error.remedy)]
+    if found is None:
+        return findings
+    remedy = "build it again by passages: isthmus index --set passages=true" if found.cut else ""
+    return [*findings, _read(subject, found, remedy)]
+
+
+def _lengths(spec: str, model: str) -> list[Finding]:
+    """How many documents the model reads whole."""
+    corpus = open_corpus(spec, Problems("skip"))
+    found = read_by(model, corpus.documents(), spec)
+    remedy = ""
+    if found.cut and not corpus.in_passages:
+        remedy = "isthmus index --set passages=true searches long documents by passages"
+    elif found.cut:
+        remedy = "nothing: `isthmus index` searches the files of a folder by passages"
+    return [_read(f"{spec} read by {model}", found, remedy)]
+
+
+def _read(subject: str, found: CutTexts, remedy: str) -> Finding:
+    return Finding(subject, "note" if found.cut else "good", found.summary(), remedy)
 
 
 def _files(folder: Path) -> list[Finding]:
@@ -256,7 +294,8 @@ def _files(folder: Path) -> list[Finding]:
         findings += _files(folder / SEGMENTS / segment.name)
     for name in approximations(folder):
         findings += _approximation(folder, name)
-    detail = f"{manifest.kind}, {manifest.documents:,} documents"
+    unit = "documents" if manifest.passages is None else "passages"
+    detail = f"{manifest.kind}, {manifest.documents:,} {unit}"
     if all(one.verdict != "wrong" for one in findings):
         if manifest.segments is None:
             examine(folder, manifest)

@@ -17,7 +17,12 @@ from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.references import with_folders
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import check_split, stage_collection, training_queries
+from isthmus.finetuning.stage_data import (
+    check_split,
+    passages_of,
+    stage_collection,
+    training_queries,
+)
 from isthmus.finetuning.teachers._base import teacher_source
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
@@ -69,7 +74,13 @@ def _audit(settings: FinetuneSettings) -> Audit:
     tokenised = tokenise(opened.documents(), source, tokenizer.serialised, settings.titles)
     training = settings.training
     corpus = TrainingCorpus(
-        settings.collection, opened, source, tokenised, settings.titles, settings.reading
+        settings.collection,
+        opened,
+        source,
+        tokenised,
+        settings.titles,
+        settings.reading,
+        passages_of(opened),
     )
     labelled, _ = training_queries(opened, settings, corpus.rows, problems)
     if problems.counts:

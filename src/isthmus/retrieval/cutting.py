@@ -30,11 +30,16 @@ def chosen_cutter(chosen: Chosen, corpus: Corpus, encoder: TextModel | None) -> 
         return None
     settings = PassageSettings() if chosen is True else chosen
     if settings.model is not None:
-        tokenizer, most = _counting(settings.model)
-    elif encoder is not None:
-        tokenizer, most = encoder.tokenizer, _room(encoder.tokenizer, encoder.settings)
-    else:
+        tokenizer = _tokenizer(settings.model)
+        most = settings.length or _room_of(settings.model, tokenizer)
+        return cutter_for(settings, tokenizer, most)
+    if encoder is None:
         return Cutter(Cut(length=settings.length or WORDS, overlap=settings.overlap))
+    return cutter_for(settings, encoder.tokenizer, room(encoder.tokenizer, encoder.settings))
+
+
+def cutter_for(settings: PassageSettings, tokenizer: Tokenizer, most: int) -> Cutter:
+    """A cutter into passages of at most so many tokens, as settings have it."""
     if settings.length is not None and settings.length > most:
         raise SettingsError(
             f"passages.length = {settings.length}, but the encoder reads {most} tokens",
@@ -65,9 +70,9 @@ def cutter_of(
     tokenizer = None if encoder is None else encoder.tokenizer
     if cut.model is not None:
         origin = EncoderOrigin(name=cut.model, fingerprint=cut.tokenizer)
-        tokenizer, _ = _counting(encoder_name(folder, origin))
+        tokenizer = _tokenizer(encoder_name(folder, origin))
     elif tokenizer is None and manifest.encoder is not None:
-        tokenizer, _ = _counting(encoder_name(folder, manifest.encoder, model))
+        tokenizer = _tokenizer(encoder_name(folder, manifest.encoder, model))
     if tokenizer is None or tokenizer.fingerprint != cut.tokenizer:
         raise MismatchError(
             "the tokenizer that counts the passages of the index has changed",
@@ -94,20 +99,23 @@ def unit_of(folder: Path) -> Unit:
     return "document" if stated_manifest(folder).passages is None else "passage"
 
 
-def _counting(model: str) -> tuple[Tokenizer, int]:
-    """The tokenizer of an encoder, and how many of its tokens it reads of a document."""
+def _tokenizer(model: str) -> Tokenizer:
     from isthmus.config.models import model_folder, named_at
-    from isthmus.encoders.model_settings import stored_settings
     from isthmus.text.tokenizer import Tokenizer
 
     with named_at("passages.model"):
         tokenizer = Tokenizer.load(model_folder(model))
-        settings = stored_settings(model).settings
     trust(model)  # so that adding to the index needs no name
-    return tokenizer, _room(tokenizer, settings)
+    return tokenizer
 
 
-def _room(tokenizer: Tokenizer, settings: EncoderSettings) -> int:
+def _room_of(model: str, tokenizer: Tokenizer) -> int:
+    from isthmus.encoders.model_settings import stored_settings
+
+    return room(tokenizer, stored_settings(model).settings)
+
+
+def room(tokenizer: Tokenizer, settings: EncoderSettings) -> int:
     """The tokens that are left to a document beside its prompt and special ones."""
     (prompt,) = tokenizer.split([settings.prompts()[1]])
     taken = len(tokenizer.prefix) + len(prompt.ids) + len(tokenizer.suffix)

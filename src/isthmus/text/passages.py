@@ -18,7 +18,7 @@ from isthmus.text.sentences import sentence_starts
 WORDS = 200  # of a passage, where no encoder says what it reads
 SHORTEST = 16  # units: less is no passage
 _DOCUMENTS_AT_ONCE = 64
-_BETWEEN = " › "
+BETWEEN = " › "  # headings of a path
 _LINE = re.compile(r"[^\n]*\n?")
 _HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)[ \t#]*$")
 _FENCE = re.compile(r"\s*(```|~~~)")
@@ -94,7 +94,7 @@ class Cutter:
                 f"{document.id}#{number}",
                 text,
                 document.title,
-                _BETWEEN.join(headings),
+                BETWEEN.join(headings),
                 start,
                 start + len(text),
             )

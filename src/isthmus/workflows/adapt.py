@@ -33,6 +33,7 @@ from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
 from isthmus.progress import notice, track
 from isthmus.records import Run
+from isthmus.retrieval.cutting import Chosen
 from isthmus.retrieval.fusion import fuse, fusions
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
@@ -43,7 +44,9 @@ BEFORE, AFTER, LABELLED = "as it was", "adapted", "adapted + labels"
 _DEPTH = 100
 _CANDIDATES = 1000  # that are fused, as `search --with` fuses them
 # Settings that runs from before 2026-11-18 do not know: left out of their identity where not set.
-_LATER = ("encoder", "query_prompt", "document_prompt", "include_prompt", "truncate_dim")
+_LATER = (
+    "encoder", "query_prompt", "document_prompt", "include_prompt", "truncate_dim", "passages",
+)  # fmt: skip
 _SPLITS = ("test", "dev", "validation", "valid")
 
 
@@ -64,6 +67,11 @@ class AdaptSettings(ReadingSettings, EncodingChoice):
     )
     labels: str | None = Field(
         None, description="a judged collection whose training split is learnt from afterwards"
+    )
+    passages: Chosen = Field(
+        None,
+        description="whether long documents are learnt and indexed by passages, or how these are "
+        "cut; null: yes for a folder of files, no otherwise",
     )
     dense: dict[str, Any] = Field(description="settings of `isthmus finetune`, without labels")
     dot: dict[str, Any] = Field({}, description="what differs where inner products compare")
@@ -150,7 +158,7 @@ def _say(began: float, message: str) -> None:
 def _identity(settings: AdaptSettings) -> dict[str, Any]:
     fingerprint = open_corpus(settings.documents, Problems("skip")).fingerprint()
     model = model_fingerprint(model_folder(settings.model)) or settings.model
-    later = {name for name in _LATER if getattr(settings, name) is None}
+    later = {name for name in _LATER if getattr(settings, name) in (None, False)}
     described = settings.model_dump(exclude={"output", *later})
     return {"settings": described, "data": {"documents": fingerprint, "model": model}}
 
@@ -224,7 +232,7 @@ def stages(
         values = merged(values, settings.sparse)
         own["sparse"] = {key: own.pop(key) for key in SparseForm.model_fields if key in own}
     values = merged(values, own)
-    values |= {"problems": settings.problems, "line_limit": settings.line_limit}
+    values |= {name: getattr(settings, name) for name in ("problems", "line_limit", "passages")}
     output = Path(settings.output)
     places = {"model": start, "collection": settings.documents, "output": str(output / "adapted")}
     found = {AFTER: FinetuneSettings.parse({**values, **places}, where="adapt", under="dense")}
@@ -265,8 +273,7 @@ def _report(
     settings: AdaptSettings, judged: tuple[Collection, str] | None, models: Mapping[str, str]
 ) -> Report | None:
     """Builds the indexes that are needed; compares the systems where queries are judged."""
-    output, reading = Path(settings.output), settings.reading.model_dump()
-    chosen = IndexSettings.parse(reading, where="adapt")
+    output, chosen = Path(settings.output), _index_settings(settings)
     systems = {"BM25": "bm25", **(models if judged else dict(list(models.items())[-1:]))}
     folders = {
         name: index(settings.documents, output / "index" / _slug(name), model, settings=chosen)
@@ -276,6 +283,10 @@ def _report(
         return None
     searchers = {name: open_searcher(folder) for name, folder in folders.items()}
     return _compared(settings, *judged, searchers, output / "report")
+
+
+def _index_settings(settings: AdaptSettings) -> IndexSettings:
+    return IndexSettings(passages=settings.passages, **dict(settings.reading))
 
 
 def _compared(
@@ -321,7 +332,7 @@ def _guard(
     if guard is None or settings.guard is None:
         return None
     place = Path(settings.output) / "guard"
-    chosen = IndexSettings.parse(settings.reading.model_dump(), where="adapt")
+    chosen = IndexSettings(**dict(settings.reading))
     searchers = {
         name: open_searcher(index(settings.guard, place / _slug(name), model, settings=chosen))
         for name, model in models.items()

@@ -9,10 +9,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from isthmus.cli import app
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.inspection.doctor import Finding, doctor, findings_table
+from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
+from isthmus.retrieval.verbs.index import index
+from isthmus.text.new_tokenizer import new_tokenizer
 
 
 @pytest.fixture
@@ -104,3 +108,36 @@ def test_every_file_of_an_index_is_told_of(tmp_path: Path) -> None:
     assert sorted(wrong) == ["documents.arrow", "order.npy"]
     assert "missing" in told["documents.arrow"].detail
     assert all("copy it again" in told[name].remedy for name in wrong)
+
+
+@pytest.fixture
+def tiny_encoder(tmp_path: Path) -> Path:
+    """An encoder that reads 62 tokens of a document, and "snow" as one."""
+    tokenizer = new_tokenizer(["snow ice"] * 9, 60)
+    backbone = new_backbone("tiny", 80, tokenizer.pad_id, max_length=64, seed=0)
+    settings = DenseSettings(document_max_length=64)
+    DenseEncoder(backbone, tokenizer, settings).save(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+def test_what_an_encoder_does_not_read_of_long_texts_is_told(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    long = " ".join(["snow"] * 300)
+    corpus.write_text(
+        f'{{"_id": "d1", "text": "snow"}}\n{{"_id": "d2", "text": "{long}"}}\n', encoding="utf-8"
+    )
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    index(str(corpus), whole, str(tiny_encoder))
+    index(str(corpus), cut, str(tiny_encoder), settings={"passages": True})
+    told = {one.subject: one for one in doctor(corpus=str(corpus), model=str(tiny_encoder))}
+    seen = told[f"{corpus} read by {tiny_encoder}"]
+    assert seen.verdict == "note"
+    assert "1 of 2 texts are longer than the 62 tokens" in seen.detail
+    assert "passages=true" in seen.remedy
+    told = {one.subject: one for folder in (whole, cut) for one in doctor(str(folder))}
+    assert told[f"texts of {whole}"].detail == seen.detail
+    assert told[f"texts of {cut}"].verdict == "good"
+    assert "6 texts whole" in told[f"texts of {cut}"].detail
+    assert "dense, 6 passages" in told[str(cut / "manifest.json")].detail

@@ -39,6 +39,11 @@ class Kind(ABC):
         own = {key: value for key, value in own.items() if value is not None}
         self.settings: Any = self.Settings.parse(own, where="finetune")
 
+    def settings_for(self, folder: str) -> EncoderSettings:
+        """The settings with which the model of a folder is trained."""
+        settings: EncoderSettings = self.settings
+        return settings
+
     @abstractmethod
     def load(self, folder: str, dropout: float | None, seed: int) -> Any:
         """The model of a folder as an encoder of this kind; the seed draws what it lacks."""

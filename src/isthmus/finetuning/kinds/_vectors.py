@@ -49,9 +49,9 @@ class Vectors(Kind):
         """The backbone with its masked-LM head, as an encoder."""
         tokenizer = Tokenizer.load(folder)
         backbone = Backbone.load(folder, "keep", dropout, seed)
-        return self.encoder(backbone, tokenizer, self._settings_for(folder), folder)
+        return self.encoder(backbone, tokenizer, self.settings_for(folder), folder)
 
-    def _settings_for(self, folder: str) -> Any:
+    def settings_for(self, folder: str) -> Any:
         """The settings of the stage, with those of the model where the stage leaves it to it."""
         known = _known(folder)
         left = {name: getattr(known, name, None) for name in self._left}
@@ -67,7 +67,7 @@ class Vectors(Kind):
     def changes(self, model: str) -> Iterator[str]:
         """Yields a message per setting that the model was made with and is not trained with."""
         known = _known(model)
-        prompts = self._settings_for(model).prompts()
+        prompts = self.settings_for(model).prompts()
         if any(prompts):
             yield f"{model}: queries begin with {prompts[0]!r}, documents with {prompts[1]!r}"
         yield from self.becomes(model, known)

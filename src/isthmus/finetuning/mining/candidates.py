@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,10 @@ from isthmus.config.output import whole_folder, writing
 from isthmus.indexes.manifest import MANIFEST
 from isthmus.progress import Bar
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.searcher import Searcher
+from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.passages import PassageSettings
 
 Rows = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
@@ -55,6 +57,18 @@ class TrainingCorpus:
     tokenised: TokenisedCorpus
     titles: bool = True
     reading: ReadingSettings = field(default_factory=ReadingSettings)
+    passages: PassageSettings | None = None  # of which it consists; None: whole documents
+
+    def searcher(self, fingerprint: str, model: str | None = None, **settings: Any) -> Searcher:
+        """A searcher of its documents, or passages, over an index in the cache.
+
+        `fingerprint` identifies the model and the settings that change results.
+        """
+        chosen = IndexSettings(
+            texts=False, passages=self.passages or False, **settings, **dict(self.reading)
+        )
+        folder = searched(self.spec, self.fingerprint, fingerprint, model, chosen)
+        return open_searcher(folder, model, by="passage" if self.passages else "document")
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -110,16 +124,16 @@ def candidates(
 
 
 def searched(
-    corpus: TrainingCorpus, fingerprint: str, model: str | None, settings: IndexSettings
+    spec: str, source: str, fingerprint: str, model: str | None, settings: IndexSettings
 ) -> Path:
-    """The folder of an index of the corpus in the cache, built if it is missing.
+    """The folder of an index of a corpus in the cache, built if it is missing.
 
-    `fingerprint` identifies the model and the settings that change results.
+    `source` identifies the corpus, `fingerprint` the model and the settings that change results.
     """
-    folder = cache_folder() / "indexes" / _digest(corpus.fingerprint, fingerprint)
+    folder = cache_folder() / "indexes" / _digest(source, fingerprint)
     with _one_at_a_time(folder):
         if not (folder / MANIFEST).is_file():
-            index(corpus.spec, folder, model, settings=settings)
+            index(spec, folder, model, settings=settings)
     return folder
 
 

@@ -79,7 +79,7 @@ def mine(
             assert teacher is not None, "settings were checked"
             turns = approved(turns, labelled, chosen, most, teacher)
         queues.append([turn[:most] for turn in turns])
-    rows, random = draw(queues, labelled.positives, corpus.tokenised, counts, epochs, seed)
+    rows, random = draw(queues, labelled.relevant, corpus.tokenised, counts, epochs, seed)
     if random.any():
         notice(
             f"negatives: {random.mean():.1%} are random documents, for the {random.any(1).sum():,} "
@@ -97,19 +97,21 @@ def shuffled(
 ) -> list[Rows]:
     """The candidates of each query that may be negatives, in the order they are drawn in.
 
-    Those between range_min and range_max, without the query's positives and documents of the same
-    text, and below the margin where the source's own scores decide.
+    Those between range_min and range_max, without all passages of relevant documents and documents
+    of the same text, and below the margin where the source's own scores decide.
     """
     by_score = settings.has_margin and settings.margin_by == "source"
     turns = []
-    for number, positives in enumerate(labelled.positives):
+    for number, (positives, relevant) in enumerate(
+        zip(labelled.positives, labelled.relevant, strict=True)
+    ):
         rows, scores = ranked.rows[number], ranked.scores[number]
         fit = rows != NOTHING
         fit[: settings.range_min] = False
         if by_score:
             fit &= scores <= highest_allowed(lowest_ranked(rows, scores, positives), settings)
         kept = np.asarray(rows[fit])
-        kept = kept[~np.isin(corpus.keys[kept], corpus.keys[positives])]
+        kept = kept[~np.isin(corpus.keys[kept], corpus.keys[relevant])]
         generator = np.random.default_rng([seed[0], number, *seed[1:]])
         turns.append(generator.permutation(kept))
     return turns

@@ -9,13 +9,11 @@ from pydantic import Field
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders import load_encoder
-from isthmus.finetuning.mining.candidates import Ranker, TrainingCorpus, answers, searched
+from isthmus.finetuning.mining.candidates import Ranker, TrainingCorpus, answers
 from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.negatives._base import Source
 from isthmus.indexes.manifest import InvertedSettings
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs.index import IndexSettings
 
 
 class RetrieverSettings(MiningSettings, EncodingChoice):
@@ -41,16 +39,10 @@ class Retriever(Source):
         chosen = self.settings.chosen()
         with named_at("negatives.model"):
             fingerprint = load_encoder(model, chosen).fingerprint
-        settings = IndexSettings(
-            texts=False,
-            **dict(corpus.reading),
-            **chosen,
-            # Not quantised: a margin is a difference of the encoder's own scores.
-            inverted=InvertedSettings(weights="float"),
-        )
+        # Not quantised: a margin is a difference of the encoder's own scores.
+        changed = {**chosen, "inverted": InvertedSettings(weights="float")}
 
         def rank(queries: Sequence[Query], depth: int) -> Iterator[Ranking]:
-            folder = searched(corpus, fingerprint, model, settings)
-            return answers(open_searcher(folder, model), queries, depth)
+            return answers(corpus.searcher(fingerprint, model, **changed), queries, depth)
 
         return Ranker(fingerprint, rank)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from isthmus.finetuning.pseudo_queries._base import PseudoQuery, PseudoQuerySource
-from isthmus.records import Document
+from isthmus.records import Document, Passage
+from isthmus.text.passages import BETWEEN
 
 
 class Title(PseudoQuerySource):
@@ -14,8 +15,13 @@ class Title(PseudoQuerySource):
     def draw(
         self, document: Document, count: int, random: np.random.Generator
     ) -> list[PseudoQuery]:
-        """The title, or nothing where the document has none or nothing besides."""
+        """The title, or nothing where the document has none or nothing besides.
+
+        Of a passage that is not its document's first, the heading: a title is asked once.
+        """
         title = document.title.strip()
+        if isinstance(document, Passage) and document.number > 1:
+            title = document.heading.rpartition(BETWEEN)[2]
         if not title or not document.text.strip() or not count:
             return []
         return [PseudoQuery(title, title)]

@@ -1,0 +1,106 @@
+"""Training on passages: of a relevant document the nearest one, its others never negatives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isthmus.collections import Problems
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.errors import SettingsError
+from isthmus.finetuning.mining.candidates import TrainingCorpus
+from isthmus.finetuning.mining.mine import mine
+from isthmus.finetuning.negatives._base import negative_sources
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stage_data import passages_of, stage_collection, training_queries
+from isthmus.nn.sizes import new_backbone
+from isthmus.records import document_of
+from isthmus.text.corpus import tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
+
+FILLER = " ".join(f"The weather of day {number} was dull." for number in range(12))
+WORDS = ("zebra", "walrus", "otter", "heron")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tokenizer = new_tokenizer([FILLER, " ".join(WORDS)] * 9, 120)
+    backbone = new_backbone("tiny", 140, tokenizer.pad_id, max_length=48, seed=0)
+    DenseEncoder(
+        backbone, tokenizer, DenseSettings(query_max_length=32, document_max_length=48)
+    ).save(tmp_path / "m")
+    return tmp_path / "m"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, model: Path) -> FinetuneSettings:
+    """Long documents that answer in their last sentence; two of them say the same in between."""
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    texts = {word: f"{FILLER} A {word} came by. {FILLER} The {word} sleeps." for word in WORDS}
+    for name, lines in (
+        ("corpus", [{"_id": word, "title": "Notes", "text": text} for word, text in texts.items()]),
+        ("queries", [{"_id": f"q{word}", "text": f"where the {word} sleeps"} for word in WORDS]),
+    ):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    judged = [f"q{word}\t{word}\t1" for word in WORDS]
+    (folder / "qrels" / "train.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *judged]), encoding="utf-8"
+    )
+    return FinetuneSettings(
+        collection=str(folder),
+        model=str(model),
+        output=str(tmp_path / "run"),
+        document_max_length=48,
+        passages=True,
+        negatives={"name": "bm25", "num_negatives": 2, "range_max": 20},
+    )
+
+
+def test_the_passage_nearest_to_the_query_is_its_positive_and_negatives_are_of_others(
+    settings: FinetuneSettings,
+) -> None:
+    problems = Problems()
+    collection = stage_collection(settings, problems)
+    passages = {one.id: one for one in collection.documents()}
+    judged = collection.judgements("train")
+    for word in WORDS:
+        (positive,) = judged[f"q{word}"]
+        assert document_of(positive) == word
+        assert passages[positive].text.endswith(f"The {word} sleeps.")
+    source = f"{collection.fingerprint()} {settings.kept}"
+    assert (
+        collection.fingerprint()
+        != stage_collection(settings.model_copy(update={"passages": False}), problems).fingerprint()
+    )
+    from isthmus.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(settings.model)
+    tokenised = tokenise(collection.documents(), source, tokenizer.serialised, settings.titles)
+    longest = max(len(tokenised.tokens(row)) for row in range(len(tokenised)))
+    assert longest <= 48 - 2, "training sees all of a passage"
+    corpus = TrainingCorpus(
+        settings.collection,
+        collection,
+        source,
+        tokenised,
+        settings.titles,
+        settings.reading,
+        passages_of(collection),
+    )
+    labelled, _ = training_queries(collection, settings, corpus.rows, problems)
+    ids = {row: one for one, row in corpus.rows.items()}
+    sources = negative_sources(settings.negatives, teacher=False)
+    mined = mine(sources, corpus, labelled, epochs=3, seed=0)
+    for query, rows in zip(labelled.queries, mined.rows, strict=True):
+        assert {document_of(ids[row]) for row in rows.tolist()} <= {*WORDS} - {query.id[1:]}
+    assert np.any(~mined.random), "some were found by BM25"
+
+
+def test_files_of_whole_documents_are_refused(settings: FinetuneSettings) -> None:
+    of_file = settings.model_copy(update={"negatives": {"name": "run", "file": "x.trec"}})
+    with pytest.raises(SettingsError, match="is of whole documents, and training is on passages"):
+        stage_collection(of_file, Problems())
