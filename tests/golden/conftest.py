@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from string import ascii_lowercase
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,13 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.heads import TiedHead
 from isthmus.nn.layers import Layer
+from isthmus.pretraining.decoders.enhanced import visibility
+from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
 
 Vector = list[float]
 Map = Callable[[Vector], Vector]
@@ -144,6 +149,84 @@ def plain_layer() -> Callable[..., list[Vector]]:
         return results
 
     return compute
+
+
+@pytest.fixture
+def plain_reconstruction(
+    backbone: Backbone,
+    plain_embeddings: Callable[[list[int]], list[Vector]],
+    plain_layer: Callable[..., list[Vector]],
+    plain_head: Callable[[], Map],
+    log_softmax: Callable[[Vector, int], float],
+) -> Callable[[Any, Batch, torch.Tensor], float]:
+    """The summed cross-entropy of a decoder at given labels, text by text without its padding."""
+
+    def bidirectional(part: Any, step: Batch, row: int, vector: Vector) -> list[Vector]:
+        return stacked(part, [vector, *plain_embeddings(texts(step, "decoder_ids")[row])[1:]])
+
+    def condenser(part: Any, step: Batch, row: int, vector: Vector) -> list[Vector]:
+        length = int(step["attention_mask"][row].sum())
+        return stacked(part, [vector, *step["middle_states"][row, 1:length].tolist()])
+
+    def stacked(part: Any, states: list[Vector]) -> list[Vector]:
+        everything = [[True] * len(states)] * len(states)
+        for layer in part.stack.layers:
+            states = plain_layer(layer, states, everything, states)
+        return states
+
+    def autoregressive(part: Any, step: Batch, row: int, vector: Vector) -> list[Vector]:
+        states = [vector, *plain_embeddings(texts(step, "input_ids")[row])[1:]]
+        window = part.settings.window or len(states)
+        visible = [
+            [column == 0 or place - window < column <= place for column in range(len(states))]
+            for place in range(len(states))
+        ]
+        states = plain_layer(part.layer, states, visible, states, pre=True)
+        return [norm(part.norm)(state) for state in states]
+
+    def enhanced(part: Any, step: Batch, row: int, vector: Vector) -> list[Vector]:
+        content = [vector, *plain_embeddings(texts(step, "input_ids")[row])[1:]]
+        length = len(content)
+        positions = backbone.encoder.embeddings.position_embeddings.weight.tolist()
+        attended = step["attention_mask"].bool()
+        visible = visibility(step["keys"], step["words"], attended, part.settings.rate)
+        queries = [add(vector, position) for position in positions[:length]]
+        return plain_layer(part.layer, queries, visible[row, :length, :length].tolist(), content)
+
+    def own_head(part: TiedHead) -> Map:
+        embeddings, bias = backbone.word_embeddings.tolist(), part.bias.tolist()
+
+        def compute(state: Vector) -> Vector:
+            inner = norm(part.norm)(linear(part.dense)(state))
+            return [dot(row, inner) + b for row, b in zip(embeddings, bias, strict=True)]
+
+        return compute
+
+    kinds = {
+        "Bidirectional": bidirectional, "Autoregressive": autoregressive, "Enhanced": enhanced,
+        "Condenser": condenser,
+    }  # fmt: skip
+
+    def compute(part: Any, step: Batch, labels: torch.Tensor) -> float:
+        name = type(part).__name__
+        own = getattr(part, "own_head", None)
+        head = plain_head() if own is None else own_head(own)
+        loss = 0.0
+        for row, wanted in enumerate(labels.tolist()):
+            origin = row if name == "Condenser" else int(step["partner"][row])
+            states = kinds[name](part, step, row, step["bottleneck"][origin].tolist())
+            for state, label in zip(states, wanted, strict=False):
+                if label != IGNORED:
+                    loss -= log_softmax(head(state), label)
+        return loss
+
+    return compute
+
+
+def texts(step: Batch, field: str) -> list[list[int]]:
+    """The ids of each row without its padding."""
+    lengths = step["attention_mask"].sum(1).tolist()
+    return [row[:length] for row, length in zip(step[field].tolist(), lengths, strict=True)]
 
 
 @pytest.fixture

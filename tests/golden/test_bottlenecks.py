@@ -104,7 +104,7 @@ def lexicon_loss(
     states: torch.Tensor, form: Form, backbone: Backbone, vocabulary: Vocabulary
 ) -> torch.Tensor:
     part = Lexicon(LexiconSettings(form=form, embedded=False))
-    step = {"hidden_states": states, "input_ids": IDS}
+    step = {"hidden_states": states, "input_ids": IDS, "encoder_ids": HIDDEN}
     vectors: torch.Tensor = part(step, backbone, vocabulary)
     assert not vectors[2].any(), "no token, no weight"
     return (vectors.double() * FACTORS).sum()
@@ -172,7 +172,7 @@ def test_an_embedded_lexicon_takes_the_place_of_the_first_word(
     form: Form, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     states = backbone(HIDDEN, MASK).detach().requires_grad_()
-    step = {"hidden_states": states, "input_ids": IDS}
+    step = {"hidden_states": states, "input_ids": IDS, "encoder_ids": HIDDEN}
     bare, embedded = (
         Lexicon(LexiconSettings(form=form, embedded=value))(step, backbone, vocabulary).double()
         for value in (False, True)

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.heads import TiedHead
-from isthmus.pretraining.decoders.enhanced import visibility
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.objectives.reconstruction import Reconstruction
 from isthmus.pretraining.parts import DECODERS, Decoder, ObjectiveSettings
@@ -18,7 +16,6 @@ from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
-Vectors = list[list[float]]
 I = IGNORED  # noqa: E741
 # Two texts of two documents: a word of two pieces; an [UNK] inside; one token; none at all.
 IDS = torch.tensor(
@@ -27,7 +24,10 @@ IDS = torch.tensor(
 MASK = (IDS != 0).long()
 WORDS = torch.tensor([[-1, 0, 1, 1, 2, -1], [-1, 0, 1, 2, -1, -1], [-1, 0] + [-1] * 4, [-1] * 6])
 PARTNER = [2, 3, 0, 1]
-# What corruptions give: hidden tokens, one of them unchanged, one replaced.
+# What corruptions give, on either side: hidden tokens, one of them unchanged, one replaced.
+SEEN = torch.tensor(
+    [[2, 7, 4, 45, 21, 3], [2, 4, 1, 11, 3, 0], [2, 4, 3, 0, 0, 0], [2, 3] + [0] * 4]
+)
 HIDDEN = torch.tensor(
     [[2, 4, 40, 45, 33, 3], [2, 9, 1, 4, 3, 0], [2, 8, 3, 0, 0, 0], [2, 3] + [0] * 4]
 )
@@ -71,92 +71,23 @@ def step(decoder: Decoder, vocabulary: Vocabulary) -> Batch:
     """What a decoder is given, with a vector for each text and states half-way up."""
     generator = torch.Generator().manual_seed(6)
     batch = {
-        "input_ids": IDS, "attention_mask": MASK, "words": WORDS, "labels": ENCODER_LABELS,
+        "input_ids": IDS, "encoder_ids": SEEN, "decoder_ids": HIDDEN, "attention_mask": MASK,
+        "words": WORDS, "labels": ENCODER_LABELS,
         "keys": torch.tensor([3, 1, 4, 15]), "partner": torch.tensor(PARTNER),
         "bottleneck": torch.randn(4, 8, generator=generator).double().requires_grad_(),
         "middle_states": torch.randn(4, 6, 8, generator=generator).double().requires_grad_(),
     }  # fmt: skip
     if type(decoder).__name__ == "Bidirectional":
-        batch |= {"decoder_ids": HIDDEN, "decoder_labels": LABELS}
+        batch |= {"decoder_labels": LABELS}
     return batch | decoder.prepare(batch, vocabulary)
 
 
 @pytest.fixture
-def plain(
-    backbone: Backbone,
-    plain_embeddings: Callable[[list[int]], Vectors],
-    plain_layer: Callable[..., Vectors],
-    plain_head: Callable[..., Any],
-    plain_linear: Callable[..., Any],
-    plain_norm: Callable[..., Any],
-    log_softmax: Callable[..., float],
-) -> Callable[[Any, Batch], float]:
-    """The summed cross-entropy, text by text without its padding."""
-
-    def bidirectional(part: Any, step: Batch, row: int, length: int) -> Vectors:
-        ids = HIDDEN[row, :length].tolist()
-        states = [step["bottleneck"][PARTNER[row]].tolist(), *plain_embeddings(ids)[1:]]
-        return stacked(part, states)
-
-    def condenser(part: Any, step: Batch, row: int, length: int) -> Vectors:
-        middle = step["middle_states"][row, :length].tolist()
-        return stacked(part, [step["bottleneck"][row].tolist(), *middle[1:]])
-
-    def stacked(part: Any, states: Vectors) -> Vectors:
-        everything = [[True] * len(states)] * len(states)
-        for layer in part.stack.layers:
-            states = plain_layer(layer, states, everything, states)
-        return states
-
-    def autoregressive(part: Any, step: Batch, row: int, length: int) -> Vectors:
-        ids = IDS[row, :length].tolist()
-        states = [step["bottleneck"][PARTNER[row]].tolist(), *plain_embeddings(ids)[1:]]
-        window = part.settings.window or length
-        visible = [
-            [column == 0 or place - window < column <= place for column in range(length)]
-            for place in range(length)
-        ]
-        states = plain_layer(part.layer, states, visible, states, pre=True)
-        return [plain_norm(part.norm)(state) for state in states]
-
-    def enhanced(part: Any, step: Batch, row: int, length: int) -> Vectors:
-        vector = step["bottleneck"][PARTNER[row]].tolist()
-        content = [vector, *plain_embeddings(IDS[row, :length].tolist())[1:]]
-        positions = backbone.encoder.embeddings.position_embeddings.weight.tolist()
-        queries = [[v + p for v, p in zip(vector, at, strict=True)] for at in positions[:length]]
-        rate = part.settings.rate
-        visible = visibility(step["keys"], WORDS, MASK.bool(), rate)[row, :length, :length]
-        return plain_layer(part.layer, queries, visible.tolist(), content)
-
-    def own_head(part: TiedHead) -> Callable[[list[float]], list[float]]:
-        dense, norm = plain_linear(part.dense), plain_norm(part.norm)
-        embeddings, bias = backbone.word_embeddings.tolist(), part.bias.tolist()
-
-        def compute(state: list[float]) -> list[float]:
-            inner = norm(dense(state))
-            return [
-                sum(e * x for e, x in zip(row, inner, strict=True)) + b
-                for row, b in zip(embeddings, bias, strict=True)
-            ]
-
-        return compute
-
-    kinds = {
-        "Bidirectional": bidirectional, "Autoregressive": autoregressive, "Enhanced": enhanced,
-        "Condenser": condenser,
-    }  # fmt: skip
+def plain(plain_reconstruction: Callable[[Any, Batch, torch.Tensor], float]) -> Any:
+    """The summed cross-entropy at the expected labels."""
 
     def compute(part: Any, step: Batch) -> float:
-        name = type(part).__name__
-        own = getattr(part, "own_head", None)
-        head = plain_head() if own is None else own_head(own)
-        loss = 0.0
-        for row, length in enumerate(MASK.sum(1).tolist()):
-            states = kinds[name](part, step, row, length)
-            for state, label in zip(states, EXPECTED[name.lower()][row].tolist(), strict=False):
-                if label != IGNORED:
-                    loss -= log_softmax(head(state), label)
-        return loss
+        return plain_reconstruction(part, step, EXPECTED[type(part).__name__.lower()])
 
     return compute
 
