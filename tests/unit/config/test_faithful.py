@@ -27,8 +27,11 @@ DEFAULTS = "Where recipes are silent"
 SECTION = re.compile(r"^##+ (.+)$", re.MULTILINE)
 BASE = re.compile(r"^As in \[([\w-]+)\]\(#\1\), and:$", re.MULTILINE)
 ROW = re.compile(r"^\| `([\w.-]+)` \| `(.+?)` \| (.+?) \| (.+?) \| (.*?) ?\|$", re.MULTILINE)
-BENCHMARK = [Recipe(file) for file in sorted((ROOT / "experiments").glob("benchmark-*.yaml"))]
-RECIPES = {recipe.name: recipe for recipe in [*shipped_recipes(), *BENCHMARK]}
+PUBLISHED = [Recipe(file) for file in sorted((ROOT / "experiments").glob("*.yaml"))]
+RECIPES = {
+    recipe.name: recipe
+    for recipe in [*shipped_recipes(), *(recipe for recipe in PUBLISHED if recipe.paper)]
+}
 # How fast it goes and what is kept, which changes nothing that is learnt.
 WITHOUT_EFFECT = {
     "bf16", "packing", "kernels", "graphs", "torch_compile", "gradient_checkpointing",
