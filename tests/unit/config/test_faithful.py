@@ -145,7 +145,10 @@ def test_what_recipes_leave_out_has_the_value_on_the_page() -> None:
             if name not in WITHOUT_EFFECT
         },
     }
-    assert not differences({name: page[name] for name in whole}, whole)
+    # A setting that is null by default is none yet: it needs no row before it has a value.
+    unset = {path for path, value in leaves(whole) if value is None}
+    found = differences({name: page[name] for name in whole}, whole)
+    assert not [one for one in found if "no row" not in one or one.partition(":")[0] not in unset]
     for name, settings in {"finetune": FinetuneSettings, "pretrain": PretrainSettings}.items():
         code = dict(leaves(defaults(settings)))
         for path, value in leaves(page[name]):
