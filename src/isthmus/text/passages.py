@@ -20,7 +20,7 @@ SHORTEST = 16  # units: less is no passage
 _DOCUMENTS_AT_ONCE = 64
 BETWEEN = " › "  # headings of a path
 _LINE = re.compile(r"[^\n]*\n?")
-_HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)[ \t#]*$")
+_HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)[\s#]*$")
 _FENCE = re.compile(r"\s*(```|~~~)")
 # Chinese, Japanese, Korean, Thai and their neighbours do not write spaces: each character counts.
 _WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")

@@ -70,6 +70,8 @@ def test_headings_of_a_part_of_a_passage_stay_in_its_text() -> None:
     (passage,) = cut("## A\n\nOne here.\n\n## B\n\nTwo here.", length=30)
     assert passage.heading == ""
     assert passage.text == "## A\n\nOne here.\n\n## B\n\nTwo here."
+    (passage,) = cut("## A ##\r\n\r\nOne here.")
+    assert passage.heading == "A"
     (passage,) = cut("## A\n\n### B\n\nOne here.\n\n### C\n\nTwo here.", length=30)
     assert passage.heading == "A"
     assert passage.text.startswith("### B")
