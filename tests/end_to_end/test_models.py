@@ -126,6 +126,11 @@ def test_a_plain_model_is_told_how_to_encode(
         "index", "--corpus", collection, "--output", tmp_path / "words", "--set", "pooling=mean"
     )
     assert "a BM25 index encodes nothing" in refused.stderr
+    refused = commands.run(
+        "index", "--model", tmp_path / "plain", "--corpus", collection,
+        "--output", tmp_path / "words", "--set", "query_prompt=ba: ",
+    )  # fmt: skip
+    assert """'query_prompt="query: "'""" in refused.stderr
 
 
 def test_adapting_keeps_prompts(commands: Any, e5: Path, collection: Path, tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ def index(
     Long documents are searched by passages, cut at sentences and headings to what the model reads:
     files of a folder always, others with --set passages=true.
 
+    Pooling, similarity, lengths and prompts are those that the model's files, or its name, tell;
+    --set pooling=mean, --set 'query_prompt="query: "' and others say otherwise. The index keeps
+    them for its queries.
+
     Examples: isthmus index --model runs/dense --corpus docs.jsonl --output idx; isthmus index
     --with bm25,runs/dense --corpus docs.jsonl --output idx; isthmus index
     --model runs/sparse --corpus docs.jsonl --output idx --set approximate.name=seismic

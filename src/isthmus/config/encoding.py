@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from isthmus.config.settings import Settings
 
@@ -12,6 +12,19 @@ Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "weightedmean", "lastto
 """How the states of a text become its vector, by the names of sentence-transformers."""
 Similarity = Literal["dot", "cosine"]
 Backend = Literal["torch", "torch-float32", "onnx-int8"]
+
+
+def _quoted(value: Any) -> Any:
+    if isinstance(value, dict):
+        raise ValueError(
+            "in YAML a colon makes a mapping of it, unless it stands in quotes inside those of the "
+            "shell: 'query_prompt=\"query: \"'"
+        )
+    return value
+
+
+Prompt = Annotated[str, BeforeValidator(_quoted)]
+"""A text that is put before others."""
 
 
 class EncodingSettings(Settings):
@@ -39,10 +52,10 @@ class EncodingChoice(Settings):
     )
     query_max_length: int | None = Field(None, ge=4, description="null: as the model says")
     document_max_length: int | None = Field(None, ge=4, description="null: as the model says")
-    query_prompt: str | None = Field(
+    query_prompt: Prompt | None = Field(
         None, description='put before every query, "query: " say; null: as the model says'
     )
-    document_prompt: str | None = Field(
+    document_prompt: Prompt | None = Field(
         None, description='put before every document, "passage: " say; null: as the model says'
     )
     include_prompt: bool | None = Field(

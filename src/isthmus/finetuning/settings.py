@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from isthmus.collections.settings import ReadingSettings
-from isthmus.config.encoding import Pooling, Similarity
+from isthmus.config.encoding import Pooling, Prompt, Similarity
 from isthmus.encoders.sparse import SparseForm
 from isthmus.finetuning.development_set import DevelopmentSettings
 from isthmus.finetuning.kinds._base import KINDS
@@ -54,10 +54,10 @@ class FinetuneSettings(ReadingSettings):
     similarity: Similarity = Field(
         "dot", description="how two vectors compare; cosine: they have length 1"
     )
-    query_prompt: str | None = Field(
+    query_prompt: Prompt | None = Field(
         None, description='put before every query, "query: " say; null: as the model says'
     )
-    document_prompt: str | None = Field(
+    document_prompt: Prompt | None = Field(
         None, description='put before every document, "passage: " say; null: as the model says'
     )
     include_prompt: bool | None = Field(
