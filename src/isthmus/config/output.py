@@ -28,7 +28,6 @@ from isthmus.config.names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, OutputError
 
-_RECORDING = {"save_steps", "save_minutes"}  # when checkpoints are written changes no result
 SNAPSHOT = "isthmus.json"
 START = "start"  # an untrained model, made before training begins
 _LIBRARIES = (
@@ -351,7 +350,8 @@ def differences(one: Any, two: Any, path: str = "") -> list[str]:
     """The paths of what differs in two mappings of mappings, and may change a result."""
     if isinstance(one, dict) and isinstance(two, dict):
         found = []
-        for key in sorted({*one, *two} - _RECORDING):
+        # When checkpoints are written changes no result.
+        for key in sorted({*one, *two} - {"save_steps", "save_minutes"}):
             inner = f"{path}.{key}" if path else key
             found += differences(one.get(key), two.get(key), inner)
         return found

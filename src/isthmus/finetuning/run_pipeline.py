@@ -12,11 +12,11 @@ from typing import Any
 
 import xxhash
 
+from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_fingerprint
 from isthmus.config.output import (
     SNAPSHOT,
     claimed,
-    finish,
     is_complete,
     read_snapshot,
     whole_folder,
@@ -124,4 +124,4 @@ def _publish(
     assert table is not None, "the snapshot has just said which stages there are"
     with writing(output):
         (output / SUMMARY).write_text(table.markdown(), encoding="utf-8")
-    finish(output, results)
+    finish_model(output, results)

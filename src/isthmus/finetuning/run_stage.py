@@ -14,8 +14,9 @@ import numpy as np
 from accelerate import PartialState
 
 from isthmus.collections import Collection, Problems
+from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_folder, named_at
-from isthmus.config.output import claimed, finish, is_complete, writing
+from isthmus.config.output import claimed, is_complete, writing
 from isthmus.finetuning.development_measure import Development
 from isthmus.finetuning.development_set import development_split, draw_development_set
 from isthmus.finetuning.losses._base import outweighed_batch
@@ -120,7 +121,7 @@ def train(stage: ResolvedStage) -> Path:
             with writing(final):
                 trainer.task.save(final)
             seconds = time.monotonic() - began
-            finish(stage.output, {**results, "seconds": seconds, "log": history})
+            finish_model(stage.output, {**results, "seconds": seconds, "log": history})
         wait_for_everyone()
     return final
 

@@ -10,12 +10,12 @@ from typing import Any
 from isthmus.cluster import connected
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.config import Overrides
+from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.config.output import (
     SNAPSHOT,
     START,
     claimed,
-    finish,
     is_complete,
     writing,
 )
@@ -127,7 +127,7 @@ def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
         with writing(final):
             task.save(final)
             describe(final, backbone, tokenizer, settings, parts)
-        finish(output, {**results, "log": history})
+        finish_model(output, {**results, "log": history})
     wait_for_everyone()
     return final
 

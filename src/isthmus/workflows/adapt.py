@@ -17,8 +17,9 @@ from isthmus.collections import Collection, Problems, open_collection, open_corp
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.encoding import EncodingChoice
+from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_fingerprint, model_folder, named_at
-from isthmus.config.output import claimed, finish, read_snapshot, whole_folder, writing
+from isthmus.config.output import claimed, read_snapshot, whole_folder, writing
 from isthmus.config.recipes import merged
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_encoder
@@ -146,7 +147,7 @@ def run(settings: AdaptSettings) -> Report | None:
         verdict = _verdict(merges, report, guarded)
         _write(output, verdict, report, guarded)
         seconds = time.monotonic() - began
-        finish(output, {"seconds": seconds, "verdict": verdict, "merge": merges})
+        finish_model(output, {"seconds": seconds, "verdict": verdict, "merge": merges})
     _say(began, f"{len(trained) + 2}/{len(trained) + 2} done: {output / 'report.md'}")
     return report
 

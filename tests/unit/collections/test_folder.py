@@ -117,3 +117,21 @@ def test_the_fingerprint_follows_a_moved_file(tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     (tmp_path / "one/a.txt").rename(tmp_path / "two/a.txt")
     assert Folder(tmp_path).fingerprint() != before
+
+
+def test_all_bad_files_are_named_at_once(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", "good")
+    write(tmp_path, "b.txt", b"bad \xff")
+    write(tmp_path, "c.txt", "   ")
+    write(tmp_path, "d.md", b"\xfe")
+    with pytest.raises(InputError) as caught:
+        list(Folder(tmp_path).documents())
+    said = str(caught.value)
+    assert "3 files in all" in said
+    for name in ("b.txt:1", "c.txt", "d.md:1"):
+        assert f"{tmp_path / name}" in said
+    (tmp_path / "c.txt").unlink()
+    (tmp_path / "d.md").unlink()
+    with pytest.raises(InputError) as caught:
+        list(Folder(tmp_path).documents())
+    assert "in all" not in str(caught.value)

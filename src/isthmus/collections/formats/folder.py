@@ -48,9 +48,25 @@ class Folder(Corpus):
         return cls(location, problems)
 
     def documents(self) -> Iterator[Document]:
-        """Every file as a document, in the order of their paths."""
+        """Every file as a document, in the order of their paths; an error names all bad files."""
         problems = self._problems.reading(str(self.folder))
-        return screened(self._documents(problems), problems, str(self.folder))
+        try:
+            yield from screened(self._documents(problems), problems, str(self.folder))
+        except InputError as error:
+            if problems.action == "refuse":
+                error.what += self._others()
+            raise
+
+    def _others(self) -> str:
+        """What is wrong with the folder where that is more than one thing, to end a message."""
+        found = Problems("skip", self._problems.line_limit)
+        for _ in screened(self._documents(found), found, str(self.folder)):
+            pass
+        if (total := sum(found.counts.values())) < 2:
+            return ""
+        places = [place for examples in found.examples.values() for place in examples]
+        more = f"\n  and {total - len(places):,} more" if total > len(places) else ""
+        return f"; {total:,} files in all:\n  " + "\n  ".join(places) + more
 
     def fingerprint(self) -> str:
         """A digest of the names and bytes of all files."""
