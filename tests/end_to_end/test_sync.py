@@ -106,7 +106,8 @@ def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None
     assert documents(index) == [names(notes)]
 
 
-@pytest.mark.parametrize("together", [True, False])
+# A single index alone: with several it is one of them.
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_killed_it_goes_on(
     commands: Any,
     killed: Callable[..., Counter[str]],

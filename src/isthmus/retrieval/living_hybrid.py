@@ -151,6 +151,14 @@ def combine(folder: Path, combination: Combination) -> None:
         settle_names(folder)
 
 
+def tidy(folder: Path) -> None:
+    """Removes what a writer that was killed after its commit left behind."""
+    with only_writer(folder), writing(folder):
+        _remove_others(folder, {str(read_hybrid(folder).state)})
+        for partial in folder.glob(".*.partial"):
+            partial.unlink()
+
+
 @contextmanager
 def changing(folder: Path, job: str) -> Iterator[Change]:
     """Copies of all indexes to change, which take their place, together, when the block ends.

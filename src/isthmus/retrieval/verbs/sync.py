@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from isthmus.collections import open_corpus
 from isthmus.config import Overrides
-from isthmus.errors import InputError, MismatchError
+from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.segments.stored import StoredDocuments, owner
+from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 from isthmus.retrieval.cutting import cutter_of, rows
 from isthmus.retrieval.hybrid_folder import is_living, read_hybrid
+from isthmus.retrieval.living_hybrid import tidy
 from isthmus.retrieval.verbs.update import AddSettings, put
 
 _BLOCK = 1024
@@ -73,6 +76,9 @@ def sync(
     if found and not dry_run:
         wanted = {*found.added, *found.changed}
         put(folder, corpus, settings, wanted, dict.fromkeys(found.deleted))
+    elif not dry_run:
+        with suppress(IsthmusError):  # another writer is there, or none may write: no matter
+            tidy(folder) if is_living(folder) else IndexWriter(folder).close()
     return found
 
 
