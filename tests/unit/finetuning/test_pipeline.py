@@ -287,22 +287,37 @@ def test_folders_of_stages_are_named_as_they_always_were(
 ) -> None:
     """A name that changed would train the stages of existing folders again."""
     monkeypatch.chdir(tmp_path)  # the collection's path is one of the settings
-    finetune("m", "collection", "out", "three-stage")
+    finetune("m", "collection", "out", "three-stage", settings=["training.num_train_epochs=4"])
     assert list(read_snapshot(tmp_path / "out")["results"]["stages"].values()) == [
         "bm25-ba722fd6", "mined-45fd210b", "reranker-a78fa3aa", "distilled-6c88d9b2",
     ]  # fmt: skip
 
 
+_SPARSE = {
+    "num_train_epochs": 4, "per_device_train_batch_size": 64, "warmup_ratio": 0.1,
+    "weight_decay": 0.0,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("recipe", "name"),
-    [("dense-mean", "b24c3966"), ("splade", "4691803f"), ("lexmae-sparse", "f3cbc629")],
+    ("recipe", "training", "name"),
+    [
+        ("dense-mean", {}, "b24c3966"),
+        ("splade", {}, "4691803f"),
+        ("lexmae-sparse", _SPARSE, "f3cbc629"),
+    ],
 )
 def test_the_identity_of_a_lone_stage_is_what_it_was(
-    recipe: str, name: str, collection: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str,
+    training: dict[str, Any],
+    name: str,
+    collection: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(collection.parent)
     flags = {"model": "m", "collection": "collection", "output": "o"}
-    settings = FinetuneSettings.parse(resolve("finetune", recipe, flags), recipe)
+    given = {f"training.{key}": value for key, value in training.items()}
+    settings = FinetuneSettings.parse(resolve("finetune", recipe, flags, given), recipe)
     assert staging.digest(resolve_stage(settings, {})) == name
 
 
