@@ -11,7 +11,7 @@ FREEZE := freeze --all --exclude pip --exclude-editable | sed -e 's/+[a-z0-9.]*$
 	-e "/^pytrec_eval/s/$$/ ; platform_machine != 'aarch64'/"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-development quickstart test test-fast test-all torture check lock clean
+.PHONY: help setup setup-development quickstart test test-fast test-all breakages torture check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test-fast: .venv/test.installed ## the quick ones of unit, golden and architectu
 
 test-all: .venv/test.installed ## everything: every recipe on every architecture, every shape, more random examples
 	$(PYTEST) -m '' --hypothesis-profile full $(TESTS)
+
+breakages: .venv/test.installed ## break the code in one plausible way after another, and see the tests notice, about an hour; some: make breakages WORDS=lexicon, DRAW=3
+	$(BIN)/python -m tests.breakages $(WORDS) $(if $(DRAW),--draw $(DRAW))
 
 torture: .venv/test.installed ## do the worst to everything for hours, resumable; some of it: make torture KINDS="kills fuzz"
 	$(BIN)/python -m tests.torture $(KINDS)

@@ -1,36 +1,44 @@
 """Breaks a copy of the code in one plausible way after another, and sees whether its tests notice.
 
-    python -m tests.breakages               # all of them, some minutes
+    python -m tests.breakages               # all of them, about an hour on 2 cores
     python -m tests.breakages lexicon flops # those whose description or file says one of these
+    python -m tests.breakages --draw 3      # so many of them, drawn anew every time
 
 Exits with 1 where a breakage survives, or could not be tried.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import random
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import hypothesis  # noqa: F401 (this and the next two: imported once, for every fork)
+import pytest
+import scipy.stats  # noqa: F401
+import transformers.models.bert.modeling_bert  # noqa: F401
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BREAKAGES = Path(__file__).with_name("breakages.yaml")
 
 
-def main(words: list[str]) -> int:
-    """0 if the tests noticed all the chosen breakages, else 1."""
+def main(words: list[str], draw: int | None = None) -> int:
+    """0 if the tests noticed all the chosen breakages, or so many drawn from them, else 1."""
     every: list[dict[str, Any]] = yaml.safe_load(BREAKAGES.read_text(encoding="utf-8"))
     chosen = [
         breakage
         for breakage in every
         if not words or any(word in breakage["breaks"] + breakage["file"] for word in words)
     ]
+    if draw is not None:
+        chosen = random.sample(chosen, min(draw, len(chosen)))
     if not chosen:
         print(f"No breakage of {len(every)} says {' or '.join(words)}")
         return 1
@@ -70,22 +78,34 @@ def attempt(copy: Path, breakage: dict[str, Any]) -> bool:
 
 
 def run(copy: Path, tests: list[str]) -> tuple[int, str]:
-    """pytest's exit code and what it said, of tests run against the copy."""
-    data = os.environ.get("ISTHMUS_DATA", str(ROOT.parent / "shared" / "data"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", *tests],
-        cwd=copy,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(copy / "src"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "ISTHMUS_DATA": data,
-        },
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, done.stdout + done.stderr
+    """pytest's exit code and what it said, of tests run against the copy.
+
+    In a fork of this process, which has imported what takes long and is not ours.
+    """
+    said = copy.parent / "said"
+    child = os.fork()
+    if child == 0:
+        with said.open("wb") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+        os.chdir(copy)
+        data = str(ROOT.parent / "shared" / "data")
+        os.environ.update(PYTHONPATH=str(copy / "src"), PYTHONDONTWRITEBYTECODE="1")
+        os.environ.setdefault("ISTHMUS_DATA", data)
+        sys.path[:0] = [str(copy), str(copy / "src")]
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]  # the copy's are imported
+        sys.dont_write_bytecode = True
+        code = pytest.main(["-x", "-q", "-m", "", "-p", "no:cacheprovider", *tests])
+        sys.stdout.flush()
+        os._exit(int(code))
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), said.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(prog="python -m tests.breakages")
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--draw", type=int)
+    given = parser.parse_args()
+    sys.exit(main(given.words, given.draw))
