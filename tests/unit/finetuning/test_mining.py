@@ -143,6 +143,7 @@ def test_too_few_candidates_are_filled_with_other_documents(corpus: TrainingCorp
         ({"relative_margin": 0.1}, 4.0, [3.0, 0.0, -2.0]),
         ({"relative_margin": 0.01, "absolute_margin": 2.0}, 4.0, [0.0, -2.0]),
         ({"relative_margin": 0.5, "absolute_margin": 0.1}, 4.0, [0.0, -2.0]),
+        ({"relative_margin": 0.25, "absolute_margin": 1.0}, 4.0, [3.0, 0.0, -2.0]),
         # Below zero a share of the positive is still a distance downwards.
         ({"relative_margin": 0.5}, -1.0, [-2.0]),
         ({"relative_margin": 1.5}, -1.0, []),
