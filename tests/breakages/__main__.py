@@ -2,7 +2,7 @@
 
     python -m tests.breakages               # all of them, about an hour on 2 cores
     python -m tests.breakages lexicon flops # those whose description or file says one of these
-    python -m tests.breakages --draw 3      # so many of them, drawn anew every time
+    python -m tests.breakages --draw 3      # so many of them, others every day
 
 Exits with 1 where a breakage survives, or could not be tried.
 """
@@ -38,7 +38,8 @@ def main(words: list[str], draw: int | None = None) -> int:
         if not words or any(word in breakage["breaks"] + breakage["file"] for word in words)
     ]
     if draw is not None:
-        chosen = random.sample(chosen, min(draw, len(chosen)))
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        chosen = random.Random(today).sample(chosen, min(draw, len(chosen)))
     if not chosen:
         print(f"No breakage of {len(every)} says {' or '.join(words)}")
         return 1
