@@ -324,7 +324,7 @@ def _noted(tasks: Any, names: list[str]) -> Iterator[Any]:
 def test_errors_of_other_machines_arrive(
     cluster: Cluster, documents: list[Document], models: dict[str, Path], tmp_path: Path
 ) -> None:
-    encoder = indexing_module._load(str(models["dense"]), "torch")
+    encoder = indexing_module._load(str(models["dense"]), IndexSettings())
     assert encoder is not None
     description = indexing_module._describe(
         CorpusOrigin(spec="c", fingerprint="c"), encoder, IndexSettings()

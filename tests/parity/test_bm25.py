@@ -64,8 +64,9 @@ SETTINGS = [
 def test_equal_to_bm25s(
     tmp_path: Path, documents: list[Document], queries: list[str], settings: Bm25Settings
 ) -> None:
-    stemmer = Stemmer.Stemmer("english") if settings.stemmer == "english" else None
-    stopwords = "english" if settings.stopwords == "english" else []
+    stated = settings.resolved("english")
+    stemmer = Stemmer.Stemmer("english") if stated.stemmer == "english" else None
+    stopwords = "english" if stated.stopwords == "english" else []
 
     def tokenize(texts: list[str]) -> object:
         return bm25s.tokenize(texts, stemmer=stemmer, stopwords=stopwords, show_progress=False)

@@ -910,6 +910,7 @@ def test_defaults_are_settings_of_transformers() -> None:
         "min_lr_rate",
         "packing",
         "per_device_train_tokens",
+        "save_minutes",
         "warmup_ratio",
     }
     assert set(TrainingSettings.model_fields) - known <= own
