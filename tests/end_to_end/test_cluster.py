@@ -322,12 +322,13 @@ def _noted(tasks: Any, names: list[str]) -> Iterator[Any]:
 
 
 def test_errors_of_other_machines_arrive(
-    cluster: Cluster, documents: list[Document], models: dict[str, Path], tmp_path: Path
+    cluster: Cluster, cranfield: Path, models: dict[str, Path], tmp_path: Path
 ) -> None:
     encoder = indexing_module._load(str(models["dense"]), IndexSettings())
     assert encoder is not None
+    source = open_collection(str(cranfield), Problems("skip"))
     description = indexing_module._describe(
-        CorpusOrigin(spec="c", fingerprint="c"), encoder, IndexSettings()
+        CorpusOrigin(spec="c", fingerprint="c"), encoder, None, IndexSettings(), source
     )
     assert description.encoder is not None
     other = description.encoder.model_copy(update={"fingerprint": "another"})
@@ -335,7 +336,7 @@ def test_errors_of_other_machines_arrive(
         cluster, tmp_path / "index", description.model_copy(update={"encoder": other}), SHARD
     )
     with pytest.raises(MismatchError, match="has another encoder") as caught:
-        builder.add(documents, partial(indexing_module._fill_shard, {}, IndexSettings()))
+        builder.add(source.documents(), partial(indexing_module._fill_shard, {}, IndexSettings()))
     assert caught.value.where == str(models["dense"])
     assert not list(workplace(tmp_path / "index").glob("*attempt*"))
 
