@@ -100,6 +100,11 @@ def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None
     assert found(isthmus.sync(str(notes), index, dry_run=True)) == planned
     assert found(isthmus.sync(str(notes), index)) == planned
     assert not isthmus.sync(str(notes), index)
+    damaged = next(iter(notes.rglob("*.md")))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(b"\xff")
+    assert not isthmus.sync(str(notes), index, settings={"problems": "skip"}), "skipped is not gone"
+    damaged.write_bytes(whole)
     for file in list(notes.rglob("*.md"))[:3]:  # only deletions: no encoder is needed
         file.unlink()
     assert len(isthmus.sync(str(notes), index).deleted) == 3

@@ -108,6 +108,16 @@ def test_languages_are_told_by_script_or_guessed_by_stop_words() -> None:
     assert detected([]) == likely([]) == "english"
 
 
+def test_a_script_without_spaces_is_found_among_english_texts(tmp_path: Path) -> None:
+    (section, text), *_ = TEXTS["chinese"].values()
+    lines = [{"_id": "zh", "text": text}, {"_id": "en", "text": "Printers are set up here. " * 400}]
+    corpus = tmp_path / "mixed.jsonl"
+    corpus.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    folder = isthmus.index(str(corpus), tmp_path / "index")
+    assert [hit.id for hit in isthmus.search(folder, section)] == ["zh"]
+    assert [hit.id for hit in isthmus.search(folder, "a printer")] == ["en"]
+
+
 def test_an_unknown_language_is_refused() -> None:
     with pytest.raises(SettingsError, match="german") as caught:
         Bm25Settings.parse({"language": "germann"}, where="recipe")

@@ -64,6 +64,13 @@ def test_what_is_deleted_is_not_found(folder: Path, tmp_path: Path) -> None:
         open_searcher(folder).documents(["d0"])
 
 
+def test_one_id_is_not_its_characters(folder: Path, tmp_path: Path) -> None:
+    assert delete(folder, "d2").deleted == 1
+    with open_writer(folder) as writer:
+        writer.delete("d4")
+        assert writer.commit().deleted == 1
+
+
 def test_ids_that_are_not_there(
     folder: Path, more: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

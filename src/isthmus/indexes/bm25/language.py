@@ -21,6 +21,9 @@ def in_language(settings: Bm25Settings, documents: Iterable[Document], corpus: s
     texts = [document.text for document in islice(documents, _SAMPLE)]
     if (found := detected(texts)) != "english":
         notice(f"{corpus}: read as {found}, in pairs of characters (--language names another)")
+    elif settings.accents is None and any(detected([text]) != "english" for text in texts):
+        notice(f"{corpus}: read as English, and in pairs of characters where no spaces are")
+        settings = settings.model_copy(update={"accents": "fold"})  # the analysis of any script
     elif (language := likely(texts)) != "english":
         notice(f"{corpus} looks {language.title()}: --language {language} stems its words")
     return settings.resolved(found)

@@ -82,7 +82,7 @@ class Pending:
 
     def delete(self, ids: Iterable[str]) -> None:
         """Notes ids that are to go, whether they were committed or not."""
-        for document_id in ids:
+        for document_id in [ids] if isinstance(ids, str) else ids:
             self._forget(document_id)
             self.removed.add(document_id)
             self._digest.update(repr(document_id).encode())

@@ -106,6 +106,10 @@ def _compare(corpus: str, folder: Path, settings: SyncSettings, dry_run: bool) -
     deleted = tuple(stored.unseen())
     if problems.counts:
         notice(problems.summary())
+        if deleted:
+            kept = f"{len(deleted):,} documents of the index were not read, and stay as they are"
+            notice(f"{kept}: what was skipped may be among them")
+            deleted = ()
     if deleted and not unchanged and not changed:
         raise MismatchError(
             f"not one of the {len(deleted):,} documents of the index is in {corpus!r}",

@@ -163,7 +163,8 @@ def delete(
     Where one of them is not in the index, nothing is deleted, unless such ids are to be skipped.
     """
     settings = DeleteSettings.given(settings)
-    unwanted = dict.fromkeys(documents)  # in the order in which they were given
+    # In the order in which they were given.
+    unwanted = dict.fromkeys([documents] if isinstance(documents, str) else documents)
     if ids is not None:
         found = (
             line.strip() for _, line in lines(Path(ids), Problems(line_limit=settings.line_limit))
@@ -327,7 +328,7 @@ class HybridWriter:
 
     def delete(self, ids: Iterable[str]) -> None:
         """Takes documents away; unknown ids are ignored."""
-        unwanted = list(ids)
+        unwanted = [ids] if isinstance(ids, str) else list(ids)
         for writer in self._writers:
             writer.delete(unwanted)
 
