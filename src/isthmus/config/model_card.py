@@ -114,4 +114,4 @@ def _measures(results: Mapping[str, Any]) -> str:
     """The results as a list; without the log, and without what is too long to read."""
     shown = {key: value for key, value in results.items() if key not in _LOG and value is not None}
     lines = [f"- {key}: {value}" for key, value in shown.items() if len(str(value)) < 400]
-    return "".join(f"{line}\n" for line in lines) or "None was asked for.\n"
+    return "".join(f"{line}\n" for line in lines) or "No measures were computed.\n"

@@ -40,7 +40,7 @@ class LabelledQueries:
 
     @property
     def relevant(self) -> list[list[int]]:
-        """Of each query, the rows that are no negatives: all passages of relevant documents."""
+        """Per query, the rows of its relevant documents, all passages: none may be a negative."""
         if self.others is None:
             return self.positives
         return [own + more for own, more in zip(self.positives, self.others, strict=True)]

@@ -80,7 +80,7 @@ def digest(stage: ResolvedStage) -> str:
     collection = stage_collection(stage.settings, stage.settings.account())
     described = stage.identity(collection.fingerprint())
     training = described["settings"]["training"]
-    # As in the folders from before checkpoints were written by time.
+    # Folders from before checkpoints by time keep their names.
     training["save_steps"] = training["save_steps"] or 0.1
     del training["save_minutes"]
     return xxhash.xxh3_64_hexdigest(json.dumps(described, sort_keys=True).encode())[:8]

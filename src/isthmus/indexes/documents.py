@@ -32,7 +32,7 @@ _SCHEMA = pa.schema(
 _PLACES = [("heading", pa.large_string()), ("start", pa.int64()), ("end", pa.int64())]
 _PASSAGES = pa.schema([*_SCHEMA, *_PLACES])
 _NUMBERED = "(?s)^.*#[1-9][0-9]{0,8}$"
-_AFTER_MARK = "$"  # the character after "#", by which ids of passages are told from others
+_AFTER_MARK = "$"  # follows "#" in the order of characters: the end of a range of "ID#N"
 _FEW = 20  # rows of a block that are sooner read one by one than taken
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 

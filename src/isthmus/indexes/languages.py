@@ -1,4 +1,4 @@
-"""The languages that BM25 can be told, and which of them some documents are written in."""
+"""The languages that BM25 knows, and which of them some documents are written in."""
 
 from __future__ import annotations
 

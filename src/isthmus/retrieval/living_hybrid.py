@@ -152,7 +152,7 @@ def combine(folder: Path, combination: Combination) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Removes what a writer that was killed after its commit left behind."""
+    """Removes files that a writer left when it was killed after its commit."""
     with only_writer(folder), writing(folder):
         _remove_others(folder, {str(read_hybrid(folder).state)})
         for partial in folder.glob(".*.partial"):

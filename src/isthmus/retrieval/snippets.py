@@ -19,7 +19,7 @@ _UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def snippets(texts: Sequence[str], query: str) -> list[str]:
-    """Of each text at most 200 characters: where most and the rarest words of the query are.
+    """A snippet of each text, 200 characters at most, around the rarest words of the query.
 
     A word is the rarer the fewer of the texts hold it.
     """

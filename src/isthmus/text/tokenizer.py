@@ -181,7 +181,7 @@ class Tokenizer:
 
 
 class _TokenizerFile:
-    """As much of a tokenizer of transformers as reading texts takes."""
+    """A tokenizer read from tokenizer.json alone, without importing transformers."""
 
     pad_token_id = 0  # whatever it is: padding is masked
 

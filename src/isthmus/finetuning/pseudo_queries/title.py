@@ -17,7 +17,7 @@ class Title(PseudoQuerySource):
     ) -> list[PseudoQuery]:
         """The title, or nothing where the document has none or nothing besides.
 
-        Of a passage that is not its document's first, the heading: a title is asked once.
+        The first passage of a document gives its title, each later one its heading.
         """
         title = document.title.strip()
         if isinstance(document, Passage) and document.number > 1:
