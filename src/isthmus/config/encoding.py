@@ -38,20 +38,9 @@ class EncodingSettings(Settings):
     )
 
 
-class EncodingChoice(Settings):
-    """How a model encodes; null: as the files beside it say, or its family is known for."""
+class PromptSettings(Settings):
+    """What is put before texts, and how much of a vector is kept; null: as the model says."""
 
-    encoder: Literal["dense", "sparse"] | None = Field(
-        None, description="what a plain model is: dense, or sparse as SPLADE; null: as it says"
-    )
-    pooling: Pooling | None = Field(
-        None, description="what becomes a text's vector; null: as the model says"
-    )
-    similarity: Similarity | None = Field(
-        None, description="cosine: of vectors of length 1; null: as the model says"
-    )
-    query_max_length: int | None = Field(None, ge=4, description="null: as the model says")
-    document_max_length: int | None = Field(None, ge=4, description="null: as the model says")
     query_prompt: Prompt | None = Field(
         None, description='put before every query, "query: " say; null: as the model says'
     )
@@ -67,6 +56,22 @@ class EncodingChoice(Settings):
         description="the first numbers of a vector that are kept (Matryoshka); null: as the model "
         "says",
     )
+
+
+class EncodingChoice(PromptSettings):
+    """How a model encodes; null: as the files beside it say, or its family is known for."""
+
+    encoder: Literal["dense", "sparse"] | None = Field(
+        None, description="what a plain model is: dense, or sparse as SPLADE; null: as it says"
+    )
+    pooling: Pooling | None = Field(
+        None, description="what becomes a text's vector; null: as the model says"
+    )
+    similarity: Similarity | None = Field(
+        None, description="cosine: of vectors of length 1; null: as the model says"
+    )
+    query_max_length: int | None = Field(None, ge=4, description="null: as the model says")
+    document_max_length: int | None = Field(None, ge=4, description="null: as the model says")
 
     def chosen(self) -> dict[str, Any]:
         """Those that are set, by name."""

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from isthmus.collections.settings import ReadingSettings
-from isthmus.config.encoding import Pooling, Prompt, Similarity
+from isthmus.config.encoding import Pooling, PromptSettings, Similarity
 from isthmus.encoders.sparse import SparseForm
 from isthmus.finetuning.development_set import DevelopmentSettings
 from isthmus.finetuning.kinds._base import KINDS
@@ -23,7 +23,7 @@ _LATER = (
 )  # fmt: skip
 
 
-class FinetuneSettings(ReadingSettings):
+class FinetuneSettings(ReadingSettings, PromptSettings):
     """One stage: a starting point, a labelled collection, negatives, and how vectors compare."""
 
     verb = "finetune"
@@ -53,21 +53,6 @@ class FinetuneSettings(ReadingSettings):
     pooling: Pooling = Field("cls", description="what becomes a text's vector")
     similarity: Similarity = Field(
         "dot", description="how two vectors compare; cosine: they have length 1"
-    )
-    query_prompt: Prompt | None = Field(
-        None, description='put before every query, "query: " say; null: as the model says'
-    )
-    document_prompt: Prompt | None = Field(
-        None, description='put before every document, "passage: " say; null: as the model says'
-    )
-    include_prompt: bool | None = Field(
-        None, description="whether prompts are pooled with the text; null: as the model says"
-    )
-    truncate_dim: int | None = Field(
-        None,
-        ge=1,
-        description="the first numbers of a vector that are kept (Matryoshka); null: as the model "
-        "says",
     )
     sparse: SparseForm = Field(SparseForm(), description="how a sparse encoder weighs terms")
     temperature: float = Field(1.0, gt=0, description="scores are divided by it (1 / scale)")
