@@ -14,6 +14,9 @@ from isthmus.config import plain_yaml
 from isthmus.errors import InputError, SettingsError, choices, readable, shortened, shown
 
 _SHIPPED = Path(str(files("isthmus") / "recipes"))
+_PROTOCOLS = Path(str(files("isthmus") / "protocols"))
+PROTOCOL_VERB = "benchmark run"
+"""The verb whose recipes are protocols, in a folder of their own."""
 _LARGEST_RECIPE = 2**20  # bytes
 _DEEPEST_PATH = 50
 Overrides = Mapping[str, Any] | Sequence[str] | None
@@ -124,13 +127,17 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def shipped_recipes(verb: str | None = None) -> list[Recipe]:
-    """The recipes that come with the package, in alphabetical order."""
-    return [recipe for recipe in _shipped() if verb in (None, recipe.verb)]
+    """The recipes that come with the package, in alphabetical order; protocols by their verb."""
+    return [recipe for recipe in _shipped(_home(verb)) if verb in (None, recipe.verb)]
+
+
+def _home(verb: str | None) -> Path:
+    return _PROTOCOLS if verb == PROTOCOL_VERB else _SHIPPED
 
 
 @cache
-def _shipped() -> list[Recipe]:
-    recipes = [Recipe(file) for file in _SHIPPED.glob("*.yaml")]
+def _shipped(home: Path) -> list[Recipe]:
+    recipes = [Recipe(file) for file in home.glob("*.yaml")]
     # Not by file: bow.yaml follows bow-pmi.yaml.
     return sorted(recipes, key=lambda recipe: recipe.name)
 
@@ -161,7 +168,7 @@ def _find(name: str, verb: str, where: str) -> Recipe:
                 remedy="check the path, or run `isthmus list recipes`",
             )
         return Recipe(path)
-    path = _SHIPPED / f"{name}.yaml"
+    path = _home(verb) / f"{name}.yaml"
     if not path.is_file():
         raise SettingsError(
             f"there is no recipe named {name!r}",

@@ -1,0 +1,1 @@
+"""Protocols: which starting points are compared, how, on what, and what a cell's result holds."""
