@@ -30,7 +30,8 @@ from isthmus.evaluation import compare, per_query
 from isthmus.finetuning.merge import set_average, weights_of
 from isthmus.finetuning.run_stage import run as run_stage
 from isthmus.records import Ranking, Run
-from isthmus.workflows.adapt import AdaptSettings, encoder_settings, stages
+from isthmus.workflows.adapt import encoder_settings, stages
+from isthmus.workflows.adapt_settings import AdaptSettings
 
 COLLECTIONS = (
     "openwiki", "insuranceqa", "medquad", "scifact", "npl", "cranfield", "cisi", "cacm", "medline",

@@ -46,6 +46,8 @@ def adapted(
         "adapt", judged, "--model", model, "--output", output, "--guard", judged, *sets(*PLAIN)
     )
     assert f"isthmus search {output}/index/adapted" in told.stdout
+    *_, searched = (line for line in told.stderr.splitlines() if line.startswith("search: "))
+    assert searched.endswith("done (adapt 100 %, 0 s left)")
     return output
 
 
@@ -76,6 +78,10 @@ def test_what_comes_out(commands: Any, adapted: Path, model: Path) -> None:
 def test_again_does_nothing_and_rerun_repeats(
     commands: Any, adapted: Path, judged: Path, model: Path, tmp_path: Path
 ) -> None:
+    seconds = results(adapted)["seconds"]
+    given = ("--guard", judged, *sets(*PLAIN))
+    commands.succeed("adapt", judged, "--model", model, "--output", adapted, *given)
+    assert results(adapted)["seconds"] == seconds
     commands.succeed("rerun", adapted, "--output", tmp_path / "again")
     weights = "final/model.safetensors"
     assert (tmp_path / "again" / weights).read_bytes() == (adapted / weights).read_bytes()

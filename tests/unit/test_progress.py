@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from isthmus import progress
-from isthmus.progress import Bar, notice, track, waiting
+from isthmus.progress import Bar, notice, planned, track, waiting
 
 
 @pytest.fixture
@@ -54,6 +54,53 @@ def test_work_without_a_known_end(screen: io.StringIO, clock: list[float]) -> No
         clock[0] += 2
         bar.advance(3000)
     assert screen.getvalue() == "read: 3,000, 1,500.0 documents/s, 2 s, done\n"
+
+
+def test_a_plan_tells_the_time_left_of_the_whole(screen: io.StringIO, clock: list[float]) -> None:
+    with planned("adapt", [("train", 60.0), ("index", 10.0), ("index", 30.0)]):
+        with Bar("tokenise", 5):
+            pass
+        with Bar("train", 2, "steps") as bar:
+            clock[0] += 60
+            bar.advance(1)
+        with Bar("index docs", 4, "documents") as bar:
+            clock[0] += 40
+            bar.advance(4)
+        with Bar("index docs", None, "passages"):
+            pass
+    with Bar("index docs", 1):
+        pass
+    assert [line.partition("(")[2] for line in screen.getvalue().splitlines()] == [
+        "adapt 0 %)",
+        "adapt 30 %, 2 min left)",
+        "adapt 60 %, 40 s left)",
+        "adapt 70 %, 43 s left)",
+        "adapt 70 %, 43 s left)",
+        "adapt 100 %, 0 s left)",
+        "",
+    ]
+
+
+def test_a_resumed_plan_measures_what_it_does_itself(
+    screen: io.StringIO, clock: list[float]
+) -> None:
+    with planned("adapt", [("train", 60.0), ("index", 40.0)]), Bar("index", 4, done=2) as bar:
+        clock[0] += 60
+        bar.advance(1)
+    assert screen.getvalue().splitlines()[0].endswith("(adapt 90 %, 60 s left)")
+
+
+def test_a_terminal_gets_one_bar_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=160)
+    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.delenv("RANK", raising=False)
+    with planned("adapt", [("train", 3.0), ("index", 1.0)]), Bar("train", 2, "steps") as bar:
+        bar.advance(2, note="loss 0.5")
+    shown = stream.getvalue()
+    assert "adapt 75 %" in shown
+    assert "train: 2/2" in shown
+    assert "loss 0.5" in shown
 
 
 def test_what_fails_is_not_called_done(screen: io.StringIO) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.config import Settings
-from isthmus.progress import notice
+from isthmus.progress import notice, waiting
 
 Value = TypeVar("Value")
 _LEAST_SPREAD = 1e-6  # of documents that all have one vector
@@ -76,7 +76,8 @@ class Merger:
         found: dict[str, Any] = {}
         share = self.settings.share
         if share is None:
-            share = largest_share(change, self.settings.max_change, self.settings.max_share)
+            with waiting("trying how much of what was learnt held-out documents bear"):
+                share = largest_share(change, self.settings.max_change, self.settings.max_share)
             if not share:
                 found["reason"] = "change"
             elif self.measure is not None:

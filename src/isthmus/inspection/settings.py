@@ -31,7 +31,7 @@ VERBS = {
     "masking": "isthmus.pretraining.settings:PretrainSettings",
     "negatives": "isthmus.finetuning.settings:FinetuneSettings",
     "benchmark speed": "isthmus.benchmarks.speed.settings:SpeedSettings",
-    "adapt": "isthmus.workflows.adapt:AdaptSettings",
+    "adapt": "isthmus.workflows.adapt_settings:AdaptSettings",
     "quickstart": "isthmus.workflows.quickstart:QuickstartSettings",
 }
 

@@ -11,76 +11,44 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
 
-from isthmus.collections import Collection, Problems, open_collection, open_corpus, write_run
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections import Collection, Problems, open_collection, open_corpus
 from isthmus.config import Overrides
-from isthmus.config.encoding import EncodingChoice
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_fingerprint, model_folder, named_at
-from isthmus.config.output import claimed, read_snapshot, whole_folder, writing
+from isthmus.config.output import claimed, read_snapshot, whole_folder
 from isthmus.config.recipes import merged
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.encoders.sparse import SparseForm, SparseSettings
 from isthmus.errors import InputError, SettingsError
-from isthmus.evaluation import EvaluationSettings, Report, evaluate
-from isthmus.finetuning.merge import summary
+from isthmus.evaluation import Report
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.run_stage import run as run_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
-from isthmus.progress import notice, track
-from isthmus.records import Run
-from isthmus.retrieval.cutting import Chosen
-from isthmus.retrieval.fusion import fuse, fusions
-from isthmus.retrieval.searcher import Searcher, open_searcher
-from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.progress import notice, planned
 from isthmus.training.launch import main_process_first
+from isthmus.workflows.adapt_settings import AdaptSettings
+from isthmus.workflows.before_after import (
+    AFTER,
+    BEFORE,
+    LABELLED,
+    Judged,
+    compare,
+    compare_on_guard,
+    verdict,
+    write,
+)  # fmt: skip
 from isthmus.workflows.survey import survey
+from isthmus.workflows.workload import work
 
-BEFORE, AFTER, LABELLED = "as it was", "adapted", "adapted + labels"
-_DEPTH = 100
-_CANDIDATES = 1000  # that are fused, as `search --with` fuses them
 # Settings that runs from before 2026-11-18 do not know: left out of their identity where not set.
 _LATER = (
     "encoder", "query_prompt", "document_prompt", "include_prompt", "truncate_dim", "passages",
 )  # fmt: skip
 _SPLITS = ("test", "dev", "validation", "valid")
-
-
-class AdaptSettings(ReadingSettings, EncodingChoice):
-    """Which documents, which encoder, how it learns them, and what the report measures."""
-
-    verb = "adapt"
-
-    documents: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
-    model: str = Field(description="a finished retriever: a folder, hub name or package:NAME")
-    output: str = Field(description="the folder to write")
-    collection: str | None = Field(
-        None, description="judged queries to report on; null: those of the documents, if any"
-    )
-    split: str | None = Field(None, description="of the collection; null: test, or else dev")
-    guard: str | None = Field(
-        None, description="another collection, on which the report checks that nothing is lost"
-    )
-    labels: str | None = Field(
-        None, description="a judged collection whose training split is learnt from afterwards"
-    )
-    passages: Chosen = Field(
-        None,
-        description="whether long documents are learnt and indexed by passages, or how these are "
-        "cut; null: yes for a folder of files, no otherwise",
-    )
-    dense: dict[str, Any] = Field(description="settings of `isthmus finetune`, without labels")
-    dot: dict[str, Any] = Field({}, description="what differs where inner products compare")
-    sparse: dict[str, Any] = Field({}, description="what differs for a sparse encoder, besides")
-    finetune: dict[str, Any] = Field({}, description="what differs where labels are learnt from")
-    evaluation: EvaluationSettings = EvaluationSettings(
-        measures=("RR@10", "nDCG@10", "R@100"), correction="holm"
-    )
 
 
 def adapt(
@@ -127,28 +95,42 @@ def run(settings: AdaptSettings) -> Report | None:
             claims.enter_context(claimed(output, "adapt", _identity(settings)))
             if plain:
                 _save_start(settings.model, known, output / "start")
-        notice(found)
-        for number, (name, stage) in enumerate(trained.items(), start=1):
-            _say(began, f"{number}/{len(trained) + 2} {name}: learn {stage.collection}")
-            run_stage(stage)
-        if os.environ.get("RANK", "0") != "0":
-            return None  # of several processes, the first does the rest
-        last = Path(list(trained.values())[-1].output) / "final"
-        if not (output / "final").is_dir():
-            with whole_folder(output / "final") as partial:
-                shutil.copytree(last, partial, dirs_exist_ok=True)
-        models = {BEFORE: start, **{name: stage.output for name, stage in trained.items()}}
-        _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
-        report = _report(settings, judged, models)
-        last_name = list(models)[-1]
-        both = {name: models[name] for name in (BEFORE, last_name)}
-        guarded = _guard(settings, guard, both)
-        merges = {name: _merge(stage) for name, stage in trained.items()}
-        verdict = _verdict(merges, report, guarded)
-        _write(output, verdict, report, guarded)
-        seconds = time.monotonic() - began
-        finish_model(output, {"seconds": seconds, "verdict": verdict, "merge": merges})
+        notice(found.sentence)
+        guards = (guard[0].count() or 0) if guard else 0
+        with planned("adapt", work(settings, trained, found.words, judged is not None, guards)):
+            for number, (name, stage) in enumerate(trained.items(), start=1):
+                _say(began, f"{number}/{len(trained) + 2} {name}: learn {stage.collection}")
+                run_stage(stage)
+            if os.environ.get("RANK", "0") != "0":
+                return None  # of several processes, the first does the rest
+            _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
+            models = {BEFORE: start, **{name: stage.output for name, stage in trained.items()}}
+            merges = {name: _merge(stage) for name, stage in trained.items()}
+            report = _finish(settings, models, merges, judged, guard, began)
     _say(began, f"{len(trained) + 2}/{len(trained) + 2} done: {output / 'report.md'}")
+    return report
+
+
+def _finish(
+    settings: AdaptSettings,
+    models: Mapping[str, str],
+    merges: Mapping[str, dict[str, Any] | None],
+    judged: Judged | None,
+    guard: Judged | None,
+    began: float,
+) -> Report | None:
+    """Writes the retriever, its indexes and the report; returns the comparison, if there is one."""
+    output, last = Path(settings.output), list(models)[-1]
+    if not (output / "final").is_dir():
+        with whole_folder(output / "final") as partial:
+            shutil.copytree(Path(models[last]) / "final", partial, dirs_exist_ok=True)
+    report = compare(settings, judged, models)
+    guarded = compare_on_guard(settings, guard, {name: models[name] for name in (BEFORE, last)})
+    sentences = verdict(merges, report, guarded)
+    write(output, sentences, report, guarded)
+    found: Mapping[str, Any] = read_snapshot(output).get("results") or {}
+    seconds = found.get("seconds", time.monotonic() - began)  # of the run that did the work
+    finish_model(output, {"seconds": seconds, "verdict": sentences, "merge": merges})
     return report
 
 
@@ -196,9 +178,7 @@ def _under(key: str) -> Iterator[None]:
         raise
 
 
-def _checked(
-    settings: AdaptSettings, trained: Mapping[str, FinetuneSettings]
-) -> tuple[Collection, str] | None:
+def _checked(settings: AdaptSettings, trained: Mapping[str, FinetuneSettings]) -> Judged | None:
     """The guard collection and its split, if any; raises on what would fail after training."""
     for name, stage in trained.items():
         with _under("dense" if name == AFTER else "finetune"):
@@ -248,7 +228,7 @@ def stages(
     return found
 
 
-def _judged(settings: AdaptSettings) -> tuple[Collection, str] | None:
+def _judged(settings: AdaptSettings) -> Judged | None:
     """The collection and split that the report measures; None where no queries are judged."""
     named = settings.collection
     corpus = open_corpus(named or settings.documents, settings.account())
@@ -270,127 +250,7 @@ def _judged(settings: AdaptSettings) -> tuple[Collection, str] | None:
     return corpus, split
 
 
-def _report(
-    settings: AdaptSettings, judged: tuple[Collection, str] | None, models: Mapping[str, str]
-) -> Report | None:
-    """Builds the indexes that are needed; compares the systems where queries are judged."""
-    output, chosen = Path(settings.output), _index_settings(settings)
-    systems = {"BM25": "bm25", **(models if judged else dict(list(models.items())[-1:]))}
-    folders = {
-        name: index(settings.documents, output / "index" / _slug(name), model, settings=chosen)
-        for name, model in systems.items()
-    }
-    if judged is None:
-        return None
-    searchers = {name: open_searcher(folder) for name, folder in folders.items()}
-    return _compared(settings, *judged, searchers, output / "report")
-
-
-def _index_settings(settings: AdaptSettings) -> IndexSettings:
-    return IndexSettings(passages=settings.passages, **dict(settings.reading))
-
-
-def _compared(
-    settings: AdaptSettings,
-    collection: Collection,
-    split: str,
-    systems: Mapping[str, Searcher],
-    folder: Path,
-) -> Report:
-    """The report of systems on a split, and of each fused with BM25 where that is among them."""
-    judgements = collection.judgements(split)
-    queries = [query for query in collection.queries() if query.id in judgements]
-    found = {
-        name: searcher.search(queries, _CANDIDATES, Problems("skip"))
-        for name, searcher in track(systems.items(), "search", len(systems), "systems")
-    }
-    if "BM25" in found:
-        fusion = fusions.load("weighted_sum")
-        found |= {
-            f"{name} + BM25": [
-                fuse(pair, (1.0, 1.0), fusion)
-                for pair in zip(found[name], found["BM25"], strict=True)
-            ]
-            for name in systems
-            if name != "BM25"
-        }
-    runs = [
-        Run(name, {one.query_id: one.top(_DEPTH) for one in rankings})
-        for name, rankings in found.items()
-    ]
-    for run in runs:
-        file = folder.parent / "runs" / f"{_slug(run.name)}.trec"
-        with writing(file):
-            file.parent.mkdir(exist_ok=True, parents=True)
-            write_run(file, run)
-    return evaluate(runs, judgements, settings=settings.evaluation, output=folder)
-
-
-def _guard(
-    settings: AdaptSettings, guard: tuple[Collection, str] | None, models: Mapping[str, str]
-) -> Report | None:
-    """The encoder before and after on another collection."""
-    if guard is None or settings.guard is None:
-        return None
-    place = Path(settings.output) / "guard"
-    chosen = IndexSettings(**dict(settings.reading))
-    searchers = {
-        name: open_searcher(index(settings.guard, place / _slug(name), model, settings=chosen))
-        for name, model in models.items()
-    }
-    return _compared(settings, *guard, searchers, place / "report")
-
-
 def _merge(stage: FinetuneSettings) -> dict[str, Any] | None:
     """What merging a finished stage returned; None where it is not merged."""
     found: dict[str, Any] | None = read_snapshot(Path(stage.output))["results"].get("merge")
     return found
-
-
-def _verdict(
-    merges: Mapping[str, dict[str, Any] | None], report: Report | None, guarded: Report | None
-) -> list[str]:
-    """Sentences: what was changed, and whether it helped, as far as can be known."""
-    lines = [
-        f"{name}: {'all of what was learnt is taken over.' if merge is None else summary(merge)}"
-        for name, merge in merges.items()
-    ]
-    if report is None:
-        lines.append("No judged queries: whether real queries gain is NOT MEASURED.")
-    else:
-        for name in merges:
-            lines.append(_sentence(report, name, BEFORE))
-            lines.append(_sentence(report, f"{name} + BM25", f"{BEFORE} + BM25"))
-    if guarded is not None:
-        last = guarded.systems[-1]
-        lines.append(f"On the guard collection, {_sentence(guarded, last, BEFORE)}")
-    return lines
-
-
-def _sentence(report: Report, now: str, then: str) -> str:
-    measure = report.measures[0]
-    for pair in report.comparisons[measure].pairs:
-        if {pair.first, pair.second} == {now, then}:
-            change = pair.difference if pair.first == now else -pair.difference
-            word = "NO SIGNIFICANT CHANGE"
-            if pair.significant:
-                word = "better" if change > 0 else "WORSE: use the encoder as it was"
-            means = report.means[measure]
-            return (
-                f"{now}: {measure} {means[then]:.3f} before, {means[now]:.3f} after "
-                f"({change:+.3f}, p {pair.corrected_p_value:.2g} after correction): {word}."
-            )
-    raise AssertionError((now, then))
-
-
-def _write(output: Path, verdict: list[str], report: Report | None, guarded: Report | None) -> None:
-    parts = ["# Before and after", *verdict]
-    for title, found in (("## The documents", report), ("## The guard collection", guarded)):
-        if found is not None:
-            parts += [title, found.table().markdown()]
-    with writing(output):
-        (output / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-
-
-def _slug(name: str) -> str:
-    return name.replace(" + ", "-").replace(" ", "-").lower()

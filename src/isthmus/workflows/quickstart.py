@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from isthmus.collections.formats.beir import write_beir
 from isthmus.collections.formats.docstrings import Docstrings
 from isthmus.config import Overrides, Settings
 from isthmus.config.output import claimed, finish
+from isthmus.errors import SettingsError
 from isthmus.evaluation import Report
 from isthmus.progress import notice
 from isthmus.records import Query
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.search import hits
-from isthmus.workflows.adapt import AdaptSettings
 from isthmus.workflows.adapt import run as run_adapt
+from isthmus.workflows.adapt_settings import AdaptSettings
 
 
 class QuickstartSettings(Settings):
@@ -53,6 +55,13 @@ def quickstart(
 def run(settings: QuickstartSettings) -> Report:
     """Runs a quickstart from complete settings; returns the comparison."""
     began = time.monotonic()
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise SettingsError(
+            "the quickstart is for one process",
+            where="torchrun",
+            allowed="isthmus quickstart",
+            remedy="run it without torchrun; isthmus adapt takes several processes",
+        )
     output = Path(settings.output)
     corpus, place = str(output / "collection"), output / "adapted"
     flags = {

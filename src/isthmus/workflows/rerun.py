@@ -14,8 +14,8 @@ from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice
 from isthmus.retrieval.verbs.export import INDEXES, ExportSettings, export
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.workflows.adapt import AdaptSettings
 from isthmus.workflows.adapt import run as run_adapt
+from isthmus.workflows.adapt_settings import AdaptSettings
 from isthmus.workflows.quickstart import QuickstartSettings
 from isthmus.workflows.quickstart import run as run_quickstart
 

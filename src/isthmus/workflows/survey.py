@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -32,8 +34,15 @@ _LANGUAGES = {
 _JAPANESE = ("HIRAGANA", "KATAKANA")  # written together with CJK
 
 
-def survey(corpus: Corpus, where: str) -> str:
-    """What was found, as a sentence; raises on documents that nothing can be learnt from."""
+class Survey(NamedTuple):
+    """What was found, as a sentence, and the words of every document."""
+
+    sentence: str
+    words: Sequence[int]
+
+
+def survey(corpus: Corpus, where: str) -> Survey:
+    """What documents are like; raises where nothing can be learnt from them."""
     lengths, texts, languages = [], Counter[int](), Counter[str]()
     with Bar("look at the documents", corpus.count(), "documents") as bar:
         for document in corpus.documents():
@@ -58,7 +67,7 @@ def survey(corpus: Corpus, where: str) -> str:
             f"; SEVERAL LANGUAGES ({', '.join(shares)}): queries find documents of their own "
             "language; a folder for each adapts better"
         )
-    return found
+    return Survey(found, lengths)
 
 
 def _language(text: str) -> str:

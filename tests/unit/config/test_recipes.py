@@ -20,8 +20,8 @@ from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
-from isthmus.workflows.adapt import AdaptSettings
 from isthmus.workflows.adapt import stages as adapt_stages
+from isthmus.workflows.adapt_settings import AdaptSettings
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb not in ("adapt", "quickstart")]
