@@ -138,6 +138,7 @@ def test_add_replace_delete_reopen(tmp_path: Path) -> None:
     assert found[1:] == [Ranking("q2"), Ranking("q3")]
     collection.add(documents[1:2], {"dense": dense[:1] * 5, "sparse": sparse[:1] * 5})
     collection.delete(["d0", "nobody"])
+    collection._client.release_collection("mine")  # as the end of a process does
     collection._client.close()
     again = Milvus(place, "mine")
     assert again.encoders() == {"dense": "e1", "sparse": "e2"}

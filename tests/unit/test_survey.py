@@ -45,14 +45,16 @@ SAMPLES = {
     "Dutch": "De cel deelt zich in twee delen, en elk deel is een nieuwe cel van het lichaam.",
     "Polish": "Komórka dzieli się na dwie części i każda z nich jest nową komórką ciała.",
     "Swedish": "Cellen delar sig i två delar, och varje del är en ny cell som inte vilar.",
-    "CJK": "細胞は二つに分かれ、それぞれが新しい細胞になります。",
-    "CYRILLIC": "Клетка делится на две части, и каждая из них становится новой клеткой.",
+    "Japanese": "細胞は二つに分かれ、それぞれが新しい細胞になります。",
+    "Russian": "Клетка делится на две части, и каждая из них становится новой клеткой.",
+    "Arabic": "تنقسم الخلية إلى جزأين",
 }
 
 
 @pytest.mark.parametrize("language", SAMPLES)
 def test_language(language: str) -> None:
     assert _language(SAMPLES[language]) == language
+    assert _language("Numbers 1 2 3") is None
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,13 @@ def require_file(file: Path, what: str = "file") -> None:
                 allowed=choices(file.name, (entry.name for entry in file.iterdir())),
                 remedy="name the file itself",
             )
+        if file.is_symlink() and not file.exists():
+            raise InputError(
+                f"{str(file)!r} is a link to {str(file.readlink())!r}, which is not there",
+                where=str(file),
+                allowed=f"a {what}, or a link to one",
+                remedy="correct the link, or name what it should lead to",
+            )
         if not file.exists():
             raise InputError(
                 f"there is no {what} {str(file)!r}",

@@ -32,15 +32,20 @@ _MARKUP = re.compile(
 _RAW = {  # elements in which nothing is markup but their end
     name: re.compile(rf"</\s*+{name}\s*+>", re.IGNORECASE) for name in ("script", "style")
 }
+_HEADINGS = frozenset(f"h{level}" for level in range(1, 7))
+_LONGEST_HEADING = 300  # characters: what is longer is no heading, whatever its tags
 _NO_CHARACTER = re.compile(r"&#[0-9]{99,};?")  # more digits than Python may make a number of
 
 
 def read_html(source: str) -> tuple[str, str]:
-    """The title of a page and what a reader sees of it, a line for each block."""
+    """The title of a page and what a reader sees of it, a line for each block.
+
+    Headings are marked as in Markdown, by one # to six.
+    """
     titles: list[str] = []
     texts: list[str] = []  # a null character stands where a block begins or ends
     inside: Counter[str] = Counter()
-    place = 0
+    place = heading = 0
     while place < len(source):
         markup = _MARKUP.search(source, place)
         data = source[place : markup.start() if markup else None]
@@ -61,10 +66,22 @@ def read_html(source: str) -> tuple[str, str]:
             inside[tag] += 1
         elif markup["end"] and inside[tag]:
             inside[tag] -= 1
+        elif tag in _HEADINGS and markup["start"]:
+            texts.append("\0")
+            heading = len(texts)
+        elif tag in _HEADINGS and heading:
+            texts[heading:] = [_heading(int(tag[1]), "".join(texts[heading:])), "\0"]
+            heading = 0
         elif tag not in _INLINE:
             texts.append("\0")
     lines = (" ".join(line.split()) for line in "".join(texts).split("\0"))
     return " ".join("".join(titles).split()), "\n".join(line for line in lines if line)
+
+
+def _heading(level: int, content: str) -> str:
+    """A heading in one line, without the sign that links to it; content that is none as it is."""
+    line = " ".join(content.replace("\0", " ").split()).rstrip(" ¶")
+    return f"{'#' * level} {line}" if 0 < len(line) <= _LONGEST_HEADING else content
 
 
 def _characters(data: str) -> str:

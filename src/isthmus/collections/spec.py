@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from isthmus.collections.collection import Collection, Corpus
 from isthmus.collections.files import find_file, plain_name, require_file
+from isthmus.collections.formats.folder import conversions, tally, texts_in
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, readable
 from isthmus.registry import Registry
@@ -56,13 +58,14 @@ def _resolve(spec: str) -> tuple[str, str]:
 
 def _sniff(path: Path) -> str:
     """The format of an existing file or folder, by the names in it."""
+    others: Counter[str] = Counter()
     if path.is_dir():
         if find_file(path, "corpus.jsonl"):
             return "beir"
         if find_file(path, "collection.tsv"):
             return "msmarco"
         # Texts first: an index or a run that lies among them holds arrow files too.
-        if any(next(path.rglob(f"*.{ending}"), None) for ending in ("txt", "md", "html", "htm")):
+        if next(texts_in(path, others), None):
             return "folder"
         if any(next(path.rglob(f"*.{ending}"), None) for ending in ("parquet", "arrow")):
             return "hf"
@@ -70,9 +73,11 @@ def _sniff(path: Path) -> str:
         return "jsonl"
     elif plain_name(path).endswith(".tsv"):
         return "msmarco"
+    holds = f": it holds {tally(others) or 'nothing'}" if path.is_dir() else ""
     raise InputError(
-        f"{str(path)!r} is no corpus that isthmus recognises",
+        f"{str(path)!r} is no corpus that isthmus recognises{holds}",
         where=str(path),
         allowed=_ALLOWED,
-        remedy="say what it is: beir:PATH, folder:PATH, hf:PATH, jsonl:PATH or msmarco:PATH",
+        remedy=conversions(others or [path.suffix.lower()])
+        or "say what it is: beir:PATH, folder:PATH, hf:PATH, jsonl:PATH or msmarco:PATH",
     )

@@ -22,14 +22,16 @@ _CODES = {
     "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "th": "thai",
     "tr": "turkish", "yi": "yiddish", "zh": "chinese",
 }  # fmt: skip
-UNSTEMMED = frozenset({"chinese", "japanese", "korean", "thai", NONE})
+SEGMENTED = ("chinese", "japanese", "korean", "thai")
+"""Languages of pairs of characters, or of words that a dictionary tells apart."""
+UNSTEMMED = frozenset({*SEGMENTED, NONE})
 LANGUAGES = (*sorted(_CODES.values()), NONE)
 # Characters of scripts that put no spaces between words, and Hangul, whose words carry particles.
 _THAI = "\u0e01-\u0e3e\u0e40-\u0e7f"
 _KANA = "\u3041-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
-_HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
+HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
 HAN = "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-UNSPACED = f"{_THAI}\u0e80-\u0eff\u1000-\u109f\u1780-\u17d3{_KANA}{_HANGUL}{HAN}"
+UNSPACED = f"{_THAI}\u0e80-\u0eff\u1000-\u109f\u1780-\u17d3{_KANA}{HANGUL}{HAN}"
 
 _LETTERS = 4000  # of each text
 _MOST = 0.3  # of all letters: Japanese and Chinese texts about computers hold much Latin
@@ -63,7 +65,7 @@ def detected(texts: Iterable[str]) -> str:
 _SCRIPTS = {
     "chinese": re.compile(f"[{HAN}]"),
     "japanese": re.compile(f"[{_KANA}]"),
-    "korean": re.compile(f"[{_HANGUL}]"),
+    "korean": re.compile(f"[{HANGUL}]"),
     "thai": re.compile(f"[{_THAI}]"),
     NONE: re.compile(rf"[^\W\d_{UNSPACED}]"),
 }

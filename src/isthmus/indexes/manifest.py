@@ -22,7 +22,7 @@ from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_boun
 from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, damaged, described
 from isthmus.indexes.kinds import kinds
-from isthmus.indexes.languages import AUTO, NONE, UNSTEMMED, Language
+from isthmus.indexes.languages import AUTO, NONE, SEGMENTED, UNSTEMMED, Language
 from isthmus.text.passages import Cut
 
 FORMAT = 4  # the newest; from 3 on a manifest vouches for itself
@@ -62,13 +62,28 @@ class Bm25Settings(Settings):
         None, description="fold: é is e; null: in languages other than english and none"
     )
 
+    segmenter: Literal["pairs", "words"] = Field(
+        "pairs",
+        exclude_if=lambda how: how == "pairs",  # as before there was a choice
+        description="how chinese, japanese, korean and thai are split: pairs of characters, or "
+        "words by a dictionary (the extra segmenters)",
+    )
+
     def resolved(self, language: str) -> Bm25Settings:
         """The settings for texts of a language, which leave nothing open."""
+        by_words = self.segmenter == "words"
+        if by_words and language not in SEGMENTED:
+            raise SettingsError(
+                f"there is no segmenter of {language}, whose words have spaces between them",
+                where="bm25.segmenter",
+                allowed=f"words with {', '.join(SEGMENTED)}; pairs with any language",
+                remedy="name the language, --language zh say, or leave bm25.segmenter out",
+            )
         shortened = NONE if language in UNSTEMMED else language
         chosen = {
             "language": language,
             "stemmer": self.stemmer or shortened,
-            "stopwords": self.stopwords or shortened,
+            "stopwords": self.stopwords or (language if by_words else shortened),
             "accents": self.accents or ("keep" if language in ("english", NONE) else "fold"),
         }
         return self.model_copy(update=chosen)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -30,6 +29,7 @@ from isthmus.indexes.approximation import (
 from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
 from isthmus.indexes.manifest import MANIFEST, SEGMENTS, stated_manifest
 from isthmus.indexes.verification import examine
+from isthmus.inspection.splits import shared_queries
 from isthmus.inspection.text_lengths import read_by, read_in_index
 from isthmus.progress import track
 from isthmus.retrieval.hybrid_folder import HYBRID, is_hybrid, read_hybrid
@@ -166,10 +166,10 @@ def _collection(spec: str) -> list[Finding]:
     problems = Problems("skip")
     collection = open_collection(spec, problems)
     asked = {query.id for query in collection.queries()}
-    judged_in: Counter[str] = Counter()
+    judged_in: dict[str, Set[str]] = {}
     for split in collection.splits():
         judgements = collection.judgements(split)
-        judged_in.update(judgements.keys())
+        judged_in[split] = judgements.keys()
         missing = sum(d not in known for judged in judgements.values() for d in judged)
         without = sum(query not in asked for query in judgements)
         detail = f"{len(judgements):,} judged queries"
@@ -203,9 +203,12 @@ def _collection(spec: str) -> list[Finding]:
         findings.append(
             Finding(f"{spec} queries and judgements", "wrong", problems.summary(), _to_do(problems))
         )
-    leaked = sum(count > 1 for count in judged_in.values())
-    if leaked:
-        findings.append(Finding(spec, "note", f"{leaked:,} queries are in more than one split"))
+    if shared := shared_queries(judged_in):
+        remedy = (
+            "do not measure by a split that shares queries with the one that is trained on "
+            "(--set split=NAME): its measures would be too high"
+        )
+        findings.append(Finding(f"{spec} splits", "note", "\n".join(shared), remedy))
     return findings
 
 

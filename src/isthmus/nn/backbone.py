@@ -23,7 +23,7 @@ from isthmus.nn.kernels.norm_gelu import drop_add_norm
 from isthmus.nn.kernels.projection import kernel_type
 from isthmus.nn.packing import Asking, Full, Packing, take_rows
 from isthmus.nn.prediction import Prediction
-from isthmus.nn.pretrained import load_masked_lm, quiet, set_values
+from isthmus.nn.pretrained import load_masked_lm, quiet, set_values, with_pooler
 
 
 class Encoded(NamedTuple):
@@ -376,7 +376,7 @@ class Backbone(nn.Module):
         chosen = {name: getattr(self.config, name) for name in self.own_dropout}
         set_values(self.config, self.own_dropout)
         try:
-            with quiet():
+            with quiet(), with_pooler(self.model):
                 self.model.save_pretrained(str(folder))
         finally:
             set_values(self.config, chosen)
@@ -388,6 +388,7 @@ class Backbone(nn.Module):
         state = load_file(folder / "model.safetensors")
         missing, unexpected = self.model.load_state_dict(state, strict=False)
         tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
+        unexpected = [key for key in unexpected if not key.startswith("pooler.")]  # set aside
         if unexpected or set(missing) - tied:
             raise MismatchError(
                 f"the checkpoint's weights are not this model's: {[*unexpected, *missing][:3]}",

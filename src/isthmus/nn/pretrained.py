@@ -19,6 +19,7 @@ from isthmus.nn.attention import Attention, attention_name
 from isthmus.progress import notice
 
 _WEIGHTS = "model.safetensors"
+_POOLER = "pooler_of_the_checkpoint"
 _LARGEST = 1 << 28
 _SHARED = 32  # layers that may share their weights, as ALBERT's do
 _FRESH = 1 << 16  # parameters that a checkpoint need not hold
@@ -75,8 +76,8 @@ def load_masked_lm(
             config.tie_word_embeddings = True
             model, _ = load_seeded(AutoModelForMaskedLM, name, options, seed)
         if without_head and head == "keep":
-            model, _ = load_weights(AutoModel, name, options)
-            _drop_pooler(model)
+            model, missing = load_weights(AutoModel, name, options)
+            _set_pooler_aside(model, missing)
     if without_head and head == "add":
         notice(
             f"{name}: no masked-LM head in this checkpoint; a new one, tied to the "
@@ -226,7 +227,24 @@ def _start_as_identity(model: Any) -> None:
                     nn.init.zeros_(module.bias)
 
 
-def _drop_pooler(model: Any) -> None:
+def _set_pooler_aside(model: Any, missing: set[str]) -> None:
     # No method here uses BERT's pooler, and a parameter without gradient breaks data parallelism.
-    if getattr(model, "pooler", None) is not None:
+    pooler = getattr(model, "pooler", None)
+    if pooler is not None:
+        model.pooler = None
+        if not any(key.startswith("pooler.") for key in missing):
+            setattr(model, _POOLER, (pooler,))  # in a tuple: none of its modules
+
+
+@contextmanager
+def with_pooler(model: Any) -> Iterator[None]:
+    """Puts the pooler that a checkpoint came with back while it is saved, for AutoModel."""
+    pooler = getattr(model, _POOLER, None)
+    if pooler is None:
+        yield
+        return
+    model.pooler = pooler[0]
+    try:
+        yield
+    finally:
         model.pooler = None

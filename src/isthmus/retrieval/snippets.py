@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from isthmus.indexes.bm25.stop_words import stop_words
-from isthmus.indexes.languages import UNSPACED
+from isthmus.indexes.languages import HANGUL, UNSPACED
 
 _LENGTH = 200  # characters
 _BEFORE = _LENGTH // 4  # of what surrounds the first word
+_AFTER = _LENGTH - _BEFORE - 20  # in which words count: the last one is shown whole
 _STEM = 6  # letters in which forms of a word are taken to agree
 _MOST = 2000  # words of a text that are looked at
 _WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
+_WORDLESS = re.compile(f"(?![{HANGUL}])[{UNSPACED}]")  # Korean puts spaces between words
 
 
 def snippets(texts: Sequence[str], query: str) -> list[str]:
@@ -26,7 +29,9 @@ def snippets(texts: Sequence[str], query: str) -> list[str]:
     texts = [" ".join(text.split()) for text in texts]
     wanted = {word for _, word in _words(query)}
     wanted = wanted - stop_words("english", many=True) or wanted
-    places = [[(at, word) for at, word in _words(text) if word in wanted] for text in texts]
+    places = [
+        [(at, word) for at, word in _words(text, alone=True) if word in wanted] for text in texts
+    ]
     holding = Counter(word for found in places for word in {word for _, word in found})
     return [
         _cut(text, _densest(found[:_MOST], holding))
@@ -34,12 +39,19 @@ def snippets(texts: Sequence[str], query: str) -> list[str]:
     ]
 
 
-def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Words with their places, cut to their first letters; of scripts without spaces, pairs."""
+def _words(text: str, alone: bool = False) -> Iterator[tuple[int, str]]:
+    """Words with their places, cut to their first letters; of scripts without spaces, pairs.
+
+    `alone`: each character of a pair too.
+    """
     for match in _WORD.finditer(text.lower()):
         if _UNSPACED.match(match[0]) and len(match[0]) > 1:
             for place, (one, other) in enumerate(pairwise(match[0]), start=match.start()):
                 yield place, one + other
+                if alone:
+                    yield place, one
+            if alone:
+                yield match.end() - 1, match[0][-1]
         else:
             yield match.start(), match[0][:_STEM]
 
@@ -49,7 +61,7 @@ def _densest(places: Sequence[tuple[int, str]], holding: Counter[str]) -> int:
     best, found, last = 0.0, 0, 0
     inside: Counter[str] = Counter()
     for first, (start, word) in enumerate(places):
-        while last < len(places) and places[last][0] < start + _LENGTH - _BEFORE:
+        while last < len(places) and places[last][0] < start + _AFTER:
             inside[places[last][1]] += 1
             last += 1
         weight = sum(1 / holding[each] for each, count in inside.items() if count)
@@ -63,10 +75,19 @@ def _densest(places: Sequence[tuple[int, str]], holding: Counter[str]) -> int:
 def _cut(text: str, place: int) -> str:
     start = max(0, place - _BEFORE)
     if start:
-        space = text.find(" ", start, place)
-        start = space + 1 if space >= 0 else start
+        start = next((one for one in range(start, place) if _parts(text, one)), start)
     end = len(text)
     if end - start > _LENGTH:
-        end = text.rfind(" ", start, start + _LENGTH)
-        end = end if end > start + _LENGTH // 2 else start + _LENGTH
-    return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"
+        last, least = start + _LENGTH, start + _LENGTH // 2
+        end = next((one for one in range(last, least, -1) if _parts(text, one)), last)
+    shown = text[start:end].strip()
+    return f"{'… ' if start else ''}{shown}{' …' if end < len(text) else ''}"
+
+
+def _parts(text: str, place: int) -> bool:
+    """Whether no word goes on at a place: at spaces, and beside characters that need none."""
+    one, other = text[place - 1], text[place]
+    if " " in (one, other):
+        return True
+    beside = _WORDLESS.match(one) or _WORDLESS.match(other)
+    return beside is not None and not unicodedata.category(other).startswith("M")

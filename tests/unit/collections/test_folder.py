@@ -8,6 +8,7 @@ from isthmus.collections import Problems
 from isthmus.collections.formats.folder import Folder
 from isthmus.errors import InputError
 from isthmus.records import Document
+from isthmus.text.passages import Cut, Cutter
 
 
 def write(folder: Path, name: str, content: str | bytes) -> None:
@@ -49,6 +50,43 @@ def test_markdown_without_a_heading_has_no_title(tmp_path: Path) -> None:
     assert only(tmp_path) == Document("a.md", "#hashtag only")
 
 
+@pytest.mark.parametrize(
+    ("page", "title", "text"),
+    [
+        ("---\ntitle: 'A: b'\ntags:\n- c\n---\n# Own\nText.", "A: b", "# Own\nText."),
+        ("---\r\nlayout: x\r\nTitle: A: b\r\n---\r\n# A: b\r\nText.", "A: b", "Text."),
+        ("---\ntitle: >\n  Two\n  lines\n...\nText.", "Two lines", "Text."),
+        ("---\ntitle: 1.10\n---\nText.", "1.10", "Text."),
+        ("---\n# no title\ndate: 2024-01-01\n---\n# Own\nText.", "Own", "Text."),
+        ("---\nA text between lines\n---\n", "", "---\nA text between lines\n---"),
+        ("---\ntitle: never closed", "", "---\ntitle: never closed"),
+        ("Title\n=====\nText.\n\nPart\n---\nMore.", "Title", "Text.\n\n## Part\nMore."),
+        ("Two lines\nof text\n---\n- item\n---\n\n---", "", None),
+        ("```\na\n---\n```\n| a |\n---\n    code\n---", "", None),
+    ],
+)
+def test_front_matter_and_underlined_headings(
+    page: str, title: str, text: str | None, tmp_path: Path
+) -> None:
+    write(tmp_path, "a.md", page)
+    assert only(tmp_path) == Document("a.md", page if text is None else text, title)
+
+
+def test_headings_of_html_are_headings_of_passages(tmp_path: Path) -> None:
+    words = "word " * 30
+    write(
+        tmp_path,
+        "a.html",
+        f"<h1>Top</h1><p>{words}<h2 id=x><div>In <b>two</b></div>\n lines<a href=#x>¶</a></h2>"
+        f"<p>{words}<h3></h3><h3>never closed<p>{words}<h4>{words * 3}</h4>",
+    )
+    document = only(tmp_path)
+    lines = [line for line in document.text.splitlines() if "#" in line]
+    assert lines == ["# Top", "## In two lines"]
+    found = Cutter(Cut(length=40, overlap=0)).passages([document])
+    assert [passage.heading for passage in found][:2] == ["Top", "Top › In two lines"]
+
+
 def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -58,7 +96,7 @@ def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
         "<!-- hidden --><ul><li>first<li>second</ul>a &lt; b<br>end",
     )
     assert only(tmp_path) == Document(
-        "a.html", "Head\nOne bold word.\nfirst\nsecond\na < b\nend", "A & B"
+        "a.html", "# Head\nOne bold word.\nfirst\nsecond\na < b\nend", "A & B"
     )
 
 
@@ -109,6 +147,19 @@ def test_a_folder_without_documents(tmp_path: Path) -> None:
         list(Folder(tmp_path).documents())
     with pytest.raises(InputError, match="there is no folder"):
         Folder(tmp_path / "nowhere")
+
+
+def test_what_is_not_read_is_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", "a.PNG", "b/c.png", "d.pdf", "Makefile", ".git/x.png"):
+        write(tmp_path, name, "text")
+    (tmp_path / "gone.txt").symlink_to("nowhere")
+    for _ in range(2):
+        list(Folder(tmp_path).documents())
+    said = (
+        f"{tmp_path}: 5 files of other kinds skipped: .png 2, without an ending 1, .pdf 1, broken "
+        "links 1; convert them: pdftotext FILE.pdf\n"
+    )
+    assert capfd.readouterr().err == said
 
 
 def test_the_fingerprint_follows_a_moved_file(tmp_path: Path) -> None:

@@ -74,6 +74,27 @@ def test_a_path_that_is_no_corpus(tmp_path: Path) -> None:
             open_corpus(str(path))
 
 
+def test_a_folder_without_texts_says_what_it_holds_and_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="recognises: it holds nothing"):
+        open_corpus(str(tmp_path))
+    for name in ("a.pdf", "b.pdf", "c.rst", "d.png"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"it holds \.pdf 2, \.rst 1, \.png 1") as caught:
+        open_corpus(str(tmp_path))
+    assert ".txt, .md or .html" in caught.value.allowed
+    expected = "convert them: pdftotext FILE.pdf; pandoc FILE.rst -o FILE.md"
+    assert caught.value.remedy == expected
+    with pytest.raises(InputError, match="no corpus") as caught:
+        open_corpus(str(tmp_path / "a.pdf"))
+    assert "pdftotext" in caught.value.remedy
+
+
+def test_a_broken_link_is_named_as_one(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to("elsewhere")
+    with pytest.raises(InputError, match="is a link to 'elsewhere', which is not there"):
+        open_corpus(str(tmp_path / "docs"))
+
+
 def test_a_corpus_is_not_yet_a_collection(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "t"}\n')
     for spec in (str(tmp_path), f"jsonl:{tmp_path / 'corpus.jsonl'}"):

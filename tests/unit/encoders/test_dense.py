@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModel
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_encoder
@@ -46,6 +47,20 @@ def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
     assert loaded.settings == saved.settings
     difference = loaded.encode_queries(TEXTS) - saved.encode_queries(TEXTS)
     assert np.abs(difference).max() < 0.05, "bf16 where the chip is fast in it"
+
+
+def test_transformers_finds_every_weight_of_a_saved_encoder(tmp_path: Path) -> None:
+    own = new_backbone("tiny", 90, TOKENIZER.pad_id, max_length=144)
+    bare = AutoModel.from_config(own.config)  # with a pooler, as MiniLM, E5, BGE and GTE come
+    bare.save_pretrained(tmp_path)
+    TOKENIZER.save(tmp_path)
+    loaded = load_encoder(str(tmp_path), exact=True)
+    assert not any("pooler" in name for name, _ in loaded.backbone.named_parameters())
+    loaded.save(tmp_path / "saved")
+    again, report = AutoModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not any(report.values()), report
+    torch.testing.assert_close(again.pooler.state_dict(), bare.pooler.state_dict(), rtol=0, atol=0)
+    loaded.restore(tmp_path / "saved")
 
 
 def test_settings_given_replace_those_stored(tmp_path: Path) -> None:

@@ -64,6 +64,17 @@ def test_a_problem_of_the_queries_is_not_one_of_the_corpus(folder: Path) -> None
     assert "empty text" not in seen["IT queries and judgements"].detail
 
 
+def test_a_split_that_is_the_union_of_others_is_remarked_upon(folder: Path) -> None:
+    with (folder / "queries.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"_id": "q2", "text": "snow"}\n')
+    for split, queries in {"train": ["q2"], "all": ["q1", "q2"]}.items():
+        lines = ["query-id\tcorpus-id\tscore", *(f"{query}\td1\t1" for query in queries)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
+    seen = found(folder)["IT splits"]
+    assert (seen.verdict, seen.detail) == ("note", "all is the union of test, train")
+    assert "split=NAME" in seen.remedy
+
+
 def test_what_is_not_good_comes_with_what_to_do(folder: Path) -> None:
     for finding in found(folder).values():
         assert finding.remedy

@@ -270,6 +270,11 @@ def test_snippets() -> None:
     assert found.endswith(" …")
     assert len(found) <= 204
     assert snippet("x" * 500, "y") == "x" * 200 + " …"
+    mixed = "系统会询问 Debian 系统" + "希望创建帐户" * 60 + "书" + "希望创建帐户" * 60
+    assert len(snippet(mixed, "系统")) == 202, "not cut at the last space, far before the end"
+    assert "书" in snippet(mixed, "书")
+    thai = "ที่" * 100  # of three characters, two of which stand above the first
+    assert snippet(thai, "x") == "ที่" * 66 + " …"
 
 
 def test_hybrid_of_both(bm25: Searcher, dense: Searcher) -> None:

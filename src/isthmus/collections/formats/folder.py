@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -11,21 +12,24 @@ from isthmus.collections.collection import Corpus
 from isthmus.collections.document_checks import screened
 from isthmus.collections.files import fingerprint, open_bytes, report_encoding
 from isthmus.collections.html_text import read_html
+from isthmus.collections.markdown_text import read_markdown
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, existing, readable
+from isthmus.progress import notice
 from isthmus.records import Document
 
 ENDINGS = (".txt", ".md", ".html", ".htm")
-
-_HEADING = re.compile(r"#{1,6}[ \t]+(.+)")
-_FENCE = re.compile(r"\s*(```|~~~)")
+CONVERSIONS = {".pdf": "pdftotext FILE{}"} | dict.fromkeys(
+    (".docx", ".epub", ".odt", ".org", ".rst", ".rtf", ".tex"), "pandoc FILE{} -o FILE.md"
+)
+_SHOWN = 6  # kinds of files
 
 
 class Folder(Corpus):
     """The documents in a folder and the folders below it, hidden ones left out.
 
-    The id is the path below the folder, with forward slashes. The title is the first markdown
-    heading or the HTML title, which then is no longer part of the text.
+    The id is the path below the folder, with forward slashes. The title is that of a Markdown
+    file's front matter or its first heading, or of an HTML page, and is no part of the text.
     """
 
     in_passages = True  # files are as long as they are: few fit an encoder
@@ -70,10 +74,11 @@ class Folder(Corpus):
 
     def fingerprint(self) -> str:
         """A digest of the names and bytes of all files."""
-        return fingerprint(_files(self.folder), root=self.folder)
+        return fingerprint(texts_in(self.folder), root=self.folder)
 
     def _documents(self, problems: Problems) -> Iterator[tuple[str, Document]]:
-        for file in _files(self.folder):
+        others: Counter[str] = Counter()
+        for file in texts_in(self.folder, others):
             with open_bytes(file) as stream:
                 content = stream.read(problems.line_limit + 1)
             if len(content) > problems.line_limit:
@@ -87,14 +92,21 @@ class Folder(Corpus):
                 continue
             title = ""
             if file.suffix.lower() == ".md":
-                title, text = _markdown(text)
+                title, text = read_markdown(text)
             elif file.suffix.lower() != ".txt":
                 title, text = read_html(text)
             yield str(file), Document(file.relative_to(self.folder).as_posix(), text.strip(), title)
+        if others:
+            kinds = "file of another kind" if others.total() == 1 else "files of other kinds"
+            said = f"{self.folder}: {others.total():,} {kinds} skipped: {tally(others)}"
+            _say("; ".join(filter(None, [said, conversions(others)])))
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The files to read, in the order of their paths; pipes, devices and broken links are none."""
+def texts_in(folder: Path, others: Counter[str] | None = None) -> Iterator[Path]:
+    """The files to read, in the order of their paths; the kinds of others are counted.
+
+    Pipes, devices, broken links and links to folders are not read.
+    """
     ahead = [folder]
     while ahead:
         path = ahead.pop()
@@ -104,19 +116,30 @@ def _files(folder: Path) -> Iterator[Path]:
             ahead += [entry for entry in entries if not entry.name.startswith(".")]
         elif path.name.lower().endswith(ENDINGS) and path.is_file():
             yield path
+        elif others is not None:
+            others[_kind(path)] += 1
 
 
-def _markdown(text: str) -> tuple[str, str]:
-    """The first heading and the text without it; a # within a fenced block is a comment."""
-    lines = text.splitlines()
-    fenced = False
-    for number, line in enumerate(lines):
-        if _FENCE.match(line):
-            fenced = not fenced
-        elif (
-            not fenced
-            and (heading := _HEADING.fullmatch(line))
-            and (title := heading[1].rstrip(" \t#"))
-        ):
-            return title, "\n".join(lines[:number] + lines[number + 1 :])
-    return "", text
+def _kind(path: Path) -> str:
+    if path.is_symlink() and not path.exists():
+        return "broken links"
+    if not path.is_file():
+        return "links to folders" if path.is_dir() else "pipes and devices"
+    return path.suffix.lower() or "without an ending"
+
+
+def tally(others: Counter[str]) -> str:
+    """The kinds of files and how many there are of each: ".png 8, .pdf 4"."""
+    kinds = [f"{kind} {count:,}" for kind, count in others.most_common(_SHOWN)]
+    return ", ".join(kinds) + ", …" * (len(others) > _SHOWN)
+
+
+def conversions(kinds: Iterable[str]) -> str:
+    """The commands that make files to read of others; empty where none is known."""
+    found = [CONVERSIONS[kind].format(kind) for kind in sorted(kinds) if kind in CONVERSIONS]
+    return f"convert them: {'; '.join(found)}" if found else ""
+
+
+@cache
+def _say(message: str) -> None:
+    notice(message)  # once, however often the folder is read

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import Stemmer
 
+from isthmus.indexes.bm25.segmenters import segmenter
 from isthmus.indexes.bm25.stop_words import stop_words
 from isthmus.indexes.languages import AUTO, HAN, UNSPACED
 from isthmus.indexes.manifest import Bm25Settings
@@ -34,26 +35,30 @@ class Analyzer:
         settings = settings.resolved("english" if settings.language == AUTO else settings.language)
         self._english = settings.language == "english" and settings.accents == "keep"
         self._turkish = settings.language == "turkish"
+        by_words = settings.segmenter == "words"
+        self._segment = segmenter(settings.language) if by_words else None
         self._folds = settings.accents == "fold"
         self._stopwords = stop_words(settings.stopwords)
         self._stemmer = None if settings.stemmer == "none" else Stemmer.Stemmer(settings.stemmer)
 
     def terms(self, text: str) -> list[str]:
-        """The terms of a text, with repetitions; pairs of characters come before words."""
+        """The terms of a text, with repetitions; those without spaces come before others."""
         if self._english:
-            words = [word for word in _WORD.findall(text.lower()) if word not in self._stopwords]
-            return self._stems(words)
+            return self._stems(self._telling(_WORD.findall(text.lower())))
         if self._turkish:
             text = text.replace("İ", "i").replace("I", "ı")
         found: list[str] = []
         words = []
         for run, word in _RUN_OR_WORD.findall(unicodedata.normalize("NFKC", text).lower()):
             if run:
-                found += _pairs(run)
-            elif word not in self._stopwords:
+                found += _pairs(run) if self._segment is None else self._telling(self._segment(run))
+            else:
                 words.append(word)
-        stems = self._stems(words)
+        stems = self._stems(self._telling(words))
         return found + ([_folded(stem) for stem in stems] if self._folds else stems)
+
+    def _telling(self, words: Iterable[str]) -> list[str]:
+        return [word for word in words if word not in self._stopwords]
 
     def _stems(self, words: list[str]) -> list[str]:
         return self._stemmer.stemWords(words) if self._stemmer is not None else words

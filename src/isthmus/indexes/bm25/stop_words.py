@@ -17,8 +17,12 @@ _WORD = re.compile(r"\w+")
 _LETTERS = 4000  # of each text whose language is guessed
 _LEAST = 0.15  # of all words
 _COMPARED = (  # of languages that put spaces between words
-    "DANISH", "DUTCH", "EN_PLUS", "FRENCH", "GERMAN", "ITALIAN", "NORWEGIAN", "PORTUGUESE",
-    "RUSSIAN", "SPANISH", "SWEDISH", "TURKISH",
+    "DANISH", "DUTCH", "EN_PLUS", "FRENCH", "GERMAN", "ITALIAN", "NORWEGIAN", "POLISH",
+    "PORTUGUESE", "RUSSIAN", "SPANISH", "SWEDISH", "TURKISH",
+)  # fmt: skip
+_POLISH = frozenset(  # of which bm25s has no list
+    ("i", "w", "na", "nie", "się", "z", "do", "jest", "że", "to", "o", "po", "przez", "jak", "od",
+     "za", "są", "dla")
 )  # fmt: skip
 
 
@@ -47,14 +51,17 @@ def stop_words(language: str | None, many: bool = False) -> frozenset[str]:
     return _lists().get((language or "").upper(), frozenset())
 
 
-def likely(texts: Iterable[str]) -> str:
-    """The language whose stop words are most of the words of some texts; English where few are."""
+def likely(texts: Iterable[str]) -> str | None:
+    """The language whose stop words are most of the words of some texts; None where few are."""
     words = Counter(word for text in texts for word in _WORD.findall(text[:_LETTERS].lower()))
     shares = {
         name: sum(words[word] for word in listed) / (words.total() or 1)
-        for name, listed in _lists().items()
+        for name, listed in {**_lists(), "POLISH": _POLISH}.items()
         if name in _COMPARED
     }
     best = max(shares, key=shares.__getitem__)
-    clear = shares[best] > max(_LEAST, 1.5 * shares["EN_PLUS"])
-    return best.lower() if clear and best != "EN_PLUS" else "english"
+    if shares[best] < 1.5 * shares["EN_PLUS"]:  # many a text holds words of English
+        best = "EN_PLUS"
+    if shares[best] <= _LEAST:
+        return None
+    return "english" if best == "EN_PLUS" else best.lower()

@@ -55,7 +55,7 @@ class Milvus:
             building.add(batch.documents, batch.vectors)
         with self._talking():
             self._client.rename_collection(building.name, self.name)
-            self._client.load_collection(self.name)
+            _ = self._loaded  # for other clients
 
     def following(self) -> str:
         """Nothing: it can be searched."""
@@ -110,7 +110,7 @@ class Milvus:
     def delete(self, ids: Sequence[str]) -> None:
         """Removes the documents of these ids, as far as they are there."""
         with self._talking():
-            self._client.delete(self.name, ids=list(ids))
+            self._loaded.delete(self.name, ids=list(ids))
 
     def encoders(self) -> Mapping[str, str]:
         """The fingerprint of the encoder of each field, from the collection's properties."""
@@ -138,7 +138,7 @@ class Milvus:
         limit = min(depth + _SPARE, _DEEPEST)
         while True:
             with self._talking():
-                answers = self._client.search(
+                answers = self._loaded.search(
                     self.name,
                     data=list(asked),
                     anns_field=field,
@@ -168,6 +168,12 @@ class Milvus:
         for name in ("pymilvus", "milvus_lite"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         return MilvusClient(self.place, token=os.environ.get(TOKEN, ""))
+
+    @cached_property
+    def _loaded(self) -> Any:
+        """The client, once the collection is in memory: Milvus lets it go between processes."""
+        self._client.load_collection(self.name)
+        return self._client
 
     @contextmanager
     def _talking(self) -> Iterator[None]:
