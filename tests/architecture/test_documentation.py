@@ -15,6 +15,7 @@ import pytest
 import typer
 
 import isthmus
+from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.speed import SpeedSettings
 from isthmus.cli import app
 from isthmus.config import Settings, resolve
@@ -54,6 +55,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "sparsify": SparsifySettings,
     "evaluate": EvaluateSettings,
     "export": ExportSettings,
+    "benchmark report": ReportSettings,
     "benchmark speed": SpeedSettings,
 }
 FLAGS = {

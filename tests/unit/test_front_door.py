@@ -25,7 +25,11 @@ COMMANDS: dict[str, Any] = {
         for name, command in getattr(one, "commands", {}).items()
     },
 }
-FUNCTIONS = {"list": "listing", "benchmark speed": "speed"}  # `list` is a type of Python's
+FUNCTIONS = {  # `list` is a type of Python's
+    "list": "listing",
+    "benchmark report": "benchmark_report",
+    "benchmark speed": "speed",
+}
 # `with` is a word of Python's; what can be given several times is a plural in Python.
 SPELT = {
     "hybrid": "--with",

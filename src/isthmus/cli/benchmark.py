@@ -1,4 +1,4 @@
-"""`isthmus benchmark speed`."""
+"""`isthmus benchmark report` and `isthmus benchmark speed`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,40 @@ def benchmark() -> None:
 
     Example: isthmus benchmark speed --output runs/speed
     """
+
+
+@app.command(cls=Command)
+@command
+def report(
+    folder: Annotated[
+        str, typer.Argument(help="The --output of `benchmark run`: protocol.json and cells/.")
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(help="The folder to write. The default: FOLDER/report. Replaces a report."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, settings_option("benchmark report", "over=queries")
+    ] = None,
+) -> None:
+    """Tables, tests, plots and a verdict per claim, from the cells that are done so far.
+
+    Writes report.html (one page that needs nothing else), report.md, report.tex, report.json and
+    comparisons.tsv.
+    Letters and verdicts are by t-tests over queries and pre-training seeds together, corrected
+    (Holm) over a whole table; cells that are missing or failed are shown as such. --set
+    pairs=[bow:mlm] chooses whose wins and losses are shown with their texts.
+
+    Example: isthmus benchmark report runs/benchmark; isthmus benchmark report runs/benchmark
+    --output docs/results/benchmark --set smallest_effect=0.01
+    """
+    from rich.console import Console
+
+    found = isthmus.benchmark_report(folder, output, settings=settings)
+    console = Console()
+    if not console.is_terminal:  # in a file, a row is a line
+        console = Console(width=max(console.width, _WIDE))
+    console.print(found)
 
 
 @app.command(cls=Command)

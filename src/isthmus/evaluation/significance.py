@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Literal, get_args
@@ -68,15 +68,19 @@ def compare(
         raw = [paired_t_test(difference) for difference in differences]
     else:
         raw = randomisation_tests(np.array(differences), samples, seed)
-    corrected = _CORRECTIONS[correction](raw)
-    letters = dict(zip(values, _letters(len(values)), strict=True))
+    letters = letters_of(values)
     compared = tuple(
         Comparison(*pair, float(np.mean(difference)), p_value, corrected_p, corrected_p < alpha)
         for pair, difference, p_value, corrected_p in zip(
-            pairs, differences, raw, corrected, strict=True
+            pairs, differences, raw, corrected(raw, correction), strict=True
         )
     )
     return Comparisons(letters, _beats(letters, compared), compared)
+
+
+def corrected(p_values: Sequence[float], correction: Correction) -> list[float]:
+    """The p-values of one family of comparisons, corrected for their number."""
+    return _CORRECTIONS[correction](p_values)
 
 
 def paired_t_test(differences: ArrayLike) -> float:
@@ -143,13 +147,21 @@ def _blocks(samples: int, queries: int) -> list[int]:
     return [min(size, samples - start) for start in range(0, samples, size)]
 
 
-def _letters(number: int) -> list[str]:
-    """a, b, …, z, aa, ab, …, as a spreadsheet names its columns."""
+def letters_of(systems: Collection[str]) -> dict[str, str]:
+    """A letter for each system: a, b, …, z, aa, ab, …, as a spreadsheet names its columns."""
     letters = [
         "".join(pair) for pair in product(["", *string.ascii_lowercase], string.ascii_lowercase)
     ]
-    assert number <= len(letters), "702 systems are enough for any table"
-    return letters[:number]
+    assert len(systems) <= len(letters), "702 systems are enough for any table"
+    return dict(zip(systems, letters, strict=False))
+
+
+def joined(names: Iterable[str], letters: Mapping[str, str]) -> str:
+    """The letters of some of these systems, as a table shows them."""
+    # Beyond z a letter has two characters: "aab" could be read in two ways without commas.
+    glue = "," if len(letters) > len(string.ascii_lowercase) else ""
+    chosen = set(names)
+    return glue.join(letter for system, letter in letters.items() if system in chosen)
 
 
 def _beats(letters: Mapping[str, str], pairs: Sequence[Comparison]) -> dict[str, str]:
@@ -159,11 +171,8 @@ def _beats(letters: Mapping[str, str], pairs: Sequence[Comparison]) -> dict[str,
             better, worse = pair.first, pair.second
             if pair.difference < 0:
                 better, worse = worse, better
-            beaten[better].append(letters[worse])
-    # Beyond z a letter has two characters: "aab" could be read in two ways without commas.
-    glue = "," if len(letters) > len(string.ascii_lowercase) else ""
-    order = list(letters.values())
-    return {system: glue.join(sorted(names, key=order.index)) for system, names in beaten.items()}
+            beaten[better].append(worse)
+    return {system: joined(names, letters) for system, names in beaten.items()}
 
 
 def common_queries(scores: Mapping[str, Mapping[str, float]]) -> list[str]:

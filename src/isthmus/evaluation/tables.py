@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
@@ -33,6 +34,8 @@ class Cell:
     letters: str = ""
     interval: str = ""
     best: bool = False
+    quiet: bool = False
+    """No number, but what stands in its place: shown dimmed."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,29 @@ class Table:
     names: int = 1
     interval_note: str = ""
     """What the intervals are, said wherever they are shown."""
+    groups: tuple[tuple[str, int], ...] = ()
+    """Names above the columns, each with the number of columns that it spans."""
+
+    def __post_init__(self) -> None:
+        assert not self.groups or sum(span for _, span in self.groups) == len(self.columns)
+
+    @property
+    def full_columns(self) -> tuple[str, ...]:
+        """Names that stand alone, for what knows no spanning cells: with the group where needed."""
+        if not self.groups or len(set(self.columns)) == len(self.columns):
+            return self.columns
+        above = [name for name, span in self.groups for _ in range(span)]
+        pairs = zip(above, self.columns, strict=True)
+        return tuple(f"{group} {column}".strip() for group, column in pairs)
 
     def terminal(self) -> TerminalTable:
         """The table for a rich console."""
         caption = Text(visible(f"{self.caption} {self.interval_note}".strip()))
         drawn = TerminalTable(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
-        for place, column in enumerate(self.columns):
+        for place, column in enumerate(self.full_columns):
             drawn.add_column(
                 Text(visible(column)),
-                justify="left" if place < self.names else "right",
+                justify=self._side(place),
                 overflow="fold",  # a narrow window must not cut digits off
                 min_width=max((len(row[place].interval) for row in self.rows), default=0),
             )
@@ -69,36 +86,45 @@ class Table:
 
     def html(self) -> str:
         """The table as a notebook shows it: nothing in it is markup or a control character."""
-        head = "".join(f"<th>{_escape_html(column)}</th>" for column in self.columns)
+        head = "".join(
+            f'<th style="text-align: {self._side(place)}">{escape_html(column)}</th>'
+            for place, column in enumerate(self.columns)
+        )
+        if self.groups:
+            spans = (f"<th colspan={n}>{escape_html(name)}</th>" for name, n in self.groups)
+            head = f"{''.join(spans)}</tr><tr>{head}"
         rows = "".join(
             f"<tr>{''.join(self._html(cell, place) for place, cell in enumerate(row))}</tr>"
             for row in self.rows
         )
-        caption = _escape_html(f"{self.caption} {self.interval_note}".strip())
+        caption = escape_html(f"{self.caption} {self.interval_note}".strip())
         return (
             f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
             f"<tbody>{rows}</tbody></table>"
         )
 
     def _html(self, cell: Cell, place: int) -> str:
-        text = _escape_html(cell.text)
+        text = escape_html(cell.text)
         text = f"<b>{text}</b>" if cell.best else text
         if cell.letters:
             text += f"<sup>{cell.letters}</sup>"
         if cell.interval:
             text += f"<br><small>{cell.interval}</small>"
-        side = "left" if place < self.names else "right"
-        return f'<td style="text-align: {side}">{text}</td>'
+        quiet = " class=quiet" if cell.quiet else ""
+        return f'<td style="text-align: {self._side(place)}"{quiet}>{text}</td>'
+
+    def _side(self, place: int) -> Literal["left", "right"]:
+        return "left" if place < self.names else "right"
 
     def markdown(self) -> str:
         """The table as GitHub renders it."""
         lines = [
-            map(_escape_markdown, self.columns),
+            map(escape_markdown, self.full_columns),
             ("---" if place < self.names else "---:" for place in range(len(self.columns))),
             *(map(_markdown, row) for row in self.rows),
         ]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        caption = _escape_markdown(f"{self.caption} {self.interval_note}".strip())
+        caption = escape_markdown(f"{self.caption} {self.interval_note}".strip())
         return f"{body}\n\n{caption}\n"
 
     def latex(self) -> str:
@@ -111,6 +137,7 @@ class Table:
                 rf"\caption{{{_escape_latex(self.caption)}}}",
                 rf"\begin{{tabular}}{{{layout}}}",
                 r"\toprule",
+                *self._latex_groups(),
                 _latex_row(map(_escape_latex, self.columns)),
                 r"\midrule",
                 *(_latex_row(map(_latex, row)) for row in self.rows),
@@ -120,6 +147,17 @@ class Table:
                 "",
             ]
         )
+
+    def _latex_groups(self) -> list[str]:
+        if not self.groups:
+            return []
+        cells, rules, last = [], [], 0
+        for name, span in self.groups:
+            cells.append(rf"\multicolumn{{{span}}}{{c}}{{{_escape_latex(name)}}}")
+            if name:
+                rules.append(rf"\cmidrule(lr){{{last + 1}-{last + span}}}")
+            last += span
+        return [_latex_row(cells), " ".join(rules)]
 
 
 def plain_text(shown: RenderableType) -> str:
@@ -136,7 +174,7 @@ def format_score(value: float) -> str:
 
 
 def _terminal(cell: Cell) -> Text:
-    text = Text(visible(cell.text), style="bold" if cell.best else "")
+    text = Text(visible(cell.text), style="bold" if cell.best else "dim" if cell.quiet else "")
     if cell.letters:
         text.append(f"^{cell.letters}")
     if cell.interval:
@@ -145,7 +183,7 @@ def _terminal(cell: Cell) -> Text:
 
 
 def _markdown(cell: Cell) -> str:
-    text = _escape_markdown(cell.text)
+    text = escape_markdown(cell.text)
     text = f"**{text}**" if cell.best else text
     if cell.letters:
         text += f"<sup>{cell.letters}</sup>"
@@ -162,13 +200,15 @@ def _latex_row(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
+    """The text on one line, with a backslash before what Markdown would take for markup."""
     # An underscore inside a word is no emphasis: R_cap@100 stays readable.
     special = re.sub(r"[\\`*\[\]<|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
     return special.replace("\n", " ")
 
 
-def _escape_html(text: str) -> str:
+def escape_html(text: str) -> str:
+    """The text as HTML shows it: no markup, no control character, a new line as a line break."""
     return "<br>".join(escape(visible(line)) for line in text.split("\n"))
 
 

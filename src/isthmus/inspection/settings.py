@@ -30,6 +30,7 @@ VERBS = {
     "export": "isthmus.retrieval.verbs.export:ExportSettings",
     "masking": "isthmus.pretraining.settings:PretrainSettings",
     "negatives": "isthmus.finetuning.settings:FinetuneSettings",
+    "benchmark report": "isthmus.benchmarks.report.settings:ReportSettings",
     "benchmark speed": "isthmus.benchmarks.speed.settings:SpeedSettings",
     "adapt": "isthmus.workflows.adapt_settings:AdaptSettings",
     "quickstart": "isthmus.workflows.quickstart:QuickstartSettings",

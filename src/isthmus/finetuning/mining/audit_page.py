@@ -12,21 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.config.output import whole_file, writing
+from isthmus.evaluation.pages import page as framed
 from isthmus.finetuning.mining.audit import EDGES, NEAR, Audit, Drawn, Negative, worst
 from isthmus.records import Document
 
 _CUT = 600  # characters of a text that are shown
-_STYLE = """
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
-body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1, h2 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
-table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.bar { width: 20rem; } td.bar div { background: #4a7fb5; height: .8rem; }
-article, details { border-left: 3px solid #8885; margin: 1rem 0; padding: .1rem 0 .1rem 1rem; }
-p { margin: .4rem 0; } .quiet { opacity: .7; font-size: .9em; }
-.positive { color: #2a8a4a; } .negative { color: #c0392b; }
-"""
 
 
 def audit_table(audit: Audit) -> Group:
@@ -57,9 +47,9 @@ def write_page(audit: Audit, file: Path) -> None:
 
 def page(audit: Audit) -> str:
     """The audit as HTML, without scripts and external files."""
-    title = escape(f"Negatives of {audit.collection}")
+    title = f"Negatives of {audit.collection}"
     parts = [
-        f"<h1>{title}</h1>",
+        f"<h1>{escape(title)}</h1>",
         _html_table(_counts(audit)),
         f"<p><b>{escape(audit.verdict)}</b></p>" if audit.advice else "",
         _section(
@@ -88,10 +78,7 @@ def page(audit: Audit) -> str:
         ),
         _section("Samples to read", "Drawn at random.", (_sample(audit, n) for n in audit.samples)),
     ]
-    return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
+    return framed(title, parts)
 
 
 _KINDS = ("negatives", "relevant")
@@ -176,7 +163,7 @@ def _sample(audit: Audit, number: int) -> str:
     query = escape(audit.labelled.queries[number].text)
     own = (one for one in audit.negatives if one.number == number)
     passages = "".join([*_positives(audit, number), *(_negative(audit, one) for one in own)])
-    return f"<details><summary><b>{query}</b></summary>{passages}</details>"
+    return f"<details class=example><summary><b>{query}</b></summary>{passages}</details>"
 
 
 def _positives(audit: Audit, number: int) -> Iterable[str]:

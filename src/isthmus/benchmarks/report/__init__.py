@@ -1,0 +1,1 @@
+"""From finished cells to tables, tests, plots and a verdict per claim."""

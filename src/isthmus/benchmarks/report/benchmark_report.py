@@ -1,0 +1,152 @@
+"""`isthmus benchmark report`: from a folder of cells to tables, verdicts and plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import xxhash
+
+from isthmus.benchmarks.protocol.cells import CELLS, read_results
+from isthmus.benchmarks.protocol.settings import read_protocol
+from isthmus.benchmarks.report.contents import BenchmarkReport
+from isthmus.benchmarks.report.html_report import html_report
+from isthmus.benchmarks.report.outcomes import Outcomes
+from isthmus.benchmarks.report.plots import figures
+from isthmus.benchmarks.report.score_tables import score_tables
+from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.benchmarks.report.summary_tables import cost_table, expected_table, failure_table
+from isthmus.benchmarks.report.verdicts import verdicts
+from isthmus.benchmarks.report.wins import wins_and_losses
+from isthmus.config import Overrides
+from isthmus.config.output import (
+    SNAPSHOT,
+    read_snapshot,
+    reserved,
+    whole_file,
+    write_json,
+    write_snapshot,
+    writing,
+)
+from isthmus.errors import InputError, OutputError
+
+REPORT = "report"
+
+
+def benchmark_report(
+    folder: str | Path,
+    output: str | Path | None = None,
+    *,
+    settings: ReportSettings | Overrides = None,
+) -> BenchmarkReport:
+    """The report of the cells in a folder of `isthmus benchmark run`, however many are done.
+
+    Writes report.html, report.md, report.tex, report.json and comparisons.tsv (every pair of
+    starts) into `output`, or FOLDER/report; an earlier report there is replaced.
+    """
+    settings = ReportSettings.given(settings)
+    folder = Path(folder)
+    target = folder / REPORT if output is None else Path(output)
+    name, protocol = read_protocol(folder)
+    cells = read_results(folder)
+    if not cells:
+        raise InputError(
+            "no cell of the benchmark is done",
+            where=str(folder / CELLS),
+            allowed="at least one result of `isthmus benchmark run`",
+            remedy="run the benchmark, or bring the results here from the machine that ran it",
+        )
+    _refuse_other_folder(target)
+    report = assemble(name, Outcomes(protocol, cells), settings)
+    digest = xxhash.xxh3_128()
+    for result in cells:
+        means = {name: test.measures for name, test in result.tests.items()}
+        digest.update(repr((result.cell.name, result.settings, result.status, means)).encode())
+    identity = {"settings": settings.model_dump(mode="json"), "cells": digest.hexdigest()}
+    with reserved(target), writing(target):
+        target.mkdir(parents=True, exist_ok=True)
+        for file, content in (
+            ("report.html", html_report(report)),
+            ("report.md", report.markdown()),
+            ("report.tex", report.latex()),
+            ("comparisons.tsv", report.comparisons_tsv()),
+        ):
+            with whole_file(target / file) as stream:
+                stream.write(content)
+        write_json(target / "report.json", report.to_json())
+        decisions = {one.name: one.decision for one in report.verdicts}
+        write_snapshot(target, settings.verb, identity, {"verdicts": decisions})
+    return report
+
+
+def assemble(name: str, outcomes: Outcomes, settings: ReportSettings) -> BenchmarkReport:
+    """The report of outcomes that were read already; nothing is written."""
+    return BenchmarkReport(
+        title=f"Benchmark {name}" if name else "Benchmark",
+        summary=_summary(outcomes),
+        method=_method(settings),
+        settings=settings,
+        verdicts=tuple(verdicts(outcomes, settings)),
+        tables=tuple(score_tables(outcomes, settings)),
+        costs=cost_table(outcomes),
+        expected=expected_table(outcomes),
+        failures=failure_table(outcomes),
+        figures=tuple(figures(outcomes)),
+        wins=tuple(wins_and_losses(outcomes, settings)),
+    )
+
+
+def _refuse_other_folder(target: Path) -> None:
+    """Refuses a folder that holds anything but an earlier report."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    verb = ""
+    if target.is_dir() and (target / SNAPSHOT).is_file():
+        verb = read_snapshot(target)["verb"]
+    if verb != ReportSettings.verb:
+        raise OutputError(
+            f"{str(target)!r} already holds something else",
+            where="--output",
+            allowed="a folder that does not exist yet, is empty, or holds an earlier report",
+            remedy="choose another --output, or move what is there",
+        )
+
+
+def _summary(outcomes: Outcomes) -> str:
+    protocol = outcomes.protocol
+    done = sum(result.status == "done" for result in outcomes.cells)
+    planned = outcomes.planned_cells()
+    failed = len(outcomes.failed)
+    seeds = protocol.seeds
+    return (
+        f"{len(protocol.starts)} starts × {len(protocol.kinds)} kinds × {len(protocol.tasks)} "
+        f"tasks, {len(seeds.pretraining)} pre-training and {len(seeds.finetuning)} fine-tuning "
+        f"seeds: {done:,} of {planned:,} cells are done"
+        + (f", {failed:,} failed" if failed else "")
+        + (f", {planned - done - failed:,} are missing" if planned > done + failed else "")
+        + ". "
+        + ("At the papers' scale." if protocol.scale == "paper" else
+           "At a small scale: whether a claim holds at the papers' is not decided here.")
+    )  # fmt: skip
+
+
+def _method(settings: ReportSettings) -> tuple[str, ...]:
+    machines = (
+        "Scores are means over seeds of means over all judged queries; ± is the standard deviation "
+        "from pre-training seed to pre-training seed, each the mean of its fine-tuning seeds."
+    )
+    tests = (
+        "Over queries: a paired two-sided t-test of the scores of each query, averaged over seeds; "
+        "it speaks of these very models. Over seeds: a paired t-test of the means of each "
+        "pre-training seed; it speaks of these very queries, and with three seeds finds only large "
+        "differences. Over both: to the variance over queries comes what seeds add to it, pooled "
+        "over all starts of a column (quasi-F, Clark 1973; Satterthwaite's degrees of freedom); it "
+        "speaks of the methods, on other queries and with other seeds. comparisons.tsv holds all."
+    )
+    families = (
+        f"Correction ({settings.correction}) counts all pairs of starts in all columns of a table "
+        "as one family, and all places of a claim as another. The minimum detectable difference is "
+        f"the true difference that a test finds with {settings.power:.0%} power at the level that "
+        "Bonferroni leaves to one comparison, by the noncentral t distribution. Effects are "
+        "standardised by the deviation of the differences from query to query."
+    )
+    return machines, tests, families

@@ -1,0 +1,191 @@
+"""Differences between starts: over queries, over seeds, and over both at once."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.benchmarks.report.outcomes import Column, Outcomes, Scores
+from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.errors import MismatchError
+from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
+from isthmus.evaluation.significance import corrected, joined, letters_of
+
+
+@dataclass(frozen=True)
+class Term:
+    """A start in a column, with the weight that a comparison gives it."""
+
+    weight: float
+    start: str
+    column: Column
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A weighted sum of starts' scores, as three tests see it.
+
+    `queries` takes the models as they are, averaged over seeds, and asks about other queries;
+    `seeds` takes the queries as they are, and asks about other pre-training seeds; `both` asks
+    about other queries and other seeds. Without a second seed, `both` is `queries`.
+    """
+
+    queries: Effect
+    seeds: Effect
+    both: Effect
+    number_of_queries: int
+    number_of_seeds: int
+
+    def chosen(self, settings: ReportSettings) -> Effect:
+        """The effect that the settings judge by."""
+        return self.both if settings.over == "both" else self.queries
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two starts in one column: the first minus the second."""
+
+    column: Column
+    first: str
+    second: str
+    estimate: Estimate
+    p_value: float
+    corrected_p_value: float
+    significant: bool
+
+
+@dataclass(frozen=True)
+class TableComparisons:
+    """All pairs of starts in all columns of one table, corrected as one family."""
+
+    pairs: tuple[Pair, ...]
+    beats: dict[tuple[str, Column], str]
+    """The letters of the starts that a start is significantly better than, by column."""
+    detectable: dict[Column, float]
+    """The true difference that a typical pair of the column would reveal, after correction."""
+
+
+def estimate(outcomes: Outcomes, terms: Sequence[Term]) -> Estimate | None:
+    """The weighted sum of terms; None where one of them has no scores.
+
+    Terms on one collection are compared query by query; collections are independent of each other.
+    """
+    found: list[tuple[Term, Scores]] = []
+    for term in terms:
+        scores = outcomes.scores(term.start, term.column)
+        if scores is None:
+            return None
+        found.append((term, scores))
+    sums: dict[str, NDArray[np.float64]] = {}
+    for term, scores in found:
+        collection = term.column.collection
+        here = term.weight * scores.by_query
+        if collection in sums:
+            _check_queries(found, collection)
+            here = here + sums[collection]
+        sums[collection] = here
+    over_queries = summed([paired_effect(differences) for differences in sums.values()])
+    over_seeds, seeds = _over_seeds(found)
+    both = _over_both(outcomes, found, over_queries)
+    queries = sum(len(differences) for differences in sums.values())
+    return Estimate(over_queries, over_seeds, both, queries, seeds)
+
+
+def _check_queries(found: Sequence[tuple[Term, Scores]], collection: str) -> None:
+    here = [(term, scores) for term, scores in found if term.column.collection == collection]
+    first, expected = here[0]
+    for term, scores in here:
+        if scores.queries != expected.queries:
+            raise MismatchError(
+                f"{first.start!r} and {term.start!r} were scored on different queries of "
+                f"{collection!r}",
+                where=f"{term.column.kind}, {term.column.task}",
+                allowed="the same judged queries in every cell",
+                remedy="run the cells again that were made with another collection",
+            )
+
+
+def _over_seeds(found: Sequence[tuple[Term, Scores]]) -> tuple[Effect, int]:
+    """The effect of one difference per pre-training seed that all terms have, and their number."""
+    means = [
+        dict(zip(scores.seeds, scores.values.mean(axis=1), strict=True)) for _, scores in found
+    ]
+    common = set.intersection(*(set(of_seed) for of_seed in means))
+    if len(common) < 2:
+        difference = sum(term.weight * scores.mean for term, scores in found)
+        return Effect(difference, math.nan, math.nan), len(common)
+    differences = [
+        sum(term.weight * of_seed[seed] for (term, _), of_seed in zip(found, means, strict=True))
+        for seed in sorted(common)
+    ]
+    return paired_effect(differences), len(common)
+
+
+def _over_both(
+    outcomes: Outcomes, found: Sequence[tuple[Term, Scores]], over_queries: Effect
+) -> Effect:
+    """The effect over queries with the variance that seeds add, pooled over starts by column."""
+    shares: dict[Column, float] = defaultdict(float)
+    for term, scores in found:
+        shares[term.column] += term.weight**2 / len(scores.seeds)
+    total, shared, denominator = 0.0, 0.0, 0.0
+    for column, share in shares.items():
+        variance = outcomes.seed_variance(column)
+        if variance is None:
+            return over_queries
+        total += share * variance.total
+        shared += share * variance.shared
+        denominator += (share * variance.total) ** 2 / variance.freedom
+    return crossed(over_queries, total, shared, total**2 / denominator)
+
+
+def compare_starts(
+    outcomes: Outcomes, columns: Sequence[Column], settings: ReportSettings
+) -> TableComparisons:
+    """Every start against every other in every column, corrected over all of them together."""
+    starts = outcomes.starts
+    estimates = []
+    for column in columns:
+        for first, second in combinations(starts, 2):
+            terms = (Term(1.0, first, column), Term(-1.0, second, column))
+            found = estimate(outcomes, terms)
+            if found is not None:
+                estimates.append((column, first, second, found))
+    raw = [found.chosen(settings).p_value for *_, found in estimates]
+    pairs = tuple(
+        Pair(*compared, p_value, corrected_p, corrected_p < settings.alpha)
+        for compared, p_value, corrected_p in zip(
+            estimates, raw, corrected(raw, settings.correction), strict=True
+        )
+    )
+    names = letters_of(starts)
+    beats: dict[tuple[str, Column], str] = {}
+    for column in columns:
+        here = [pair for pair in pairs if pair.column == column and pair.significant]
+        for start in starts:
+            beaten = {
+                pair.second if pair.first == start else pair.first
+                for pair in here
+                if (pair.first == start) == (pair.estimate.queries.difference > 0)
+                and start in (pair.first, pair.second)
+            }
+            beats[start, column] = joined(beaten, names)
+    return TableComparisons(pairs, beats, _detectable(pairs, settings))
+
+
+def _detectable(pairs: Sequence[Pair], settings: ReportSettings) -> dict[Column, float]:
+    of_column: dict[Column, list[Effect]] = defaultdict(list)
+    for pair in pairs:
+        of_column[pair.column].append(pair.estimate.chosen(settings))
+    found = {}
+    for column, effects in of_column.items():
+        effects.sort(key=lambda effect: effect.error)
+        typical = effects[len(effects) // 2]
+        found[column] = typical.detectable(settings.alpha / len(pairs), settings.power)
+    return found

@@ -1,0 +1,187 @@
+"""Tables of scores in the layout of the benchmark paper: a row per start, a column per test."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+
+from isthmus.benchmarks.report.comparisons import TableComparisons, compare_starts
+from isthmus.benchmarks.report.outcomes import Column, Outcomes
+from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.evaluation.significance import letters_of
+from isthmus.evaluation.tables import Cell, Table
+
+_CORRECTIONS = {"bonferroni": "Bonferroni", "holm": "Holm", "none": "no correction"}
+MISSING = "missing"
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """One table, with the comparisons that its letters come from."""
+
+    kind: str
+    measure: str
+    zero_shot: bool
+    title: str
+    columns: tuple[Column, ...]
+    comparisons: TableComparisons
+    table: Table
+
+
+def score_tables(outcomes: Outcomes, settings: ReportSettings) -> list[ScoreTable]:
+    """For every measure and encoder kind: the tasks' own collections, then each task's others."""
+    found: list[tuple[str, list[Column], bool]] = []
+    for measure in outcomes.protocol.measures:
+        for kind in outcomes.protocol.kinds:
+            own = outcomes.columns(kind, measure)
+            plain = outcomes.columns(kind, measure, finetuned=False)
+            found.append((f"{kind}, {measure}", own, False))
+            found.append((f"{kind} without fine-tuning, {measure}", plain, False))
+            for task in dict.fromkeys(column.task for column in (*own, *plain)):
+                others = outcomes.zero_shot_columns(kind, task, measure)
+                if _any_done(outcomes, others):
+                    found.append((f"{kind} after {task}, zero-shot, {measure}", others, True))
+    return [_table(outcomes, settings, *one) for one in found if one[1]]
+
+
+def _any_done(outcomes: Outcomes, columns: Sequence[Column]) -> bool:
+    return any(
+        outcomes.scores(start, column) is not None
+        for column in columns
+        for start in outcomes.starts
+    )
+
+
+def _table(
+    outcomes: Outcomes,
+    settings: ReportSettings,
+    title: str,
+    columns: Sequence[Column],
+    zero_shot: bool,
+) -> ScoreTable:
+    compared = compare_starts(outcomes, columns, settings)
+    names = letters_of(outcomes.starts)
+    means = {
+        (start, column): scores.mean
+        for start in outcomes.starts
+        for column in columns
+        if (scores := outcomes.scores(start, column)) is not None
+    }
+    best = {
+        column: max((means.get((start, column), -1.0) for start in outcomes.starts), default=-1.0)
+        for column in columns
+    }
+    wins = Counter(start for (start, column), mean in means.items() if mean == best[column])
+    averages = {
+        start: fmean(means[start, column] for column in columns)
+        for start in outcomes.starts
+        if all((start, column) in means for column in columns)
+    }
+    several = len(columns) > 1
+    rows = []
+    for start in outcomes.starts:
+        if not any(outcomes.planned(start, column.task) for column in columns):
+            continue
+        cells = [Cell(names[start]), Cell(start)]
+        for column in columns:
+            letters = compared.beats[start, column]
+            is_best = means.get((start, column)) == best[column]
+            cells.append(_cell(outcomes, start, column, letters, is_best))
+        if several:
+            average = averages.get(start)
+            top = average is not None and average == max(averages.values())
+            cells.append(Cell("–" if average is None else shown(average), best=top))
+            cells.append(Cell(str(wins[start])))
+        rows.append(tuple(cells))
+    heads, groups = _heads(columns, several, zero_shot)
+    caption = _caption(title, outcomes, columns, compared, settings)
+    notes = ["±: standard deviation over seeds."] if _spread(outcomes, columns) else []
+    if any("/" in cell.interval for row in rows for cell in row):
+        notes.append("(2/6): 2 of 6 runs are done.")
+    table = Table(
+        heads, tuple(rows), caption, names=2, interval_note=" ".join(notes), groups=groups
+    )
+    return ScoreTable(
+        columns[0].kind, columns[0].measure, zero_shot, title, tuple(columns), compared, table
+    )
+
+
+def _heads(
+    columns: Sequence[Column], several: bool, zero_shot: bool
+) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """Names of tasks below their collections; of a zero-shot table, of collections alone."""
+    summary = ("average", "best on") if several else ()
+    if zero_shot:
+        heads = [column.collection for column in columns]
+        return ("#", "start", *heads, *summary), ()
+    groups = [
+        (collection, len(list(group)))
+        for collection, group in groupby(column.collection for column in columns)
+    ]
+    spans = (("", 2), *groups, *([("", 2)] if several else []))
+    return ("#", "start", *(column.task for column in columns), *summary), spans
+
+
+def _cell(outcomes: Outcomes, start: str, column: Column, letters: str, best: bool) -> Cell:
+    if not outcomes.planned(start, column.task):
+        return Cell("")
+    scores = outcomes.scores(start, column)
+    results = outcomes.at(start, column.kind, column.task)
+    failed = sum(result.status == "failed" for result in results)
+    wanted = outcomes.runs(column.task)
+    if scores is None:
+        return Cell(FAILED if failed else MISSING, quiet=True)
+    spread = "" if math.isnan(scores.spread) else f"± {shown(scores.spread)}"
+    if scores.runs < wanted:
+        spread = f"{spread} ({scores.runs}/{wanted})".strip()
+    return Cell(shown(scores.mean), letters=letters, interval=spread, best=best)
+
+
+def shown(value: float) -> str:
+    """A score or a difference with three digits and no zero before the point."""
+    text = f"{value:.3f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+
+
+def _spread(outcomes: Outcomes, columns: Sequence[Column]) -> bool:
+    return any(outcomes.seed_variance(column) is not None for column in columns)
+
+
+def _caption(
+    title: str,
+    outcomes: Outcomes,
+    columns: Sequence[Column],
+    compared: TableComparisons,
+    settings: ReportSettings,
+) -> str:
+    sentences = [f"{title}."]
+    if compared.pairs:
+        seeds = settings.over == "both" and _spread(outcomes, columns)
+        over = "queries and seeds" if seeds else "queries"
+        sentences.append(
+            f"Letters: significantly better than the rows of those letters (paired two-sided "
+            f"t-test over {over}, {_CORRECTIONS[settings.correction]} over the "
+            f"{len(compared.pairs):,} comparisons of the table, level {settings.alpha:g})."
+        )
+        if settings.over == "both" and not seeds:
+            sentences.append("One seed: they speak of these models, not of the methods.")
+        found = sorted(compared.detectable.values())
+        reach = shown(found[0])
+        if len(found) > 1 and shown(found[-1]) != reach:
+            reach += f" to {shown(found[-1])}"
+        sentences.append(
+            f"A single true difference of {reach} would be found with {settings.power:.0%} power."
+        )
+    absent = sum(
+        outcomes.planned(start, column.task) and outcomes.scores(start, column) is None
+        for start in outcomes.starts
+        for column in columns
+    )
+    if absent:
+        sentences.append(f"{absent} cells have no score yet.")
+    return " ".join(sentences)

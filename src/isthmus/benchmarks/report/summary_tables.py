@@ -1,0 +1,163 @@
+"""Tables beside the scores: verdicts, costs, numbers of the papers, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from isthmus.benchmarks.protocol.claims import ExpectedValue
+from isthmus.benchmarks.report.drawing import short, signed
+from isthmus.benchmarks.report.outcomes import Column, Outcomes
+from isthmus.benchmarks.report.score_tables import shown
+from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.benchmarks.report.verdicts import Finding, Verdict, rule
+from isthmus.errors import shortened
+from isthmus.evaluation.significance import letters_of
+from isthmus.evaluation.tables import Cell, Table
+
+_COSTS = {
+    "pretraining_seconds": "pre-training s",
+    "pretraining_tokens": "tokens",
+    "finetuning_seconds": "fine-tuning s",
+    "index_seconds": "indexing s",
+    "index_bytes": "index bytes",
+    "query_seconds": "query ms",
+    "parameters": "parameters",
+}
+_REASON = 300  # characters of a reason that a table shows
+
+
+def verdict_table(verdicts: Sequence[Verdict], settings: ReportSettings) -> Table:
+    """A row per claim: the decision and the numbers it rests on."""
+    rows = [
+        tuple(
+            Cell(text)
+            for text in (
+                one.claim.statement,
+                one.claim.paper,
+                one.decision,
+                one.reason + ("" if one.complete else " (cells are missing)"),
+                "" if one.overall is None else numbers(one.overall),
+                ";\n".join(f"{found.place}: {numbers(found)}" for found in one.findings),
+            )
+        )
+        for one in verdicts
+    ]
+    columns = ("claim", "paper", "verdict", "why", "on average", "differences")
+    return Table(columns, tuple(rows), rule(settings), names=6)
+
+
+def decision_table(verdicts: Sequence[Verdict]) -> Table:
+    """A row per claim for a terminal: the decision and why."""
+    rows = [tuple(map(Cell, (one.claim.statement, one.decision, _why(one)))) for one in verdicts]
+    return Table(("claim", "verdict", "why"), tuple(rows), "", names=3)
+
+
+def _why(one: Verdict) -> str:
+    average = "" if one.overall is None else f"{numbers(one.overall)}: "
+    return f"{average}{one.reason}" + ("" if one.complete else " (cells are missing)")
+
+
+def numbers(found: Finding) -> str:
+    """A difference with its interval and p-value, in a few characters."""
+    if found.estimate is None or found.interval is None:
+        return "missing"
+    low, high = found.interval
+    return f"{signed(found.difference)} [{signed(low)}, {signed(high)}], {p_shown(found)}"
+
+
+def p_shown(found: Finding) -> str:
+    """The corrected p-value as papers write it."""
+    p_value = found.corrected_p_value
+    return "p < .001" if p_value < 0.001 else f"p {shown(p_value)}"
+
+
+def cost_table(outcomes: Outcomes) -> Table | None:
+    """What every start took, on average over its cells; None where nothing is known."""
+    letters = letters_of(outcomes.starts)
+    kinds = tuple(outcomes.protocol.kinds)
+    rows = []
+    for start in outcomes.starts:
+        cells = [Cell(letters[start]), Cell(start)]
+        cells += [Cell(_cost(outcomes, start, kind, name)) for kind in kinds for name in _COSTS]
+        rows.append(tuple(cells))
+    used = [
+        place
+        for place in range(2, 2 + len(kinds) * len(_COSTS))
+        if any(row[place].text != "–" for row in rows)
+    ]
+    if not used:
+        return None
+    names = ["#", "start", *(label for _ in kinds for label in _COSTS.values())]
+    groups = [(kind, sum((place - 2) // len(_COSTS) == number for place in used))
+              for number, kind in enumerate(kinds)]  # fmt: skip
+    return Table(
+        ("#", "start", *(names[place] for place in used)),
+        tuple((*row[:2], *(row[place] for place in used)) for row in rows),
+        "What a cell took, on average over tasks and seeds. A pre-training is shared by the cells "
+        "that start from it.",
+        names=2,
+        groups=(("", 2), *(group for group in groups if group[1])),
+    )
+
+
+def _cost(outcomes: Outcomes, start: str, kind: str, name: str) -> str:
+    known = [
+        value
+        for result in outcomes.cells
+        if (result.cell.start, result.cell.kind, result.status) == (start, kind, "done")
+        and (value := getattr(result.cost, name)) is not None
+    ]
+    if not known:
+        return "–"
+    return short(fmean(known) * (1000 if name == "query_seconds" else 1))
+
+
+def expected_table(outcomes: Outcomes) -> Table | None:
+    """The papers' numbers beside ours; None where the protocol has none."""
+    values = [value for table in outcomes.protocol.expected for value in table.values()]
+    if not values:
+        return None
+    comparable = outcomes.protocol.scale == "paper"
+    rows = [tuple(map(Cell, _beside(outcomes, value, comparable))) for value in values]
+    notes = dict.fromkeys(table.note for table in outcomes.protocol.expected if table.note)
+    caption = (
+        "What the papers report, beside ours. "
+        + ("At the papers' scale." if comparable else
+           "Not comparable: other data, a smaller model, fewer steps; read the order of the rows, "
+           "not the numbers.")
+    )  # fmt: skip
+    columns = ("paper", "row", "kind", "task", "test", "paper's", "ours", "comparable")
+    return Table(columns, tuple(rows), " ".join([caption, *notes]), names=5)
+
+
+def _beside(outcomes: Outcomes, value: ExpectedValue, comparable: bool) -> Iterable[str]:
+    ours = None
+    if value.start in outcomes.starts and value.task in outcomes.protocol.tasks:
+        column = Column(value.kind, value.task, value.collection, value.measure)
+        ours = outcomes.scores(value.start, column)
+    return (
+        f"{value.paper}, {value.table}",
+        value.start,
+        value.kind,
+        value.task,
+        f"{value.collection} {value.measure}",
+        f"{value.value:g}",
+        "–" if ours is None else shown(ours.mean),
+        "yes" if comparable else "no",
+    )
+
+
+def failure_table(outcomes: Outcomes) -> Table | None:
+    """A row per failed cell with its reason; None where all went well."""
+    if not outcomes.failed:
+        return None
+    rows = []
+    for result in outcomes.failed:
+        cell = result.cell
+        seeds = f"{cell.pretraining_seed}, {cell.finetuning_seed}"
+        reason = shortened(" ".join((result.reason or "no reason was kept").split()), _REASON)
+        rows.append(tuple(map(Cell, (cell.start, cell.kind, cell.task, seeds, reason))))
+    caption = "Cells that failed; `isthmus benchmark run` tries them again when it is asked to."
+    columns = ("start", "kind", "task", "seeds", "reason")
+    return Table(columns, tuple(rows), caption, names=5)

@@ -1,0 +1,248 @@
+"""Held, did not hold, undecided: what the cells say about the claims of a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean
+from typing import Literal
+
+from isthmus.benchmarks.protocol.claims import Claim, Selection
+from isthmus.benchmarks.protocol.settings import Protocol
+from isthmus.benchmarks.report.comparisons import Estimate, Term, estimate
+from isthmus.benchmarks.report.outcomes import Column, Outcomes
+from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.evaluation.significance import corrected
+
+Decision = Literal["held", "did not hold", "undecided"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference of a claim, at one place of the grid; without an estimate it is missing."""
+
+    place: str
+    estimate: Estimate | None
+    corrected_p_value: float = 1.0
+    interval: tuple[float, float] | None = None
+    detectable: float | None = None
+    without: tuple[str, ...] = ()
+    """Starts that the claim names and that have no scores there yet."""
+
+    @property
+    def difference(self) -> float:
+        """How far the side is ahead that is claimed to be higher."""
+        assert self.estimate is not None
+        return self.estimate.queries.difference
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The decision on one claim, in numbers and in a sentence."""
+
+    name: str
+    claim: Claim
+    decision: Decision
+    reason: str
+    overall: Finding | None = None
+    """The mean of the differences over all places that have scores."""
+    findings: tuple[Finding, ...] = ()
+    costs: tuple[float, float] | None = None
+    """The mean costs of the side claimed to be higher and of the other."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cell that the claim speaks of is there."""
+        return all(found.estimate is not None and not found.without for found in self.findings)
+
+
+def rule(settings: ReportSettings) -> str:
+    """How decisions are made, for the page."""
+    over = "queries and pre-training seeds" if settings.over == "both" else "queries"
+    return (
+        "A claim is tested at every place of the grid that it names, and on average over them: "
+        f"two-sided t-tests over {over}, level {settings.alpha:g}, those of the places corrected "
+        f"for their number ({settings.correction}). Held: the average is significantly above 0, "
+        "and no place significantly below. Did not hold: the average is significantly below 0, or "
+        f"its {settings.confidence:.0%} interval ends below {settings.smallest_effect:g}, the "
+        "smallest difference that matters. Undecided: all else, with the average that would have "
+        f"been found with {settings.power:.0%} power. A claim about cost holds if the ratio of the "
+        "mean costs stays within its factor."
+    )
+
+
+def verdicts(outcomes: Outcomes, settings: ReportSettings) -> list[Verdict]:
+    """A verdict for every claim of the protocol."""
+    claims = outcomes.protocol.claims
+    return [
+        _cost_verdict(name, claim, outcomes)
+        if claim.cost is not None
+        else _verdict(name, claim, outcomes, settings)
+        for name, claim in claims.items()
+    ]
+
+
+def _verdict(name: str, claim: Claim, outcomes: Outcomes, settings: ReportSettings) -> Verdict:
+    found = [
+        (place, *_scored(terms, outcomes)) for place, terms in places(claim, outcomes.protocol)
+    ]
+    known = [terms for _, terms, _ in found if terms]
+    estimates = [estimate(outcomes, terms) for terms in known]
+    effects = [one.chosen(settings) for one in estimates if one is not None]
+    p_values = corrected([effect.p_value for effect in effects], settings.correction)
+    tested = iter(zip(estimates, p_values, strict=True))
+    findings = []
+    for place, terms, without in found:
+        finding = Finding(place, None, without=without)
+        if terms:
+            compared, p_value = next(tested)
+            finding = _measured(finding, compared, p_value, len(known), settings)
+        findings.append(finding)
+    if not known:
+        reason = "no cell that it speaks of is done"
+        return Verdict(name, claim, "undecided", reason, findings=tuple(findings))
+    share = 1.0 / len(known)
+    average = [replace(term, weight=share * term.weight) for terms in known for term in terms]
+    compared = estimate(outcomes, average)
+    assert compared is not None, "every term has scores"
+    overall = _measured(
+        Finding("on average", None), compared, compared.chosen(settings).p_value, 1, settings
+    )
+    decision, reason = _decide(overall, findings, settings)
+    return Verdict(name, claim, decision, reason, overall, tuple(findings))
+
+
+def _measured(
+    finding: Finding,
+    compared: Estimate | None,
+    p_value: float,
+    family: int,
+    settings: ReportSettings,
+) -> Finding:
+    assert compared is not None
+    effect = compared.chosen(settings)
+    return replace(
+        finding,
+        estimate=compared,
+        corrected_p_value=p_value,
+        interval=effect.interval(settings.confidence),
+        detectable=effect.detectable(settings.alpha / family, settings.power),
+    )
+
+
+def _decide(
+    overall: Finding, findings: Sequence[Finding], settings: ReportSettings
+) -> tuple[Decision, str]:
+    known = [finding for finding in findings if finding.estimate is not None]
+    lost = [one for one in known if one.difference < 0 and one.corrected_p_value < settings.alpha]
+    above = sum(one.difference > 0 for one in known)
+    signs = f", above 0 at {above} of {len(known)} places" if len(known) > 1 else ""
+    significant = overall.corrected_p_value < settings.alpha
+    assert overall.interval is not None
+    if significant and overall.difference < 0:
+        return "did not hold", f"significantly the other way{signs}"
+    if overall.interval[1] < settings.smallest_effect:
+        limit = f"{settings.smallest_effect:g}"
+        return "did not hold", f"a difference of {limit} or more is outside the interval{signs}"
+    if significant and not lost:
+        return "held", f"significant{signs}"
+    if significant:
+        against = ", ".join(one.place for one in lost)
+        return "undecided", f"significant on average, but significantly against it at {against}"
+    return "undecided", (
+        f"not significant{signs}; a true difference of {overall.detectable:.3f} would have been "
+        f"found with {settings.power:.0%} power"
+    )
+
+
+def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tuple[str, ...]]:
+    """The terms that have scores, with the weights of all, and the starts that have none.
+
+    No term is left where a whole side has no scores.
+    """
+    there = [term for term in terms if outcomes.scores(term.start, term.column) is not None]
+    missing = tuple(sorted({term.start for term in terms} - {term.start for term in there}))
+    whole, left = _weights(terms), _weights(there)
+    if whole.keys() != left.keys():
+        return [], missing
+    kept = [
+        replace(term, weight=term.weight * whole[key] / left[key])
+        for term in there
+        for key in [(term.column, term.weight > 0)]
+    ]
+    return kept, missing
+
+
+def _weights(terms: Sequence[Term]) -> dict[tuple[Column, bool], float]:
+    sums: dict[tuple[Column, bool], float] = {}
+    for term in terms:
+        key = term.column, term.weight > 0
+        sums[key] = sums.get(key, 0.0) + term.weight
+    return sums
+
+
+def places(claim: Claim, protocol: Protocol) -> Iterator[tuple[str, list[Term]]]:
+    """The comparisons that a claim stands for, each with a name.
+
+    One for every kind, task and collection that both sides name; where the sides differ (more
+    queries on one, another kind on the other), each side is averaged over its own.
+    """
+    measure = claim.measure or protocol.measures[0]
+    higher, lower = (_spelt_out(side, protocol) for side in (claim.higher, claim.lower))
+    shared = [one if one == other else [None] for one, other in zip(higher, lower, strict=True)]
+    for chosen in product(*shared):
+        terms: list[Term] = []
+        for sign, side, names in ((1.0, claim.higher, higher), (-1.0, claim.lower, lower)):
+            inner = [
+                [one] if one is not None else own for one, own in zip(chosen, names, strict=True)
+            ]
+            columns = [
+                Column(kind, task, collection or protocol.tasks[task].collection, measure)
+                for kind, task, collection in product(*inner)
+                if kind in (protocol.tasks[task].kinds or protocol.kinds)
+            ]
+            terms += _side(sign, side, columns, protocol)
+        if terms and {term.weight > 0 for term in terms} == {True, False}:
+            yield ", ".join(name for name in chosen if name) or "all", terms
+
+
+def _spelt_out(side: Selection, protocol: Protocol) -> tuple[list[str], list[str], list[str]]:
+    tuned = [name for name, task in protocol.tasks.items() if task.finetune]
+    return side.kinds or list(protocol.kinds), side.tasks or tuned, side.collections or [""]
+
+
+def _side(
+    sign: float, side: Selection, columns: Sequence[Column], protocol: Protocol
+) -> list[Term]:
+    terms = []
+    for column in columns:
+        run = protocol.tasks[column.task].starts or protocol.starts
+        for weight, names in ((sign, side.starts), (-sign, side.over)):
+            planned = [name for name in names if name in run]
+            terms += [Term(weight / len(planned) / len(columns), name, column) for name in planned]
+    return terms
+
+
+def _cost_verdict(name: str, claim: Claim, outcomes: Outcomes) -> Verdict:
+    assert claim.cost is not None
+    values = [
+        [
+            value
+            for result in outcomes.cells
+            if result.status == "done"
+            and result.cell.start in side.starts
+            and result.cell.kind in (side.kinds or outcomes.protocol.kinds)
+            and result.cell.task in (side.tasks or outcomes.protocol.tasks)
+            and (value := getattr(result.cost, claim.cost)) is not None
+        ]
+        for side in (claim.higher, claim.lower)
+    ]
+    if not all(values):
+        return Verdict(name, claim, "undecided", "no cell of one side has this cost")
+    higher, lower = fmean(values[0]), fmean(values[1])
+    held = lower <= claim.factor * higher
+    ratio = f"{lower / higher:.2f}" if higher else "infinitely many"
+    what = claim.cost.replace("_", " ")
+    reason = f"{what}: {lower:,.4g} against {higher:,.4g}, {ratio} times; allowed: {claim.factor:g}"
+    return Verdict(name, claim, "held" if held else "did not hold", reason, costs=(higher, lower))

@@ -1,0 +1,26 @@
+"""Reports as one HTML file: the frame around their parts, and the stylesheet they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from html import escape
+from importlib.resources import files
+
+from isthmus.errors import visible
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """The parts, which are HTML already, as a page without scripts and external files."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(visible(title))}</title><style>{_style()}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+@cache
+def _style() -> str:
+    return files("isthmus.evaluation").joinpath("pages.css").read_text(encoding="utf-8")

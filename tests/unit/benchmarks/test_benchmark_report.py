@@ -1,0 +1,228 @@
+"""A report of cells whose truth is known: every format, whatever is missing, whatever texts say."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.benchmarks.made_cells import failed, protocol, results, with_cost, write
+from typer.testing import CliRunner
+
+from isthmus.benchmarks.report.benchmark_report import benchmark_report
+from isthmus.cli import app
+from isthmus.errors import InputError, OutputError, SettingsError
+
+HOSTILE = (
+    '<script src="https://evil.example/x.js">alert("1")</script>\x1b[2J & $x_1$ \\input{/etc} |'
+)
+CLAIMS: dict[str, Any] = {
+    "beats": {
+        "statement": f"bow beats none {HOSTILE}",
+        "paper": HOSTILE,
+        "higher": {"starts": ["bow"]},
+        "lower": {"starts": ["none"]},
+    },
+}
+EXPECTED = [
+    {
+        "paper": HOSTILE, "table": "Table 1", "kind": "dense", "task": "insurance-all",
+        "columns": ["insurance RR@10"], "rows": {"none": [31.9], HOSTILE: [35.9]}, "note": HOSTILE,
+    }
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cells of four starts: one failed in one task, one is missing, one has fewer seeds."""
+    place = tmp_path_factory.mktemp("benchmark")
+    collection = place / "insurance"
+    (collection / "qrels").mkdir(parents=True)
+    documents = [{"_id": f"d{number}", "text": f"text {number} {HOSTILE}"} for number in range(60)]
+    queries = [
+        {"_id": f"q{number}", "text": f"question {number} {HOSTILE}"} for number in range(60)
+    ]
+    for name, lines in (("corpus", documents), ("queries", queries)):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (collection / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    judged = "".join(f"q{number}\td{number}\t1\n" for number in range(60))
+    qrels = "query-id\tcorpus-id\tscore\n" + judged
+    (collection / "qrels" / "test.tsv").write_text(qrels, encoding="utf-8")
+    made = protocol(
+        ["none", "mlm", "bow", "lexmae"], ("dense", "sparse"), zero_shot=["flights"],
+        claims=CLAIMS, expected=EXPECTED, measures=["RR@10", "nDCG@10"],
+    )  # fmt: skip
+    collections = {
+        **made.collections,
+        "insurance": made.collections["insurance"].model_copy(update={"spec": str(collection)}),
+    }
+    made = made.model_copy(update={"collections": collections})
+    cells = []
+    for result in results(made, {"bow": 0.08}, queries=60, seed_noise=0.002, noise=0.05):
+        cell = result.cell
+        if (cell.start, cell.task) == ("lexmae", "medicine-1000"):
+            continue
+        if (cell.start, cell.pretraining_seed) == ("mlm", 3):
+            continue
+        if (cell.start, cell.task) == ("lexmae", "insurance-all"):
+            cells.append(failed(result, HOSTILE))
+            continue
+        seconds = {"none": 0.0, "mlm": 50.0}.get(cell.start, 60.0)
+        size = 1000.0 if cell.kind == "dense" else 700.0
+        result = with_cost(
+            result, pretraining_seconds=seconds, index_bytes=size, query_seconds=size / 1e6
+        )
+        for test in result.tests.values():
+            test.first.update({f"q{number}": "d59" for number in range(60)})
+        cells.append(result)
+    return write(place / "run", made, cells, f"grid {HOSTILE}")
+
+
+class Page(HTMLParser):
+    """The tags, attributes and texts of a page, and the rows of its tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_every_format_is_there_and_says_the_same(folder: Path, tmp_path: Path) -> None:
+    report = benchmark_report(folder, tmp_path / "report")
+    texts = {
+        file.name: file.read_text(encoding="utf-8") for file in (tmp_path / "report").iterdir()
+    }
+    formats = {"report.html", "report.md", "report.tex", "report.json", "comparisons.tsv"}
+    assert set(texts) == {*formats, "isthmus.json"}
+    values = json.loads(texts["report.json"])
+    (verdict,) = values["verdicts"]
+    assert verdict["decision"] == "held"
+    assert verdict["overall"]["difference"] == pytest.approx(0.08, abs=0.02)
+    for name in ("report.html", "report.md", "report.tex"):
+        assert "held" in texts[name], name
+        assert "missing" in texts[name], name
+        assert "failed" in texts[name], name
+    first = values["tables"][0]
+    assert first["title"] == "dense, RR@10"
+    bow = next(row for row in first["rows"] if row[1]["text"] == "bow")
+    assert (bow[0]["text"], bow[2]["letters"], bow[2]["best"]) == ("c", "abd", True)
+    lines = [line.split("\t") for line in texts["comparisons.tsv"].splitlines()]
+    compared = [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
+    one = next(line for line in compared if (line["first"], line["second"]) == ("mlm", "bow"))
+    assert float(one["difference"]) == pytest.approx(-0.08, abs=0.03)
+    assert float(one["p_over_queries"]) <= float(one["p_over_both"]) < 0.05
+    assert (one["seeds"], one["significant"]) == ("2", "True")
+    assert "held" in repr(report)
+    assert json.loads(texts["isthmus.json"])["results"] == {"verdicts": {"beats": "held"}}
+
+
+def test_the_page_needs_nothing_else_and_shows_texts_as_texts(folder: Path, tmp_path: Path) -> None:
+    benchmark_report(folder, tmp_path / "report")
+    text = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {*page.tags}
+    assert "\x1b" not in text
+    for name, value in page.attributes:
+        assert not name.startswith("on"), name
+        if name in ("href", "src", "xlink:href"):
+            assert (value or "").startswith("#")
+    assert "@import" not in text
+    assert "url(" not in text
+    words = "".join(page.words)
+    for said in ("bow beats none <script", "question ", "text ", "first of none", "12 are missing"):
+        assert said in words
+    rows = {(row[1], row[0]): row for row in reversed(page.rows) if len(row) > 5}
+    assert rows["bow", "c"][2].startswith(".4")
+    assert "failed" in rows["lexmae", "d"]
+    assert "missing" in rows["lexmae", "d"]
+    assert any("(2/3)" in cell for cell in rows["mlm", "b"])
+    assert text.count("<svg") >= 6
+
+
+def test_markdown_and_latex_are_not_broken_by_texts(folder: Path, tmp_path: Path) -> None:
+    report = benchmark_report(folder, tmp_path / "report")
+    for line in report.markdown().splitlines():
+        assert "<script" not in line.replace("\\<script", "")
+    latex = report.latex()
+    assert "\\input{" not in latex
+    assert latex.count("\\begin{table}") == latex.count("\\end{table}") == latex.count("\\toprule")
+    assert "\\cmidrule(lr){3-4}" in latex  # two tasks of one collection
+
+
+def test_what_is_missing_is_counted(folder: Path, tmp_path: Path) -> None:
+    report = benchmark_report(folder, tmp_path / "report")
+    # Of 72 cells: lexmae failed 6 and misses 6, mlm misses a seed of three tasks and two kinds.
+    assert "54 of 72 cells are done, 6 failed, 12 are missing" in report.summary
+    assert report.failures is not None
+    assert len(report.failures.rows) == 6
+    assert report.expected is not None
+    assert [row[-1].text for row in report.expected.rows] == ["no", "no"]
+    assert report.expected.rows[1][-2].text == "–"  # a row of the paper that the grid lacks
+    (dense, sparse) = report.wins
+    assert dense.starts == ("bow", "none")
+    assert dense.won + dense.tied + dense.lost == 60
+    example = dense.wins[0]
+    assert example.relevant == (f"d{example.query[1:]}",)
+    assert dense.queries[example.query].startswith("question")
+    assert sparse.column.kind == "sparse"
+
+
+def test_one_seed_is_said(tmp_path: Path) -> None:
+    made = protocol(["none", "bow"], seeds=[1])
+    write(tmp_path / "run", made, results(made, {"bow": 0.1}, queries=50))
+    report = benchmark_report(tmp_path / "run")
+    assert (tmp_path / "run" / "report" / "report.html").is_file()
+    assert "these models, not of the methods" in report.tables[0].table.caption
+    assert all(one.queries == {} for one in report.wins)  # the collection is not there
+
+
+def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "report"
+    benchmark_report(folder, target, settings={"texts": False})
+    benchmark_report(folder, target, settings={"texts": False, "over": "queries"})
+    assert json.loads((target / "report.json").read_text())["settings"]["over"] == "queries"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("mine")
+    with pytest.raises(OutputError, match="holds something else"):
+        benchmark_report(folder, other)
+    assert [file.name for file in other.iterdir()] == ["thesis.tex"]
+
+
+def test_the_command_prints_tables_and_verdicts(folder: Path, tmp_path: Path) -> None:
+    target = str(tmp_path / "report")
+    arguments = ["benchmark", "report", str(folder), "--output", target, "--set", "texts=false"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "dense, RR@10. Letters: significantly better" in " ".join(done.output.split())
+    assert "above 0 at 6 of 6 places" in " ".join(done.output.split())
+
+
+def test_what_cannot_be_reported_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no benchmark"):
+        benchmark_report(tmp_path)
+    write(tmp_path / "run", protocol(["none"]), [])
+    with pytest.raises(InputError, match="no cell of the benchmark is done"):
+        benchmark_report(tmp_path / "run")
+    with pytest.raises(SettingsError, match="no start named 'bov'"):
+        benchmark_report(folder, tmp_path / "report", settings={"pairs": ["bov:mlm"]})
+    assert not (tmp_path / "report").exists()

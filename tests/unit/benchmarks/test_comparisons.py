@@ -1,0 +1,117 @@
+"""Letters that are earned: over queries, over seeds, over both, corrected over a whole table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.unit.benchmarks.made_cells import protocol, results
+
+from isthmus.benchmarks.protocol.settings import Protocol
+from isthmus.benchmarks.report.comparisons import Term, compare_starts, estimate
+from isthmus.benchmarks.report.outcomes import Column, Outcomes, Scores
+from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.errors import MismatchError
+
+BOTH, QUERIES = ReportSettings(), ReportSettings(over="queries")
+COLUMN = Column("dense", "insurance-1000", "insurance", "RR@10")
+
+
+class Drawn(Outcomes):
+    """Starts without a difference: noise of queries, of seeds, and of both."""
+
+    def __init__(self, made: Protocol, seed: int, seed_noise: float) -> None:
+        super().__init__(made, ())
+        self.generator, self.seed_noise = np.random.default_rng(seed), seed_noise
+
+    def _read(self, start: str, column: Column) -> Scores:
+        shift = self.seed_noise * self.generator.normal(size=(3, 1))
+        values = 0.4 + shift + 0.3 * self.generator.normal(size=(3, 100))
+        return Scores(tuple(map(str, range(100))), (1, 2, 3), values, 3)
+
+
+def share_of_tables(settings: ReportSettings, seed_noise: float, tables: int = 80) -> float:
+    made = protocol(["a", "b", "c", "d"])
+    found = 0
+    for seed in range(tables):
+        outcomes = Drawn(made, seed, seed_noise)
+        compared = compare_starts(outcomes, outcomes.columns("dense", "RR@10"), settings)
+        assert len(compared.pairs) == 18
+        found += any(pair.significant for pair in compared.pairs)
+    return found / tables
+
+
+# 1,000 tables, more starts and ranks like real ones: experiments/simulated_tables.py.
+def test_letters_without_a_difference_are_rare() -> None:
+    assert share_of_tables(QUERIES, 0.0) <= 0.1
+    assert share_of_tables(BOTH, 0.0) <= 0.1
+    assert share_of_tables(BOTH, 0.04) <= 0.1
+
+
+def test_seeds_that_differ_deceive_a_test_over_queries_alone() -> None:
+    assert share_of_tables(QUERIES, 0.04, tables=30) > 0.3
+
+
+def test_the_three_tests_beside_plain_ones() -> None:
+    made = protocol(["none", "bow"])
+    outcomes = Outcomes(made, results(made, {"bow": 0.03}, seed_noise=0.004))
+    found = estimate(outcomes, [Term(1.0, "bow", COLUMN), Term(-1.0, "none", COLUMN)])
+    scores = {start: outcomes.scores(start, COLUMN) for start in ("none", "bow")}
+    assert found is not None
+    bow, none = (scores[start].values for start in ("bow", "none"))  # type: ignore[union-attr]
+    by_query = stats.ttest_rel(bow.mean(axis=0), none.mean(axis=0))
+    assert found.queries.p_value == pytest.approx(by_query.pvalue)
+    by_seed = stats.ttest_rel(bow.mean(axis=1), none.mean(axis=1))
+    assert found.seeds.p_value == pytest.approx(by_seed.pvalue)
+    assert found.both.difference == found.queries.difference
+    assert found.both.error >= found.queries.error
+    assert (found.number_of_queries, found.number_of_seeds) == (200, 3)
+
+
+def test_a_true_difference_earns_its_letter() -> None:
+    made = protocol(["none", "mlm", "bow"])
+    outcomes = Outcomes(made, results(made, {"bow": 0.05}, seed_noise=0.002))
+    compared = compare_starts(outcomes, outcomes.columns("dense", "RR@10"), BOTH)
+    assert compared.beats["bow", COLUMN] == "ab"
+    assert compared.beats["none", COLUMN] == compared.beats["mlm", COLUMN] == ""
+    assert 0.005 < compared.detectable[COLUMN] < 0.05
+
+
+def test_collections_are_independent_and_tasks_of_one_are_paired() -> None:
+    made = protocol(["none", "bow"])
+    outcomes = Outcomes(made, results(made, {"bow": 0.03}, noise=0.2))
+    columns = outcomes.columns("dense", "RR@10")
+    gains = [
+        estimate(outcomes, [Term(1.0, "bow", column), Term(-1.0, "none", column)])
+        for column in columns
+    ]
+    terms = [
+        Term(sign * weight, start, column)
+        for weight, column in ((0.5, columns[0]), (0.5, columns[2]))
+        for sign, start in ((1.0, "bow"), (-1.0, "none"))
+    ]
+    both = estimate(outcomes, terms)
+    assert both is not None
+    errors = [gain.queries.error for gain in gains if gain is not None]
+    assert both.queries.error == pytest.approx(0.5 * np.hypot(errors[0], errors[2]))
+    assert both.number_of_queries == 400
+
+
+def test_one_seed_speaks_of_queries_alone() -> None:
+    made = protocol(["none", "bow"], seeds=[1])
+    outcomes = Outcomes(made, results(made, {"bow": 0.05}))
+    found = estimate(outcomes, [Term(1.0, "bow", COLUMN), Term(-1.0, "none", COLUMN)])
+    assert found is not None
+    assert found.both == found.queries
+    assert found.seeds.p_value == 1.0
+
+
+def test_other_queries_are_refused() -> None:
+    made = protocol(["none", "bow"], seeds=[1])
+    cells = results(made, {})
+    changed: Any = cells[1].tests["insurance"].per_query["RR@10"]
+    changed["other"] = changed.pop("q0")
+    with pytest.raises(MismatchError, match="different queries of 'insurance'"):
+        compare_starts(Outcomes(made, cells), [COLUMN], BOTH)

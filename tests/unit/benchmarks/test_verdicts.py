@@ -1,0 +1,157 @@
+"""Claims whose truth is known: they hold, do not hold, or stay open, and say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.benchmarks.made_cells import protocol, results, with_cost
+
+from isthmus.benchmarks.protocol.cells import CellResult
+from isthmus.benchmarks.report.outcomes import Outcomes
+from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.benchmarks.report.verdicts import Verdict, verdicts
+
+STARTS = ["none", "mlm", "bow", "retromae"]
+BEATS: dict[str, Any] = {
+    "statement": "bow beats mlm",
+    "higher": {"starts": ["bow"]},
+    "lower": {"starts": ["mlm"]},
+}
+SHRINKS: dict[str, Any] = {
+    "statement": "gains shrink with more queries",
+    "higher": {"starts": ["bow"], "over": ["none"], "tasks": ["insurance-1000"]},
+    "lower": {"starts": ["bow"], "over": ["none"], "tasks": ["insurance-all"]},
+}
+FREE: dict[str, Any] = {
+    "statement": "bow is nearly free",
+    "higher": {"starts": ["mlm"]},
+    "lower": {"starts": ["bow"]},
+    "cost": "pretraining_seconds",
+    "factor": 1.05,
+}
+
+
+def judged(
+    claim: dict[str, Any],
+    gains: dict[str, Any],
+    keep: Any = lambda result: True,
+    **more: Any,
+) -> Verdict:
+    made = protocol(STARTS, more.pop("kinds", ("dense",)), claims={"it": claim})
+    settings = more.pop("settings", ReportSettings())
+    cells = [result for result in results(made, gains, **more) if keep(result)]
+    (verdict,) = verdicts(Outcomes(made, cells), settings)
+    return verdict
+
+
+def test_a_large_difference_holds() -> None:
+    verdict = judged(BEATS, {"bow": 0.04}, seed_noise=0.003)
+    assert verdict.decision == "held"
+    assert verdict.complete
+    places = [found.place for found in verdict.findings]
+    assert places == [f"dense, {task}" for task in ("insurance-1000", "insurance-all",
+                                                    "medicine-1000")]  # fmt: skip
+    assert verdict.overall is not None
+    assert verdict.overall.difference == pytest.approx(0.04, abs=0.01)
+    low, high = verdict.overall.interval or (0.0, 0.0)
+    assert low < 0.04 < high
+
+
+def test_a_difference_the_other_way_does_not_hold() -> None:
+    verdict = judged(BEATS, {"mlm": 0.04})
+    assert verdict.decision == "did not hold"
+    assert "the other way" in verdict.reason
+
+
+def test_no_difference_that_matters_does_not_hold() -> None:
+    verdict = judged(BEATS, {}, queries=2000, noise=0.05, seed=1)
+    assert verdict.decision == "did not hold"
+    assert "outside the interval" in verdict.reason
+
+
+def test_too_little_data_leaves_it_open() -> None:
+    verdict = judged(BEATS, {"bow": 0.003}, queries=20, noise=0.3)
+    assert verdict.decision == "undecided"
+    assert verdict.overall is not None
+    assert verdict.overall.detectable is not None
+    assert f"{verdict.overall.detectable:.3f} would have been found" in verdict.reason
+
+
+def test_seeds_that_differ_leave_it_open_where_queries_alone_would_not() -> None:
+    more: dict[str, Any] = {"queries": 2000, "seed_noise": 0.05, "noise": 0.05}
+    claim = {**BEATS, "higher": {"starts": ["bow"], "tasks": ["medicine-1000"]},
+             "lower": {"starts": ["mlm"], "tasks": ["medicine-1000"]}}  # fmt: skip
+    assert judged(claim, {}, **more).decision == "undecided"
+    alone = judged(claim, {}, settings=ReportSettings(over="queries"), **more)
+    assert alone.decision != "undecided"  # of a difference that is not there
+
+
+def test_significantly_for_and_against_is_open() -> None:
+    gains = {"bow": {"insurance-1000": 0.15, "insurance-all": 0.1, "medicine-1000": -0.05}}
+    verdict = judged(BEATS, gains)
+    assert verdict.decision == "undecided"
+    assert verdict.reason.endswith("dense, medicine-1000")
+
+
+def test_a_gain_that_shrinks() -> None:
+    shrinking = {"bow": {"insurance-1000": 0.06, "insurance-all": 0.01}}
+    assert judged(SHRINKS, shrinking).decision == "held"
+    growing = {"bow": {"insurance-1000": 0.01, "insurance-all": 0.06}}
+    verdict = judged(SHRINKS, growing)
+    assert verdict.decision == "did not hold"
+    assert verdict.overall is not None
+    assert verdict.overall.difference == pytest.approx(-0.05, abs=0.015)
+    assert [found.place for found in verdict.findings] == ["dense"]
+
+
+def test_kinds_are_judged_one_by_one_or_against_each_other() -> None:
+    verdict = judged(BEATS, {"bow": 0.04}, kinds=("dense", "sparse"))
+    assert len(verdict.findings) == 6
+    most = {
+        "statement": "bow helps sparse most",
+        "higher": {"starts": ["bow"], "over": ["mlm"], "kinds": ["sparse"]},
+        "lower": {"starts": ["bow"], "over": ["mlm"], "kinds": ["dense"]},
+    }
+    verdict = judged(most, {"bow": 0.04}, kinds=("dense", "sparse"))
+    assert [found.place for found in verdict.findings] == ["insurance-1000", "insurance-all",
+                                                           "medicine-1000"]  # fmt: skip
+    assert verdict.overall is not None
+    assert abs(verdict.overall.difference) < 0.015
+
+
+def test_missing_cells_are_named_and_the_rest_is_judged() -> None:
+    claim = {**BEATS, "higher": {"starts": ["bow", "retromae"]}}
+
+    def keep(result: CellResult) -> bool:
+        cell = result.cell
+        return not (cell.start == "retromae" and cell.task == "insurance-all") and not (
+            cell.start == "mlm" and cell.task == "medicine-1000"
+        )
+
+    verdict = judged(claim, {"bow": 0.04, "retromae": 0.04}, keep)
+    assert verdict.decision == "held"
+    assert not verdict.complete
+    assert [found.without for found in verdict.findings] == [(), ("retromae",), ("mlm",)]
+    assert verdict.findings[2].estimate is None
+    assert verdict.findings[1].estimate is not None
+    assert verdict.findings[1].difference == pytest.approx(0.04, abs=0.015)  # of bow alone
+
+
+def test_nothing_done_is_open() -> None:
+    verdict = judged(BEATS, {}, lambda result: result.cell.start == "none")
+    assert (verdict.decision, verdict.overall) == ("undecided", None)
+
+
+@pytest.mark.parametrize(("seconds", "decision"), [(104.0, "held"), (120.0, "did not hold")])
+def test_costs_are_compared_with_their_bound(seconds: float, decision: str) -> None:
+    made = protocol(STARTS, claims={"free": FREE})
+    took = {"mlm": 100.0, "bow": seconds}
+    cells = [
+        with_cost(result, pretraining_seconds=took[result.cell.start])
+        for result in results(made, {}, queries=5)
+        if result.cell.start in took
+    ]
+    (verdict,) = verdicts(Outcomes(made, cells), ReportSettings())
+    assert verdict.decision == decision
+    assert f"{seconds:g} against 100" in verdict.reason
