@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +18,40 @@ import pytest
 import scipy.sparse
 from tests.index_bytes import verify
 
+from isthmus.config import output
 from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
+from isthmus.indexes.segments import merge_policy
 from isthmus.indexes.segments.index import open_index
+from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Query
 from isthmus.retrieval.searcher import Searcher, open_searcher
 
 SIZE = 12
-# Adds, replaces and deletes for ever; says what it is about to do, and when it is done.
-PROGRAM = """
-import json, random, sys
-from pathlib import Path
-import numpy as np, scipy.sparse
-from isthmus.config import output
-from isthmus.indexes.segments import merge_policy as merging
-from isthmus.indexes.segments.writer import IndexWriter
-from isthmus.records import Document
+FORK = multiprocessing.get_context("fork")
 
-output.environment = dict  # quicker
-merging._TOGETHER = 3
-folder, seed = Path(sys.argv[1]), int(sys.argv[2])
-generator, kind = random.Random(seed), sys.argv[3]
-with IndexWriter(folder) as writer:
-    for turn in range(10**6):
-        added = {f"d{generator.randrange(60)}": f"{seed}-{turn}" for _ in range(generator.randrange(4))}
-        deleted = [f"d{generator.randrange(60)}" for _ in range(generator.randrange(3))]
-        print(json.dumps([deleted, added]), flush=True)
-        writer.delete(deleted)
-        vectors = np.random.default_rng(turn).random((len(added), 12)).astype(np.float32)
-        rows = vectors if kind == "dense" else scipy.sparse.csr_matrix(vectors)
-        if added:
-            writer.add([Document(i, text) for i, text in added.items()], rows)
-        writer.merge() if generator.random() < 0.1 else writer.commit()
-        print("done", flush=True)
-"""  # noqa: E501
+
+def change(folder: Path, kind: str, seed: int, said: Connection) -> None:
+    """Adds, replaces and deletes for ever; says what it is about to do, and when it is done."""
+    output.environment = dict  # quicker
+    merge_policy._TOGETHER = 3
+    generator = random.Random(seed)
+    with IndexWriter(folder) as writer:
+        for turn in range(10**6):
+            added = {
+                f"d{generator.randrange(60)}": f"{seed}-{turn}"
+                for _ in range(generator.randrange(4))
+            }
+            deleted = [f"d{generator.randrange(60)}" for _ in range(generator.randrange(3))]
+            said.send((deleted, added))
+            writer.delete(deleted)
+            vectors = np.random.default_rng(turn).random((len(added), SIZE)).astype(np.float32)
+            rows = vectors if kind == "dense" else scipy.sparse.csr_matrix(vectors)
+            if added:
+                writer.add([Document(i, text) for i, text in added.items()], rows)
+            writer.merge() if generator.random() < 0.1 else writer.commit()
+            said.send("done")
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -89,24 +89,25 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
     living = contents(folder)
     commits = 0
     for life in range(4):
-        child = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder), str(life), kind],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert child.stdout is not None
+        hears, said = FORK.Pipe(duplex=False)
+        child = FORK.Process(target=change, args=(folder, kind, life, said))
+        child.start()
+        said.close()
         # Some whole commits, and then a moment that is nobody's choice.
-        first = [child.stdout.readline() for _ in range(2 * generator.randint(1, 3))]
-        time.sleep(generator.uniform(0, 0.7))
+        heard = [hears.recv() for _ in range(2 * generator.randint(1, 3))]
+        time.sleep(generator.uniform(0, 0.4))
         child.kill()
-        rest, _ = child.communicate()
-        lines = ("".join(first) + rest).split("\n")[:-1]  # what comes after is not a whole line
+        with suppress(EOFError):
+            while True:
+                heard.append(hears.recv())
+        child.join()
         planned = living
-        for line in lines:
-            if line == "done":
+        for message in heard:
+            if message == "done":
                 living = planned
                 commits += 1
                 continue
-            deleted, added = json.loads(line)
+            deleted, added = message
             kept = {i: text for i, text in living.items() if i not in deleted}
             planned = {**kept, **added}
         verify(folder)

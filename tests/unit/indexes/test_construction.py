@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import resource
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
+from tests.crashes import contents, crash_at_every_step, killed_at_random_times
 from tests.index_bytes import verify
 
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes import construction as building
-from isthmus.indexes import documents, manifest
+from isthmus.indexes import manifest
 from isthmus.indexes.construction import already_built, builder_for
 from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import Description, workplace
 from isthmus.records import Document
-
-
-class Crash(BaseException):
-    """Stands for the end of the process: nothing catches it, nothing cleans up after it."""
 
 
 def build(
@@ -46,42 +36,6 @@ def build(
     return resumed
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
-
-
-def instrument(monkeypatch: pytest.MonkeyPatch, fail_at: int, after: bool) -> Callable[[], int]:
-    """Counts every step that leaves a trace on the disk and ends the process at one of them."""
-    steps = 0
-
-    def watched(function: Callable[..., object]) -> Callable[..., object]:
-        def step(*arguments: object, **options: object) -> object:
-            nonlocal steps
-            steps += 1
-            mine = steps  # a step may contain others
-            if mine == fail_at and not after:
-                raise Crash
-            try:
-                return function(*arguments, **options)
-            finally:
-                if mine == fail_at and after:
-                    raise Crash
-
-        return step
-
-    monkeypatch.setattr(os, "fsync", watched(os.fsync))
-    monkeypatch.setattr(Path, "replace", watched(Path.replace))
-    monkeypatch.setattr(Path, "rename", watched(Path.rename))
-    monkeypatch.setattr(Path, "mkdir", watched(Path.mkdir))
-    monkeypatch.setattr(Path, "open", watched(Path.open))
-    monkeypatch.setattr(np, "save", watched(np.save))
-    monkeypatch.setattr(building.shutil, "rmtree", watched(building.shutil.rmtree))
-    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", watched(np.lib.format.write_array_header_1_0))  # fmt: skip  # noqa: E501
-    monkeypatch.setattr(documents.DocumentWriter, "add", watched(documents.DocumentWriter.add))
-    monkeypatch.setattr(building, "write_manifest", watched(manifest.write_manifest))
-    return lambda: steps
-
-
 @pytest.mark.slow
 def test_crash_at_every_step(
     tmp_path: Path,
@@ -89,23 +43,12 @@ def test_crash_at_every_step(
     documents: list[Document],
     vectors: np.ndarray,
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        count = instrument(patch, fail_at=-1, after=False)
-        build(tmp_path / "whole", dense_description, documents, vectors)
-        total = count()
-    expected = contents(tmp_path / "whole")
+    total, resumed = crash_at_every_step(
+        lambda folder: build(folder, dense_description, documents, vectors),
+        tmp_path,
+        [(Path, "open"), (np.lib.format, "write_array_header_1_0")],
+    )
     assert total > 30
-    resumed = set()
-    for step in range(1, total + 1):
-        for after in (False, True):
-            folder = tmp_path / f"{step}{after}"
-            with pytest.MonkeyPatch.context() as patch:
-                instrument(patch, step, after)
-                with pytest.raises(Crash):
-                    build(folder, dense_description, documents, vectors)
-            resumed.add(build(folder, dense_description, documents, vectors))
-            assert contents(folder) == expected, f"step {step}, {after=}"
-            assert not workplace(folder).exists()
     assert resumed == {0, 8, 16, 24, 32, 40, 48, 50}
 
 
@@ -211,63 +154,13 @@ def test_empty_corpus_is_refused(tmp_path: Path, dense_description: Description)
     assert not (tmp_path / "index").exists()
 
 
-CHILD = """
-import sys
-from pathlib import Path
-import numpy as np
-import pyarrow
-from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.construction import already_built, builder_for
-from isthmus.indexes.documents import blocks
-from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin
-from isthmus.records import Document
-
-description = Description(
-    kind="dense", corpus=CorpusOrigin(spec="c", fingerprint="c"), titles=True,
-    encoder=EncoderOrigin(name="e", fingerprint="e"), dimension=64, dtype="float32",
-)
-vectors = np.random.default_rng(0).standard_normal((6000, 64)).astype(np.float32)
-source = [Document(str(row), "text " * (row % 100)) for row in range(6000)]
-folder = Path(sys.argv[1])
-pyarrow.array([""])  # imports what it needs, so that the time that follows is spent on building
-print("ready", flush=True)
-if not already_built(folder, description):
-    with DenseBuilder(folder, description) as builder:
-        print(builder.rows, flush=True)
-        for block in blocks(source[builder.rows:], 10):
-            builder.add(block, vectors[builder.rows : builder.rows + len(block)])
-        builder.finish({})
-"""
-
-
-def _child(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", CHILD, str(folder)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    return child
-
-
 @pytest.mark.slow
-def test_killed_at_random_times(tmp_path: Path) -> None:
-    child = _child(tmp_path / "whole")
-    start = time.monotonic()
-    assert child.wait() == 0
-    duration = time.monotonic() - start
-    expected = contents(tmp_path / "whole")
-    moments = random.Random(0)
-    resumed = [0]
-    for _ in range(6):
-        child = _child(tmp_path / "killed")
-        time.sleep(moments.uniform(0, duration / 4))
-        child.send_signal(signal.SIGKILL)
-        resumed += [int(rows) for rows in child.communicate()[0].split()]
-    assert max(resumed) > 0
-    assert _child(tmp_path / "killed").wait() == 0
-    found = contents(tmp_path / "killed")
-    for snapshot in (expected, found):  # holds the command line, and so the folder's name
-        snapshot.pop("isthmus.json")
-    assert found == expected
+def test_killed_at_random_times(tmp_path: Path, dense_description: Description) -> None:
+    source = [Document(str(row), "text " * (row % 100)) for row in range(2000)]
+    vectors = np.random.default_rng(0).standard_normal((2000, 4)).astype(np.float32)
+    killed_at_random_times(
+        lambda folder: build(folder, dense_description, source, vectors), tmp_path
+    )
 
 
 @pytest.mark.parametrize("kind", ["dense", "inverted", "bm25"])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Ranking
 
 QUERY = np.ones((1, 4), dtype=np.float32)
+FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(autouse=True)
@@ -241,18 +241,16 @@ def test_of_equal_ids_in_one_call_the_last_counts(dense_folder: Path) -> None:
 
 
 def test_a_second_writer_is_refused(dense_folder: Path) -> None:
-    with IndexWriter(dense_folder):
+    def refused() -> None:
         with pytest.raises(OutputError, match="another process is writing into"):
             IndexWriter(dense_folder)
-        program = (
-            "import sys; from pathlib import Path\n"
-            "from isthmus.indexes.segments.writer import IndexWriter\n"
-            "IndexWriter(Path(sys.argv[1]))"
-        )
-        other = subprocess.run(
-            [sys.executable, "-c", program, str(dense_folder)], capture_output=True, text=True
-        )
-        assert "another process is writing into" in other.stderr
+
+    with IndexWriter(dense_folder):
+        refused()
+        other = FORK.Process(target=refused)
+        other.start()
+        other.join()
+        assert other.exitcode == 0
     IndexWriter(dense_folder).close()
 
 
@@ -453,24 +451,17 @@ def test_changes_during_a_merge_are_kept(
     assert len(segments) <= 3
 
 
-READER = """
-import sys
-from pathlib import Path
-import numpy as np
-from isthmus.indexes.segments.index import open_index
-
-seen = set()
-print("ready", flush=True)
-while not Path(sys.argv[2]).exists():
-    index = open_index(Path(sys.argv[1]))
-    texts = {index.store.document(index.store.row(i)).text for i in ("d0", "d7", "d14")}
-    (ranking,) = index.search(np.ones((1, 4), dtype=np.float32), 60, ["q"])
-    assert len(set(ranking.document_ids)) == len(ranking) == len(index) == 50
-    assert len(texts) == 1, texts
-    seen |= texts
-    if len(seen) > 1:
-        Path(sys.argv[3]).touch()
-"""
+def read(folder: Path, begun: Path, changed: Path, end: Path) -> None:
+    """Opens and searches an index again and again, and says that it has seen a change."""
+    seen: set[str] = set()
+    while not end.exists():
+        index = open_index(folder)
+        texts = {index.store.document(index.store.row(i)).text for i in ("d0", "d7", "d14")}
+        (ranking,) = index.search(QUERY, 60, ["q"])
+        assert len(set(ranking.document_ids)) == len(ranking) == len(index) == 50
+        assert len(texts) == 1, texts
+        seen |= texts
+        (changed if len(seen) > 1 else begun).touch()
 
 
 @pytest.mark.slow
@@ -485,29 +476,27 @@ def test_readers_see_whole_commits_while_a_writer_works(dense_folder: Path, tmp_
 
     with IndexWriter(dense_folder) as opened:
         replace_all(opened, 0)
-        command = [sys.executable, "-c", READER, str(dense_folder), str(tmp_path / "end")]
-        changes = [tmp_path / "one saw a change", tmp_path / "another saw a change"]
+        begun, changed = ([tmp_path / f"{name} {n}" for n in "12"] for name in ("begun", "changed"))
         readers = [
-            subprocess.Popen(
-                [*command, str(change)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            for change in changes
+            FORK.Process(target=read, args=(dense_folder, *files, tmp_path / "end"))
+            for files in zip(begun, changed, strict=True)
         ]
         for reader in readers:
-            assert reader.stdout is not None
-            assert reader.stdout.readline() == "ready\n"
+            reader.start()
+        while not all(file.exists() for file in begun):
+            assert all(reader.is_alive() for reader in readers)
         turn = 0
-        while turn < 20 or not all(change.exists() for change in changes):
+        while turn < 20 or not all(file.exists() for file in changed):
             turn += 1
             replace_all(opened, turn)
             if turn % 7 == 0:
                 opened.merge()
-            if any(reader.poll() is not None for reader in readers):
+            if not all(reader.is_alive() for reader in readers):
                 break
     (tmp_path / "end").touch()
     for reader in readers:
-        _, errors = reader.communicate()
-        assert reader.returncode == 0, errors
+        reader.join()
+        assert reader.exitcode == 0
 
 
 @pytest.fixture
