@@ -20,6 +20,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does
 # A shell that starts the suite in its background has Ctrl-C ignored, which tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Else garbage is looked for again and again in what is being imported and collected.
+gc.disable()
+
 # Examples are slow when the machine is busy; what is checked is what they compute.
 # Every run draws others; `make test-all` draws more of them at once.
 settings.register_profile("isthmus", deadline=None, max_examples=40)
@@ -36,6 +39,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)
