@@ -42,7 +42,8 @@ from isthmus.collections import open_corpus
 from isthmus.config.models import MINILM, model_folder
 from isthmus.encoders import DenseEncoder, SparseEncoder, load_encoder, load_int8_encoder
 from isthmus.encoders.dense import DenseSettings
-from isthmus.encoders.loader import known_settings, stored_settings
+from isthmus.encoders.loader import stored_settings
+from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.precision import native_bf16

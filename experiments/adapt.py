@@ -31,7 +31,8 @@ import torch
 
 import isthmus
 from isthmus.collections import Problems, open_collection
-from isthmus.encoders.loader import known_settings, load_encoder
+from isthmus.encoders.loader import load_encoder
+from isthmus.encoders.model_settings import known_settings
 from isthmus.evaluation import compare, per_query
 from isthmus.finetuning.merge import set_average, weights_of
 from isthmus.finetuning.run_stage import run as run_stage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -50,6 +51,34 @@ def test_no_file_names_a_place_on_one_machine() -> None:
 
 def test_no_file_is_large() -> None:
     assert not [file.name for file in kept_files() if file.stat().st_size > LARGEST]
+
+
+def defined(module: str) -> set[str]:
+    """Names at the top of a module of isthmus, and the modules within it."""
+    place = ROOT / "src" / Path(*module.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    found = {other.stem for other in place.glob("*")}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {name.asname or name.name for name in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_scripts_import_names_that_are_there() -> None:
+    missing = [
+        f"{script.name}: {node.module}.{name.name}"
+        for folder in ("experiments", "benchmarks")
+        for script in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("isthmus")
+        for name in node.names
+        if name.name not in defined(node.module or "")
+    ]
+    assert not missing
 
 
 def lock(name: str) -> dict[str, str]:

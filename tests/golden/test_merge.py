@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,12 @@ def test_the_share_that_documents_bear() -> None:
     assert found.weight.tolist() == [[1.5, 1.0]]
     assert result["before"] == pytest.approx(0.5)
     assert result["after"] == pytest.approx(0.55)
+
+
+def test_the_weights_are_those_of_the_share_without_queries_too() -> None:
+    merge, found = merger(MergeSettings(max_change=0.1))
+    assert replace(merge, measure=None)()["share"] == 0.25
+    assert found.weight.tolist() == [[1.5, 1.0]]
 
 
 def test_a_fixed_share() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -69,6 +70,7 @@ class Merger:
         # The mean over all pairs of different documents.
         spread = 1 - (start.sum(0).square().sum().item() - count) / max(count * (count - 1), 1)
 
+        @cache
         def change(share: float) -> float:
             now = functional.normalize(at(share, self.vectors).float(), dim=1)
             return (1 - (now * start).sum(1).mean().item()) / max(spread, _LEAST_SPREAD)
@@ -87,6 +89,7 @@ class Merger:
                 if after < before:
                     share, found["reason"] = 0.0, "queries"
         found = {"share": share, "change": change(share), **found}
+        set_average(self.modules, self.start, trained, share)
         notice(f"merged: {summary(found)}")
         return found
 
