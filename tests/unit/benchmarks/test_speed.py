@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ def test_a_turn_is_all_texts_once(corpus: Path, tmp_path: Path) -> None:
         assert turn.operations == turns[0].operations
         assert turn.seconds > 0
         assert turn.peak is None or turn.peak > 0
+        assert turn.step == turn.seconds / 3
+        assert 0 < turn.data < turn.step
+        assert 0 < turn.masking < turn.step
     # Of like length side by side, as `isthmus pretrain` has them; the plain loop knows no length.
     ours_width = sum(batch["input_ids"].numel() for batch in timed[-1])
     assert ours_width < sum(mask.numel() for mask in masks(ours))
@@ -124,7 +128,9 @@ def test_a_busy_round_slows_all_alike() -> None:
     def at(speed: float) -> Round:
         turns = {
             "mlm": turn(100 * speed),
-            "bow": turn(80 * speed, operations=110, peak=7),
+            "bow": replace(
+                turn(80 * speed, operations=110, peak=7), step=3.0, data=speed, masking=speed / 2
+            ),
             PLAIN: turn(40 * speed),
         }
         return Round(turns, chip=5000 * speed)
@@ -142,6 +148,9 @@ def test_a_busy_round_slows_all_alike() -> None:
     assert row.of_masked_lm == pytest.approx(0.8 * 1.1)
     assert row.lost_in_paper == 0.012
     assert row.peak == 7
+    assert (row.step, row.data, row.masking) == pytest.approx((3.0, 0.9, 0.45))
+    shown = SpeedReport((row,), 3, "Here.").table().rows[0][-1].text
+    assert shown == "900, 450, 3,000"
 
 
 def test_what_is_not_known_is_not_invented() -> None:
@@ -152,7 +161,7 @@ def test_what_is_not_known_is_not_invented() -> None:
     assert known == (None,) * 6
     report = SpeedReport((row, Row(144, 4, "other", error="no memory")), 1, "Here.")
     table = report.table()
-    assert [cell.text for cell in table.rows[0]][4:] == ["–"] * 8
+    assert [cell.text for cell in table.rows[0]][4:] == ["–"] * 9
     assert "| 50 (50–50) |" in table.markdown()
     assert [cell.text for cell in table.rows[1]][:3] == ["4 × 144", "other", "failed"]
     assert "other at 144 failed: no memory." in table.caption

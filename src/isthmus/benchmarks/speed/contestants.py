@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from isthmus.benchmarks.speed.meter import allocated, device, now, peak, reset_peak
 from isthmus.benchmarks.speed.recipe_cost import masked_lm_operations, operations, shape_of
 from isthmus.benchmarks.speed.texts import columns_of
 from isthmus.config import resolve
@@ -49,6 +49,9 @@ class Turn:
     tokens: int  # without padding
     operations: int | None  # useful ones; None: unknown
     peak: int | None  # bytes in use at most; None where torch does not count them
+    step: float | None = None  # seconds of a step; None where its data lie ready
+    data: float | None = None  # of these or beside them: to make a step's batch, on one core
+    masking: float | None = None  # of these: to hide tokens, on the device
 
     @property
     def rate(self) -> float:
@@ -66,11 +69,6 @@ class Contestant(Protocol):
         """Trains on all texts once, timed."""
 
 
-def device() -> torch.device:
-    """Where training happens."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 class Ours:
     """`isthmus pretrain` with one recipe: its trainer, task, masking, optimiser, precision.
 
@@ -86,7 +84,7 @@ class Ours:
     ) -> None:
         assert settings.model is not None
         training = settings.training
-        before = _allocated()
+        before = allocated()
         tokenizer = Tokenizer.load(settings.model)
         backbone = Backbone.load(settings.model, "add", training.dropout, training.seed)
         self.parts = assemble(settings)
@@ -119,7 +117,7 @@ class Ours:
         self.watch.start(0, self.trainer.seen)
         self.trainer.train()
         self.trainer.make_room()  # others need it
-        self.own = _allocated() - self._before
+        self.own = allocated() - self._before
 
     def turn(self) -> Turn:
         """Trains on all texts once."""
@@ -132,13 +130,30 @@ class Ours:
         self.trainer.make_room()  # others need it
         counts = [operations(self.parts, self.shape, each) for each in texts]
         known = [count for count in counts if count is not None]
-        return _turn(
-            self.watch.seconds,
-            texts,
-            sum(known) if len(known) == len(counts) else None,
-            self.watch.peak,
-            self.own,
-        )
+        whole = sum(known) if len(known) == len(counts) else None
+        turn = _turn(self.watch.seconds, texts, whole, self.watch.peak, self.own)
+        data, masking = self._timed_data()
+        return replace(turn, step=turn.seconds / self.steps, data=data, masking=masking)
+
+    def _timed_data(self) -> tuple[float, float]:
+        """Seconds per step to make a batch on the host, and to hide its tokens on the device."""
+        start = now()
+        batches = self._batches()
+        made = now() - start
+        moved = [_sent(batch) for batch in batches]
+        start = now()
+        with torch.no_grad():
+            for batch in moved:
+                self.task.prepare(batch)
+        return made / self.steps, (now() - start) / self.steps
+
+    def _batches(self) -> list[Batch]:
+        """All texts, in random order, in batches of a step."""
+        size = len(self.examples) // self.steps
+        return [
+            self.examples.collate([self.examples[0, row] for row in range(start, start + size)])
+            for start in range(0, len(self.examples), size)
+        ]
 
     def _counted(self, batch: Batch) -> Texts:
         """What is in a batch, which was prepared in a graph if it was captured."""
@@ -148,16 +163,8 @@ class Ours:
 
     def masked(self) -> list[Batch]:
         """The texts for a loop that does not sort by length: in random order, masked."""
-        size = len(self.examples) // self.steps
-        found = []
-        for start in range(0, len(self.examples), size):
-            rows = [self.examples[0, row] for row in range(start, start + size)]
-            batch = {
-                name: value.to(device()) for name, value in self.examples.collate(rows).items()
-            }
-            with torch.no_grad():
-                found.append(self.task.prepare(batch))
-        return found
+        with torch.no_grad():
+            return [self.task.prepare(_sent(batch)) for batch in self._batches()]
 
 
 class Plain:
@@ -172,7 +179,7 @@ class Plain:
     ) -> None:
         from transformers import AutoModelForMaskedLM
 
-        before = _allocated()
+        before = allocated()
         with quiet(), explained(model):
             options = {"config": read_config(model), "dtype": torch.float32}
             self.model, _ = load_weights(AutoModelForMaskedLM, model, options)
@@ -201,17 +208,17 @@ class Plain:
         """Runs steps that are not timed; allocates what stays."""
         for _ in range(steps):
             self._step()
-        self.own = _allocated() - self._before
+        self.own = allocated() - self._before
 
     def turn(self) -> Turn:
         """Trains on all texts once."""
         for _ in range(_SETTLING):
             self._step()
-        _reset_peak()
-        start = _now()
+        reset_peak()
+        start = now()
         for _ in range(self.steps):
             loss = self._step()
-        seconds = _now() - start
+        seconds = now() - start
         if not math.isfinite(loss.item()):
             raise TrainingError(
                 f"the loss of the plain loop is {loss.item()}",
@@ -219,7 +226,7 @@ class Plain:
                 allowed="a finite loss",
                 remedy="choose another --model",
             )
-        return _turn(seconds, self.texts, self.operations, _peak(), self.own)
+        return _turn(seconds, self.texts, self.operations, peak(), self.own)
 
     def _step(self) -> Tensor:
         self.optimiser.zero_grad(set_to_none=True)
@@ -245,10 +252,10 @@ class MatrixProduct:
     def rate(self) -> float:
         """Operations per second."""
         _ = self.one @ self.other
-        start = _now()
+        start = now()
         for _ in range(self.times):
             _ = self.one @ self.other
-        return 2 * self.size**3 * self.times / (_now() - start)
+        return 2 * self.size**3 * self.times / (now() - start)
 
 
 class _Watched(Trainer):
@@ -298,18 +305,18 @@ class _Watch(transformers.TrainerCallback):  # type: ignore[misc]
         self.skipped = skipped
         self.seen = seen
         # Here: what is captured takes its memory then, and keeps some of it.
-        _reset_peak()
-        self.before = _allocated()
+        reset_peak()
+        self.before = allocated()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The last step is logged, so that the trainer refuses a loss that is not finite."""
         if state.global_step == state.max_steps:
-            self.seconds = _now() - self.began
-            self.peak = _peak(self.before)
+            self.seconds = now() - self.began
+            self.peak = peak(self.before)
             control.should_log = True
         elif state.global_step == self.skipped:
             self.seen.clear()
-            self.began = _now()
+            self.began = now()
         control.should_save = False
 
 
@@ -367,24 +374,5 @@ def _turn(
     )
 
 
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def _allocated() -> int:
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-
-
-def _reset_peak() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _peak(before: int | None = None) -> int | None:
-    """Bytes that were in use at most, beside those before or now; others' are in both."""
-    if not torch.cuda.is_available():
-        return None
-    beside = torch.cuda.memory_allocated() if before is None else before
-    return torch.cuda.max_memory_allocated() - beside
+def _sent(batch: Batch) -> Batch:
+    return {name: value.to(device()) for name, value in batch.items()}

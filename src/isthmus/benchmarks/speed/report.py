@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ RESULTS = "results.json"
 _PAPER = {"bow": 0.012, "autoencoding": 0.174, "autoregressive": 0.202, "retromae": 0.682}
 _COLUMNS = (
     "texts × length", "recipe", "sequences/s", "tokens/s", "TFLOP/s", "of chip", "of mlm's", "GiB",
-    "loss", "by arithmetic", "paper's", "× plain",
+    "loss", "by arithmetic", "paper's", "× plain", "ms: data, masking, step",
 )  # fmt: skip
 
 
@@ -55,6 +55,9 @@ class Row:
     lost_by_arithmetic: float | None = None
     lost_in_paper: float | None = None
     against_plain: float | None = None  # texts per second, as a multiple of the plain loop's
+    step: float | None = None  # seconds
+    data: float | None = None  # seconds to make a step's batch, on one core of the host
+    masking: float | None = None  # seconds to hide its tokens, on the device
 
     @property
     def shape(self) -> str:
@@ -100,7 +103,15 @@ def measured(length: int, texts: int, recipe: str, rounds: Sequence[Round]) -> R
         lost_by_arithmetic=None if work is None else 1 - 1 / work,
         lost_in_paper=_PAPER.get(recipe),
         against_plain=plain,
+        step=_median(turn.step for turn in turns),
+        data=_median(turn.data for turn in turns),
+        masking=_median(turn.masking for turn in turns),
     )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _pairs(recipe: str, other: str, rounds: Sequence[Round]) -> list[tuple[Turn, Turn]]:
@@ -139,7 +150,8 @@ class SpeedReport:
             f"{self.conditions} Medians. TFLOP/s: useful operations, without padding and logits "
             "that nothing reads; of chip: of what a matrix product reached in the same round; "
             "of mlm's: useful operations per second beside those of mlm; loss: of mlm's sequences "
-            f"per second; × plain: sequences per second beside those of {PLAIN}."
+            f"per second; × plain: sequences per second beside those of {PLAIN}; ms: to make a "
+            "step's batch on one core, to hide its tokens on the chip, and for the whole step."
         )
         failed = [
             f"{row.recipe} at {row.length} failed: {row.error}."
@@ -211,7 +223,14 @@ def _cells(row: Row) -> tuple[Cell, ...]:
         Cell(_share(row.lost_by_arithmetic)),
         Cell(_share(row.lost_in_paper)),
         Cell("–" if row.against_plain is None else f"{row.against_plain:.2f}"),
+        Cell(_milliseconds(row)),
     )
+
+
+def _milliseconds(row: Row) -> str:
+    if row.data is None or row.masking is None or row.step is None:
+        return "–"
+    return ", ".join(_number(1e3 * value) for value in (row.data, row.masking, row.step))
 
 
 def _number(value: float | None) -> str:

@@ -21,9 +21,9 @@ from isthmus.benchmarks.speed.contestants import (
     Ours,
     Plain,
     Turn,
-    device,
     settings_for,
 )
+from isthmus.benchmarks.speed.meter import device
 from isthmus.benchmarks.speed.report import (
     PLAIN,
     REFERENCE,
