@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from isthmus.finetuning.finetune import finetune as finetune
     from isthmus.inspection.catalogue import listing as listing
     from isthmus.inspection.doctor import doctor as doctor
+    from isthmus.inspection.importance import importance as importance
     from isthmus.inspection.masking import masking as masking
     from isthmus.inspection.negatives import negatives as negatives
+    from isthmus.inspection.probe import ProbeReport as ProbeReport
+    from isthmus.inspection.probe import probe as probe
     from isthmus.pretraining.pretrain import pretrain as pretrain
     from isthmus.records import Document as Document
     from isthmus.records import Query as Query
@@ -70,8 +73,10 @@ _HOMES = {
     "isthmus.finetuning.finetune": ["finetune"],
     "isthmus.inspection.catalogue": ["listing"],
     "isthmus.inspection.doctor": ["doctor"],
+    "isthmus.inspection.importance": ["importance"],
     "isthmus.inspection.masking": ["masking"],
     "isthmus.inspection.negatives": ["negatives"],
+    "isthmus.inspection.probe": ["ProbeReport", "probe"],
     "isthmus.pretraining.pretrain": ["pretrain"],
     "isthmus.records": ["Document", "Query", "Ranking", "Run"],
     "isthmus.retrieval.hits": ["Hit", "Hits"],

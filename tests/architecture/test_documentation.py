@@ -21,6 +21,7 @@ from isthmus.cli import app
 from isthmus.config import Settings, resolve
 from isthmus.finetuning import pipeline
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.inspection.probe import CheckpointSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.retrieval.verbs.export import ExportSettings
@@ -56,6 +57,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "evaluate": EvaluateSettings,
     "export": ExportSettings,
     "benchmark report": ReportSettings,
+    "probe": CheckpointSettings,
     "benchmark speed": SpeedSettings,
 }
 FLAGS = {

@@ -100,6 +100,26 @@ def test_killed_and_run_again(
         for name, value in one.items():
             np.testing.assert_array_equal(value, two[name])
             np.testing.assert_array_equal(value, best[name])
+    check_probed(commands, whole, model, collection, tmp_path / "probed")
+
+
+def check_probed(commands: Any, run: Path, start: Path, collection: Path, output: Path) -> None:
+    """Without training, `isthmus probe` finds what the probes of the training found."""
+    told = commands.succeed(
+        "probe", start, run, "--corpus", collection, "--set", "max_length=32", "--output", output,
+        "--json",
+    )  # fmt: skip
+    found = json.loads(told.stdout)
+    assert found == json.loads((output / "report.json").read_text())
+    assert found["documents"] == 20
+    first, *_ = probe_lines(run)
+    (best,) = (line for line in probe_lines(run) if line["step"] == results(run)["best_step"])
+    for name, line in ((run, best), (start, first)):
+        logged = {key.removeprefix("probe/"): line[key] for key in line if "probe/" in key}
+        if name == start:  # whose decoder is not there yet
+            logged = {key: logged[key] for key in logged if not key.startswith("bottleneck")}
+        assert found["values"][str(name)] == pytest.approx(logged, rel=1e-3)
+    assert "| – |" in (output / "table.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

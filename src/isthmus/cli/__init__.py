@@ -25,12 +25,14 @@ from isthmus.cli import (
     evaluate,
     export,
     finetune,
+    importance,
     index,
     listing,
     masking,
     merge,
     negatives,
     pretrain,
+    probe,
     quickstart,
     rerun,
     search,
@@ -60,7 +62,9 @@ _PANELS = {
         tune.tune, sparsify.sparsify, encode.encode, export.export,
     ),
     "Evaluate": (evaluate.evaluate,),
-    "Inspect": (doctor.doctor, masking.masking, negatives.negatives),
+    "Inspect": (
+        doctor.doctor, probe.probe, masking.masking, importance.importance, negatives.negatives,
+    ),
     "Whole jobs": (quickstart.quickstart, rerun.rerun),
 }  # fmt: skip
 for panel, verbs in _PANELS.items():

@@ -34,7 +34,7 @@ from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.progress import notice, track
-from isthmus.text.corpus import tokenise
+from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -154,6 +154,26 @@ def _masking(
 ) -> MaskingReport:
     parts = assemble(settings, to_train=False)
     tokenizer = Tokenizer.load(model_folder(model))
+    tokenised, used = weighed(corpus, settings, parts, tokenizer)
+    columns: dict[str, Column] = {}
+    for part in (used, *parts):
+        columns |= part.columns(tokenised, tokenizer)
+    rows = np.unique(np.linspace(0, len(tokenised) - 1, documents).astype(np.int64))
+    seed = settings.training.seed
+    examples = PretrainExamples(
+        tokenised, parts.view, tokenizer, settings.max_length, seed, columns, rows
+    )
+    hiding = Hiding(settings, parts, Vocabulary(tokenizer, len(tokenizer)))
+    return _observe(examples, hiding, tokenizer, stop_words)
+
+
+def weighed(
+    corpus: str, settings: PretrainSettings, parts: Parts, tokenizer: Tokenizer
+) -> tuple[TokenisedCorpus, Importance]:
+    """A tokenised corpus, and the masking whose n-gram statistics weigh its words, all counted.
+
+    The recipe's own importance masking, or one with the statistics of this corpus.
+    """
     own = [part for part in parts if isinstance(part, Importance)]
     for one in own:
         one.statistics(tokenizer)  # refused before the corpus is read
@@ -167,25 +187,16 @@ def _masking(
     check_texts(tokenised, corpus)
     used = own[-1] if own else Importance(ImportanceSettings())  # of two, as in pre-training
     notice(f"n-gram statistics: {used.counts(tokenised, tokenizer).folder}")
-    columns: dict[str, Column] = {}
-    for part in parts if own else (used, *parts):
-        columns |= part.columns(tokenised, tokenizer)
-    rows = np.unique(np.linspace(0, len(tokenised) - 1, documents).astype(np.int64))
-    seed = settings.training.seed
-    examples = PretrainExamples(
-        tokenised, parts.view, tokenizer, settings.max_length, seed, columns, rows
-    )
-    hiding = _Hiding(settings, parts, Vocabulary(tokenizer, len(tokenizer)))
-    return _observe(examples, hiding, tokenizer, stop_words)
+    return tokenised, used
 
 
 def _observe(
     examples: PretrainExamples,
-    hiding: _Hiding,
+    hiding: Hiding,
     tokenizer: Tokenizer,
     stop_words: Sequence[str],
 ) -> MaskingReport:
-    observed = _Words(tokenizer, frozenset(stop_words))
+    observed = Words(tokenizer, frozenset(stop_words))
     text = Hidden()
     strategies: dict[str, Hidden] = {}
     sums: Counter[str] = Counter()
@@ -221,7 +232,7 @@ def _observe(
 
 
 @dataclass(frozen=True)
-class _Hiding:
+class Hiding:
     """The strategies of a recipe, by name."""
 
     settings: PretrainSettings
@@ -255,7 +266,7 @@ class _Hiding:
         return found
 
 
-class _Words:
+class Words:
     """The words of a row, decoded and in lower case."""
 
     def __init__(self, tokenizer: Tokenizer, stop_words: frozenset[str]) -> None:

@@ -28,6 +28,8 @@ VERBS = {
     "sparsify": "isthmus.retrieval.verbs.sparsify:SparsifySettings",
     "evaluate": "isthmus.workflows.comparison:EvaluateSettings",
     "export": "isthmus.retrieval.verbs.export:ExportSettings",
+    "probe": "isthmus.inspection.probe:CheckpointSettings",
+    "importance": "isthmus.pretraining.settings:PretrainSettings",
     "masking": "isthmus.pretraining.settings:PretrainSettings",
     "negatives": "isthmus.finetuning.settings:FinetuneSettings",
     "benchmark report": "isthmus.benchmarks.report.settings:ReportSettings",

@@ -21,24 +21,17 @@ def _all_probes() -> dict[str, dict[str, Any]]:
     return {name: {} for name in PROBES.names()}
 
 
-class ProbeSettings(Settings):
-    """When probes measure what, and which model is kept."""
+class MeasurementSettings(Settings):
+    """What probes measure, and on how many documents."""
 
     documents: int = Field(
         300, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
     )
-    every: Steps = Field(0.1, description="steps between evaluations; below 1: a share of all")
     measure: dict[str, dict[str, Any]] = Field(
         default_factory=_all_probes, description="the probes, each with its settings"
     )
     vector: Literal["auto", "cls", "mean", "lexicon"] = Field(
         "auto", description="what stands for a text; auto: what the recipe trains"
-    )
-    best_by: str | None = Field(
-        None, description="the probe whose best model becomes final; null: the last model"
-    )
-    patience: int | None = Field(
-        None, ge=1, description="evaluations without a better best_by before training stops"
     )
 
     @field_validator("measure", mode="before")
@@ -49,6 +42,18 @@ class ProbeSettings(Settings):
         if isinstance(value, dict):
             return {name: inner or {} for name, inner in value.items()}
         return value
+
+
+class ProbeSettings(MeasurementSettings):
+    """When probes measure what, and which model is kept."""
+
+    every: Steps = Field(0.1, description="steps between evaluations; below 1: a share of all")
+    best_by: str | None = Field(
+        None, description="the probe whose best model becomes final; null: the last model"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="evaluations without a better best_by before training stops"
+    )
 
 
 class PretrainSettings(ReadingSettings):

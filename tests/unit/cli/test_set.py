@@ -17,7 +17,10 @@ from isthmus.inspection.settings import VERBS, settings_class
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 
-RECIPES = {"pretrain": "bow", "masking": "bow", "finetune": "dense", "negatives": "dense"}
+RECIPES = {
+    "pretrain": "bow", "masking": "bow", "importance": "cdmae", "finetune": "dense",
+    "negatives": "dense",
+}  # fmt: skip
 GIVEN: dict[str, dict[str, Any]] = {
     "pretrain": {"corpus": "c", "output": "o", "model": "m"},
     "finetune": {"collection": "c", "output": "o", "model": "m"},

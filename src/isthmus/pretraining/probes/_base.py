@@ -13,7 +13,7 @@ from isthmus.errors import SettingsError, choices
 from isthmus.pretraining.parts import PROBES, Part, Vector
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.recipe import Parts
-from isthmus.pretraining.settings import ProbeSettings
+from isthmus.pretraining.settings import MeasurementSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.training.task import Batch
 
@@ -24,6 +24,7 @@ LEXICON_TERMS = 256
 class Probe(Part, ABC):
     """A measurement; `{"": the number to watch}`, and others worth a line of the plot."""
 
+    uses_head = True
     better: ClassVar[Literal["higher", "lower"]]
     drawn: ClassVar[tuple[str, ...]] = ()  # further numbers that belong into its picture
 
@@ -92,15 +93,39 @@ def on_device(task: PretrainTask, batches: Iterable[Batch]) -> Iterator[Batch]:
         yield {name: value.to(device) for name, value in batch.items()}
 
 
-def assemble_probes(settings: ProbeSettings, parts: Parts) -> dict[str, Probe]:
-    """The probes that apply to a recipe; raises on unknown ones, or an unmeasured `best_by`."""
+def measure(probes: Mapping[str, Probe], task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
+    """All numbers of prepared probes, `NAME` and `NAME/FURTHER`, from a task in evaluation mode."""
+    values = {}
+    for name, probe in probes.items():
+        for metric, value in probe(task, held_out).items():
+            values[f"{name}/{metric}" if metric else name] = value
+    held_out.forget()
+    return values
+
+
+def own_numbers(values: Mapping[str, float], name: str) -> dict[str, float]:
+    """The numbers of one probe, named as the probe itself names them."""
+    inside = {key: value for key, value in values.items() if key.startswith(f"{name}/")}
+    return {"": values[name], **{key.removeprefix(f"{name}/"): inside[key] for key in inside}}
+
+
+def applying(
+    settings: MeasurementSettings, parts: Parts, under: str = "probes.measure"
+) -> dict[str, Probe]:
+    """The probes that apply to a recipe; raises on unknown ones."""
     probes: dict[str, Probe] = {}
     for name, inner in settings.measure.items():
-        where = f"probes.measure.{name}"
+        where = f"{under}.{name}"
         kind: type[Probe] = PROBES.load(name, where)
         probe = kind(kind.Settings.parse(inner, where, under=where))
         if probe.applies(parts):
             probes[name] = probe
+    return probes
+
+
+def assemble_probes(settings: ProbeSettings, parts: Parts) -> dict[str, Probe]:
+    """The probes that apply to a recipe; raises on unknown ones, or an unmeasured `best_by`."""
+    probes = applying(settings, parts)
     if settings.best_by is None and settings.patience is not None:
         raise SettingsError(
             "probes.patience is set, but not the probe that it watches",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from isthmus.pretraining.probes._base import Probe
+from isthmus.pretraining.probes._base import Probe, measure, own_numbers
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
@@ -45,12 +45,7 @@ class Probing(EvaluationCallback):
             self._held_out = self._prepare()
             for name, probe in self.probes.items():
                 probe.prepare(task, self._held_out, decides=name == self._best_by)
-        values = {}
-        for name, probe in self.probes.items():
-            for metric, value in probe(task, self._held_out).items():
-                values[f"{name}/{metric}" if metric else name] = value
-        self._held_out.forget()
-        return values
+        return measure(self.probes, task, self._held_out)
 
 
 def evaluations(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
@@ -72,13 +67,7 @@ def report_probes(
         return ""
     seen = evaluations(history)
     remarks = [
-        probe.remark([_own(line, f"{PREFIX}{name}") for line in seen])
+        probe.remark([own_numbers(line, f"{PREFIX}{name}") for line in seen])
         for name, probe in probes.items()
     ]
     return "\n".join([told, *(remark for remark in remarks if remark is not None)])
-
-
-def _own(line: Mapping[str, float], name: str) -> dict[str, float]:
-    """The numbers of one probe, named as it named them."""
-    further = {key: value for key, value in line.items() if key.startswith(f"{name}/")}
-    return {"": line[name], **{key.removeprefix(f"{name}/"): further[key] for key in further}}

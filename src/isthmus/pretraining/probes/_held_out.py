@@ -14,7 +14,7 @@ from isthmus.encoders.encoder import pad
 from isthmus.nn.randomness import key
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.parts import Vector
-from isthmus.pretraining.settings import ProbeSettings
+from isthmus.pretraining.settings import MeasurementSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus
@@ -66,7 +66,7 @@ class HeldOut:
         self.logits.clear()
 
 
-def split(corpus: TokenisedCorpus, settings: ProbeSettings, seed: int) -> tuple[Rows, Rows]:
+def split(corpus: TokenisedCorpus, settings: MeasurementSettings, seed: int) -> tuple[Rows, Rows]:
     """The rows to train on and those held out; copies of a held-out document are in neither."""
     everything = np.arange(len(corpus))
     if min(settings.documents, len(corpus) // 20) < FEWEST:
@@ -87,7 +87,7 @@ def prepare_held_out(
     held_out: Rows,
     documents: Iterable[Document],
     task: PretrainTask,
-    settings: ProbeSettings,
+    settings: MeasurementSettings,
 ) -> HeldOut:
     """The held-out documents in batches of similar lengths."""
     corpus, room, tokenizer = examples.corpus, examples.room, task.tokenizer

@@ -39,6 +39,7 @@ class Retrieval(Probe):
 
     Settings = RetrievalSettings
     settings: RetrievalSettings
+    uses_head = False  # but for a lexicon
     better = "higher"
 
     def prepare(self, task: PretrainTask, held_out: HeldOut, decides: bool) -> None:
