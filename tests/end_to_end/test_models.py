@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
 
 import isthmus
 from isthmus.collections import open_collection
@@ -40,6 +41,20 @@ def assert_as_there(index: Path, model: Path, collection: Path) -> None:
         own = dict(ranking)
         here = [own[document.id] for document in documents]
         np.testing.assert_allclose(here, scores, atol=1e-5)
+
+
+def assert_loads_elsewhere(commands: Any, run: Path, collection: Path, scratch: Path) -> None:
+    """Checks the run folder itself, its card, and that transformers misses no weight."""
+    queries, output = collection / "queries.jsonl", scratch / "queries.npy"
+    exact = ("--output", output, "--set", "exact=true")
+    commands.succeed("encode", queries, "--queries", "--model", run, *exact)
+    texts = [query.text for query in open_collection(str(collection)).queries()]
+    there = SentenceTransformer(str(run), device="cpu")
+    np.testing.assert_allclose(np.load(output), there.encode_query(texts), atol=1e-5)
+    _, report = AutoModel.from_pretrained(run / "final", output_loading_info=True)
+    assert not any(report.values()), report
+    card = (run / "final" / "README.md").read_text(encoding="utf-8")
+    assert "library_name: sentence-transformers" in card
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +87,7 @@ def test_prompts_from_the_model_to_the_retriever_that_is_trained(
     assert manifest(index)["encoder"]["settings"]["query_prompt"] == "ba: "
     assert_as_there(index, run / "final", collection)
     assert "ba" in commands.succeed("search", index, "ba do ke").stdout
+    assert_loads_elsewhere(commands, run, collection, tmp_path)
 
 
 def test_an_index_keeps_how_its_encoder_encodes(

@@ -65,6 +65,21 @@ def test_value_and_gradient(temperature: float, numerical_gradient: Callable[...
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
+def test_another_passage_of_the_same_document_is_no_negative() -> None:
+    generator = torch.Generator().manual_seed(2)
+    queries, passages = (torch.randn(n, 5, generator=generator) for n in (3, 9))
+    documents = [0, 5, 6, 2, 0, 8, 3, 3, 2]  # of the second query's, one is another's negative
+    targets, keys = torch.tensor(TARGETS), torch.tensor(KEYS)
+    scores = similarities(queries, passages, targets, keys, 0.5, torch.tensor(documents))
+    for query, target in enumerate(TARGETS):
+        for row in range(9):
+            other = KEYS[row] == KEYS[target] or documents[row] == documents[target]
+            expected = float(queries[query] @ passages[row]) / 0.5
+            if other and row != target:
+                expected = -math.inf
+            assert float(scores[query, row]) == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_copy_of_the_positive_gets_no_gradient_from_its_query() -> None:
     passages = torch.randn(9, 5).requires_grad_()
     (found,) = torch.autograd.grad(loss_of(torch.randn(3, 5), passages)[0], passages)

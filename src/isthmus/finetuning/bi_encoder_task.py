@@ -107,8 +107,14 @@ class BiEncoderTask(Task):
         if "scores" in self.needs:
             places = torch.arange(len(queries), device=queries.device)
             given["targets"] = rank() * len(own) + places * self.group
+            documents = gather(batch["documents"]) if "documents" in batch else None
             given["scores"] = similarities(
-                queries, passages, given["targets"], gather(batch["keys"]), self.temperature
+                queries,
+                passages,
+                given["targets"],
+                gather(batch["keys"]),
+                self.temperature,
+                documents,
             )
         if "group" in self.needs:
             given["group"] = group_similarities(queries, own, self.temperature)

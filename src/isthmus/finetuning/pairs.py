@@ -37,6 +37,7 @@ class LabelledQueries:
     positives: list[list[int]]
     cuts: list[str] | None = None  # what is left out of each query's positives; None: nothing
     others: list[list[int]] | None = None  # passages of relevant documents besides; None: whole
+    documents: npt.NDArray[np.int64] | None = None  # the number of that of every row; None: whole
 
     @property
     def relevant(self) -> list[list[int]]:
@@ -53,6 +54,7 @@ class LabelledQueries:
             [self.positives[number] for number in chosen],
             None if self.cuts is None else [self.cuts[number] for number in chosen],
             None if self.others is None else [self.others[number] for number in chosen],
+            self.documents,
         )
 
 
@@ -106,7 +108,9 @@ def with_other_passages(labelled: LabelledQueries, rows: Mapping[str, int]) -> L
         [row for own in positives for row in passages[document[own]] if row not in positives]
         for positives in labelled.positives
     ]
-    return replace(labelled, others=others)
+    numbers = {name: number for number, name in enumerate(passages)}
+    documents = np.array([numbers[document[row]] for row in range(len(document))], dtype=np.int64)
+    return replace(labelled, others=others, documents=documents)
 
 
 def drawn_queries(labelled: LabelledQueries, wanted: float | None, seed: int) -> LabelledQueries:
@@ -253,6 +257,8 @@ class PairExamples(Examples):
             "tokens": token_places(read, self.steady),
             "keys": torch.from_numpy(self.corpus.keys[rows]),
         }
+        if self.labelled.documents is not None:
+            batch["documents"] = torch.from_numpy(self.labelled.documents[rows])
         if self.teacher is not None:
             batch["teacher"] = torch.tensor([example.teacher for example in examples])
         return batch

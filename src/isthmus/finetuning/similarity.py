@@ -7,7 +7,12 @@ from torch import Tensor
 
 
 def similarities(
-    queries: Tensor, passages: Tensor, targets: Tensor, keys: Tensor, temperature: float
+    queries: Tensor,
+    passages: Tensor,
+    targets: Tensor,
+    keys: Tensor,
+    temperature: float,
+    documents: Tensor | None = None,
 ) -> Tensor:
     """q·pᵀ / temperature of every query and passage, in float32; copies of the positive are -inf.
 
@@ -18,10 +23,14 @@ def similarities(
         keys: Equal for passages of equal text. A copy of the positive elsewhere in the batch is
             no negative: it is left out.
         temperature: Scores are divided by it.
+        documents: Equal for passages of one document, which are left out as copies are; None: all
+            are whole documents.
 
     """
     scores = queries.float() @ passages.float().T / temperature
     same = keys[None, :] == keys[targets][:, None]
+    if documents is not None:
+        same = same | (documents[None, :] == documents[targets][:, None])
     own = torch.arange(len(passages), device=scores.device)[None, :] == targets[:, None]
     return scores.masked_fill(same & ~own, float("-inf"))
 

@@ -181,6 +181,10 @@ def test_all_bad_files_are_named_at_once(tmp_path: Path) -> None:
     assert "3 files in all" in said
     for name in ("b.txt:1", "c.txt", "d.md:1"):
         assert f"{tmp_path / name}" in said
+    (tmp_path / "a.txt").write_bytes(b"\xff")
+    with pytest.raises(InputError, match="4 files in all"):
+        list(Folder(tmp_path).documents())
+    (tmp_path / "a.txt").write_text("good")
     (tmp_path / "c.txt").unlink()
     (tmp_path / "d.md").unlink()
     with pytest.raises(InputError) as caught:

@@ -14,6 +14,7 @@ from isthmus.errors import SettingsError
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
 from isthmus.finetuning.negatives._base import negative_sources
+from isthmus.finetuning.pairs import PairExamples
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import passages_of, stage_collection, training_queries
 from isthmus.nn.sizes import new_backbone
@@ -98,6 +99,13 @@ def test_the_passage_nearest_to_the_query_is_its_positive_and_negatives_are_of_o
     for query, rows in zip(labelled.queries, mined.rows, strict=True):
         assert {document_of(ids[row]) for row in rows.tolist()} <= {*WORDS} - {query.id[1:]}
     assert np.any(~mined.random), "some were found by BM25"
+    examples = PairExamples(
+        labelled, mined.rows, 3, tokenised, tokenizer, DenseSettings(), alike=True
+    )
+    batch = examples.collate([examples[0, number] for number in range(len(WORDS))])
+    names = [document_of(ids[row]) for n in range(len(WORDS)) for row in examples[0, n].rows]
+    numbers = batch["documents"].tolist()
+    assert len(set(numbers)) == len(set(zip(numbers, names, strict=True))) == len(set(names))
 
 
 def test_files_of_whole_documents_are_refused(settings: FinetuneSettings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -64,8 +65,9 @@ class Folder(Corpus):
     def _others(self) -> str:
         """What is wrong with the folder where that is more than one thing, to end a message."""
         found = Problems("skip", self._problems.line_limit)
-        for _ in screened(self._documents(found), found, str(self.folder)):
-            pass
+        with suppress(InputError):  # that nothing is left
+            for _ in screened(self._documents(found), found, str(self.folder)):
+                pass
         if (total := sum(found.counts.values())) < 2:
             return ""
         places = [place for examples in found.examples.values() for place in examples]
