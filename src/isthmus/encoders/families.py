@@ -79,6 +79,18 @@ FAMILIES = (
         {},
         kind="sparse",
     ),
+    Family(
+        "OpenSearch's sparse encoders of documents",
+        r"opensearch-neural-sparse-encoding-doc-(v1|v2-distill|v2-mini)",
+        {"query": "terms"},
+        kind="sparse",
+    ),
+    Family(
+        "OpenSearch's sparse encoders of documents",
+        r"opensearch-neural-sparse-encoding-doc-v3-distill",
+        {"query": "terms", "activation": "log1p_relu"},
+        kind="sparse",
+    ),
 )
 
 

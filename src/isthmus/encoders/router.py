@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from isthmus.text.tokenizer import Tokenizer
 ROUTER = "router_config.json"
 _TERMS = ("SparseStaticEmbedding", "IDF")  # which versions before 5.0 called it
 _WEIGHTS = "model.safetensors"
+_IDF = "idf.json"
 _SAMPLE = "The naïve fox's (re-)view of Straße 42: 字, [UNK]!"
 _QUERY, _MODEL, _POOLING = "query_0_SparseStaticEmbedding", ".", "document_1_SpladePooling"
 
@@ -115,7 +117,7 @@ def load_query_terms(terms: QueryTerms, tokenizer: Tokenizer, folder: str) -> bo
         return True
     found = routes(folder)
     if found is None:
-        return False
+        return _take_idf(terms, tokenizer, folder)
     name = f"{found.terms}/{_WEIGHTS}"
     file = model_file(folder, name)
     try:
@@ -127,6 +129,23 @@ def load_query_terms(terms: QueryTerms, tokenizer: Tokenizer, folder: str) -> bo
         why = f"it does not hold {wanted[0]:,} weights of 0 or more, one for each term"
         raise damaged(folder, name, why)
     _check_tokenizer(tokenizer, folder, found.terms)
+    terms.take(weights)
+    return True
+
+
+def _take_idf(terms: QueryTerms, tokenizer: Tokenizer, folder: str) -> bool:
+    """Gives query terms the weights by token of an OpenSearch model; False where it has none."""
+    stated = read_model_json(folder, _IDF, dict)
+    if stated is None:
+        return False
+    vocabulary = tokenizer.backend.get_vocab()
+    weights = torch.zeros_like(terms.theta)  # of tokens that are not listed
+    for token, weight in stated.items():
+        number = vocabulary.get(token, len(weights))
+        known = number < len(weights) and type(weight) in (int, float)
+        if not known or not 0 <= weight < math.inf:
+            raise damaged(folder, _IDF, f"{token!r:.40}: {weight!r:.40} is no weight of a token")
+        weights[number] = weight
     terms.take(weights)
     return True
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.encoders import DenseSettings, SparseSettings, load_encoder
+from isthmus.encoders import DenseSettings, SparseEncoder, SparseSettings, load_encoder
 from isthmus.encoders.families import FAMILIES
 from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.errors import InputError
@@ -63,6 +63,30 @@ def test_sparse_families(name: str, tmp_path: Path) -> None:
     settings, assumed = stored_settings(folder(tmp_path / name))
     assert isinstance(settings, SparseSettings)
     assert "sparse" in assumed
+
+
+@pytest.mark.parametrize("version", ["v1", "v3-distill"])
+def test_opensearchs_encoders_of_documents_weigh_query_terms_by_their_file(
+    version: str, tmp_path: Path
+) -> None:
+    place = tmp_path / f"opensearch-neural-sparse-encoding-doc-{version}"
+    tokenizer = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
+    backbone = new_backbone("tiny", len(tokenizer), tokenizer.pad_id, max_length=32, seed=0)
+    backbone.save(place)
+    tokenizer.save(place)
+    (place / "idf.json").write_text(json.dumps({"fox": 2.5, "dog": 0.75}), encoding="utf-8")
+    encoder = load_encoder(str(place), exact=True)
+    assert isinstance(encoder, SparseEncoder)
+    assert "query='terms'" in encoder.assumed
+    assert encoder.settings.activation == ("log1p_relu" if "v3" in version else "relu")
+    (row,) = encoder.encode_queries(["the fox, the dog"])
+    assert encoder.terms(row) == [("fox", pytest.approx(2.5)), ("dog", pytest.approx(0.75))]
+    (place / "idf.json").write_text('{"unicorn": 1}', encoding="utf-8")
+    with pytest.raises(InputError, match="unicorn"):
+        load_encoder(str(place))
+    (place / "idf.json").unlink()
+    with pytest.raises(InputError, match="weights of query terms"):
+        load_encoder(str(place))
 
 
 def test_contriever_by_its_architecture(tmp_path: Path) -> None:
