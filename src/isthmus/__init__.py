@@ -13,6 +13,7 @@ from isthmus._version import __version__ as __version__
 if TYPE_CHECKING:
     from isthmus.benchmarks.report.benchmark_report import benchmark_report as benchmark_report
     from isthmus.benchmarks.report.contents import BenchmarkReport as BenchmarkReport
+    from isthmus.benchmarks.runner.run import benchmark as benchmark
     from isthmus.benchmarks.speed.report import SpeedReport as SpeedReport
     from isthmus.benchmarks.speed.speed import speed as speed
     from isthmus.collections.spec import open_collection as open_collection
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "isthmus.benchmarks.report.benchmark_report": ["benchmark_report"],
     "isthmus.benchmarks.report.contents": ["BenchmarkReport"],
+    "isthmus.benchmarks.runner.run": ["benchmark"],
     "isthmus.benchmarks.speed.report": ["SpeedReport"],
     "isthmus.benchmarks.speed.speed": ["speed"],
     "isthmus.collections.spec": ["open_collection", "open_corpus"],

@@ -28,6 +28,7 @@ COMMANDS: dict[str, Any] = {
 FUNCTIONS = {  # `list` is a type of Python's
     "list": "listing",
     "benchmark report": "benchmark_report",
+    "benchmark run": "benchmark",
     "benchmark speed": "speed",
 }
 # `with` is a word of Python's; what can be given several times is a plural in Python.

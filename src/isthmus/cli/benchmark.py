@@ -1,4 +1,4 @@
-"""`isthmus benchmark report` and `isthmus benchmark speed`."""
+"""`isthmus benchmark run`, `isthmus benchmark report` and `isthmus benchmark speed`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 import isthmus
 from isthmus.cli.commands import Command, Group, command
-from isthmus.cli.options import settings_option
+from isthmus.cli.options import Cluster, settings_option
 
 _WIDE = 160
 Recipes = Annotated[
@@ -23,16 +23,87 @@ Lengths = Annotated[
     typer.Option("--length", help="Tokens per text. Repeatable. The default: 144."),
 ]
 
+Protocol = Annotated[
+    str, typer.Argument(help="A shipped protocol (`isthmus list protocols`) or a YAML file's path.")
+]
+Results = Annotated[
+    str, typer.Option(help="The folder of results; what lies there already is not run again.")
+]
+Data = Annotated[
+    str | None, typer.Option(help="The folder that {data} in the protocol stands for.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Processes side by side. The default: six per GPU, else one; 0: this one."),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(help="Seconds after which nothing runs any more; a second call goes on."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(help="Cells or models by name or pattern, 'TASK.dense.*'. Repeatable."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything and list what would be run.")
+]
 
 app = typer.Typer(cls=Group, no_args_is_help=True)
 
 
 @app.callback()
 def benchmark() -> None:
-    """Measure this machine: how fast every recipe trains.
+    """Compare starting points under one protocol, or measure how fast every recipe trains.
 
     Example: isthmus benchmark speed --output runs/speed
     """
+
+
+@app.command(cls=Command)
+@command
+def run(
+    protocol: Protocol,
+    output: Results,
+    data: Data = None,
+    workers: Workers = None,
+    time_limit: TimeLimit = None,
+    only: Only = None,
+    dry_run: DryRun = False,
+    cluster: Cluster = None,
+    settings: Annotated[
+        list[str] | None, settings_option("benchmark run", "seeds.finetuning=[1,2,3]")
+    ] = None,
+) -> None:
+    """Run every cell of a protocol: starting points x encoder kinds x tasks x seeds.
+
+    Every start is pre-trained at equal tokens from one base, fine-tuned in the same way, and
+    tested on the queries of its own collection and of others; results lie in OUTPUT/cells, one
+    small file per cell. Killed, stopped or on another machine, the same command goes on: cells
+    brought back into OUTPUT/cells count as done where settings and data agree. A cell that fails
+    has its reason in its file, and the others go on.
+
+    Example: isthmus benchmark run pretraining-small --data data --output runs/benchmark
+    --workers 8 --time-limit 1500; isthmus benchmark run pretraining-small --data data --output
+    runs/benchmark --only '*.dense.bow.*' --dry-run
+    """
+    outcome = isthmus.benchmark(
+        protocol,
+        output,
+        data=data,
+        workers=workers,
+        time_limit=time_limit,
+        only=only or (),
+        dry_run=dry_run,
+        cluster=cluster,
+        settings=settings,
+    )
+    if not dry_run:
+        typer.echo(
+            f"{outcome.folder}: {outcome.done} done, {outcome.left} left, "
+            f"{len(outcome.failed)} failed"
+        )
+    if outcome.failed:
+        raise typer.Exit(1)
 
 
 @app.command(cls=Command)

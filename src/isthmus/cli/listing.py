@@ -14,12 +14,12 @@ def listing(
         list[str] | None,
         typer.Argument(
             metavar="[WHAT]...",
-            help="recipes, parts, the name of one of them, the path of a recipe of your own, or "
-            "settings VERB [PATH].",
+            help="recipes, protocols, parts, the name of one of them, the path of a recipe of your "
+            "own, or settings VERB [PATH].",
         ),
     ] = None,
 ) -> None:
-    """List the shipped recipes, the parts they are made of, or what --set takes; or show one.
+    """List shipped recipes, protocols and their parts, or what --set takes; or show one.
 
     Example: isthmus list parts; isthmus list neighbours; isthmus list cdmae > mine.yaml;
     isthmus list settings pretrain; isthmus list settings pretrain training

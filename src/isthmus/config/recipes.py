@@ -27,7 +27,8 @@ _HEADER = ("verb", "base", "summary", "paper", "settings")
 class Recipe:
     """One recipe: which verb it is for, what it does in one line, and its settings.
 
-    With `base: NAME` it builds on another recipe of the same verb, and says only what differs.
+    With `base: NAME` it builds on another recipe of the same verb, and says only what differs; with
+    a list of names on several, of which later ones count more.
     """
 
     def __init__(self, file: Path) -> None:
@@ -59,7 +60,8 @@ class Recipe:
         self.verb = str(values["verb"])
         self.summary = str(values.get("summary", ""))
         self.paper = str(values.get("paper", ""))
-        self.base: str | None = values.get("base")
+        base = values.get("base") or []
+        self.bases = [str(name) for name in (base if isinstance(base, list) else [base])]
         self.own: dict[str, Any] = dict(values["settings"] or {})
 
     @property
@@ -75,19 +77,20 @@ class Recipe:
     @cached_property
     def chain(self) -> list[Recipe]:
         """The recipe itself, the one it builds on, the one that builds on, and so forth."""
-        chain = [self]
-        while (name := chain[-1].base) is not None:
-            base = _base(str(name), chain[-1])
-            if base.file.resolve() in [recipe.file.resolve() for recipe in chain]:
-                path = " → ".join(recipe.name for recipe in (*chain, base))
-                raise SettingsError(
-                    f"the recipe builds on itself: {path}",
-                    where=str(chain[-1].file),
-                    allowed="a base that does not build on this recipe",
-                    remedy="remove or change 'base:' in one of these files",
-                )
-            chain.append(base)
-        return chain
+        return self._chain([])
+
+    def _chain(self, above: list[Recipe]) -> list[Recipe]:
+        """The recipe, and what it builds on; `above` are those that build on it."""
+        path = [*above, self]
+        if self.file.resolve() in [recipe.file.resolve() for recipe in above]:
+            raise SettingsError(
+                f"the recipe builds on itself: {' → '.join(recipe.name for recipe in path)}",
+                where=str(above[-1].file),
+                allowed="a base that does not build on this recipe",
+                remedy="remove or change 'base:' in one of these files",
+            )
+        below = [_base(name, self)._chain(path) for name in reversed(self.bases)]
+        return [self, *(recipe for chain in below for recipe in chain)]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -137,7 +140,8 @@ def _home(verb: str | None) -> Path:
 
 @cache
 def _shipped(home: Path) -> list[Recipe]:
-    recipes = [Recipe(file) for file in home.glob("*.yaml")]
+    # A name with _ in front is what others build on, and nothing by itself.
+    recipes = [Recipe(file) for file in home.glob("[!_]*.yaml")]
     # Not by file: bow.yaml follows bow-pmi.yaml.
     return sorted(recipes, key=lambda recipe: recipe.name)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
+from filelock import FileLock
 
 from isthmus.config.output import writing
 from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores
@@ -57,11 +59,28 @@ class ScoreStore(ScoreTable):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        parts = [np.load(file, allow_pickle=False) for file in sorted(folder.glob("*.npy"))]
-        super().__init__(np.concatenate([np.empty(0, ENTRY), *parts]))
+        self._read: set[Path] = set()
+        super().__init__(np.empty(0, ENTRY))
+        self._read_new()
         self._new: list[Entries] = []  # neither on disk nor in the table
         self._kept: list[Entries] = []  # on disk, but not in the table: ordering it takes a while
         self._written = time.monotonic()
+
+    def _read_new(self) -> None:
+        """Adds the files to the table that other processes have written since it was read."""
+        files = sorted(set(self.folder.glob("*.npy")) - self._read)
+        self._read |= set(files)
+        parts = [np.load(file, allow_pickle=False) for file in files]
+        super().__init__(np.concatenate([self.entries, *parts]))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps other processes from scoring in the block; what they have scored is known in it."""
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / ".lock"):
+                self._read_new()
+                yield
 
     def look_up(self, queries: Digests, rows: Rows) -> Scores:
         """The score of query n and each of rows[n]; NaN for what is not on disk."""
@@ -91,5 +110,6 @@ class ScoreStore(ScoreTable):
             with partial.open("wb") as stream:
                 np.save(stream, entries, allow_pickle=False)
             partial.replace(self.folder / f"{name}.npy")
+        self._read.add(self.folder / f"{name}.npy")
         self._kept.append(entries)
         self._new = []

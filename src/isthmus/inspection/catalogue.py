@@ -1,4 +1,4 @@
-"""What there is to choose from: recipes, and the parts they are made of."""
+"""What there is to choose from: recipes, protocols, and the parts they are made of."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.config import Recipe, shipped_recipes
+from isthmus.config.recipes import PROTOCOL_VERB
 from isthmus.errors import InputError, SettingsError, choices
 from isthmus.inspection.settings import (
     VERBS,
@@ -58,8 +59,8 @@ def listing(*words: str) -> RenderableType:
     To be printed with `soft_wrap=True`: a recipe's lines are as long as they are.
     """
     what, *names = words or ("recipes",)
-    if what == "recipes" and not names:
-        return _recipes()
+    if what in ("recipes", "protocols") and not names:
+        return _recipes(PROTOCOL_VERB if what == "protocols" else None)
     if what == "settings":
         return Group(*_settings(names))
     if what == "parts" and not names:
@@ -69,29 +70,35 @@ def listing(*words: str) -> RenderableType:
     if not names:
         if Path(what).suffix in (".yaml", ".yml"):
             return _one_recipe(_own_recipe(Path(what)))
-        for recipe in shipped_recipes():
+        for recipe in _shipped():
             if recipe.name == what:
                 return _one_recipe(recipe)
         if _kinds(what):
             return Group(*_one_part(what))
-    known = [recipe.name for recipe in shipped_recipes()] if what != "parts" else []
+    known = [recipe.name for recipe in _shipped()] if what != "parts" else []
     known += [name for kind, package in _PARTS.items() for name in Registry(package, kind).names()]
     raise SettingsError(
         f"there is no list of {' '.join(words)!r}, and no recipe or part of this name",
         where="isthmus list",
-        allowed=choices(words[-1], ("recipes", "parts", "settings", *dict.fromkeys(known))),
-        remedy="isthmus list recipes, parts, settings VERB, NAME, or the path of a recipe",
+        allowed=choices(
+            words[-1], dict.fromkeys(("recipes", "protocols", "parts", "settings", *known))
+        ),
+        remedy="isthmus list recipes, protocols, parts, settings VERB, NAME, or a recipe's path",
     )
 
 
-def _recipes() -> RenderableType:
-    recipes = shipped_recipes()
+def _shipped() -> list[Recipe]:
+    return [*shipped_recipes(), *shipped_recipes(PROTOCOL_VERB)]
+
+
+def _recipes(of: str | None = None) -> RenderableType:
+    recipes = shipped_recipes(of)
     shown: list[RenderableType] = []
     rows: list[tuple[str, ...]] = []
     for verb in dict.fromkeys(recipe.verb for recipe in recipes):
         wide, narrow = _table(), _table()
         for table in (wide, narrow):
-            table.add_column(f"{verb} --recipe", no_wrap=True)
+            table.add_column(verb if of else f"{verb} --recipe", no_wrap=True)
             table.add_column("what it does", overflow="fold")
         wide.add_column("source")
         for recipe in recipes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -11,17 +12,24 @@ from isthmus.nn.backbone import Backbone
 
 # Turc et al. 2019, "Well-Read Students Learn Better": layers, width.
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "base": (12, 768)}
+_SHAPE = re.compile(r"([1-9][0-9]?)x([1-9][0-9]{1,3})")
+_HEAD = 64  # the width of an attention head, of which that of a model is a multiple
 
 
-def check_size(size: str) -> None:
-    """Refuses a size that does not exist."""
-    if size not in SIZES:
+def shape_of(size: str) -> tuple[int, int]:
+    """The layers and the width of a size: a name, or LAYERSxWIDTH."""
+    if size in SIZES:
+        return SIZES[size]
+    found = _SHAPE.fullmatch(size)
+    if found is None or int(found[2]) % _HEAD:
         raise SettingsError(
             f"there is no size {size!r}",
             where="--init",
-            allowed=choices(size, SIZES),
+            allowed=f"{choices(size, SIZES)}, or LAYERSxWIDTH with a width in steps of {_HEAD}: "
+            "6x384",
             remedy="choose one of these, or give a model with --model",
         )
+    return int(found[1]), int(found[2])
 
 
 def new_backbone(
@@ -30,8 +38,7 @@ def new_backbone(
     """A BERT with a masked-LM head and random weights, the same for the same seed."""
     from transformers import BertConfig, BertForMaskedLM
 
-    check_size(size)
-    layers, width = SIZES[size]
+    layers, width = shape_of(size)
     config: Any = BertConfig(
         vocab_size=vocabulary,
         hidden_size=width,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isthmus.config.output import whole_folder
-from isthmus.nn.sizes import check_size, new_backbone
+from isthmus.nn.sizes import new_backbone, shape_of
 from isthmus.progress import track
 from isthmus.text.new_tokenizer import new_tokenizer
 
@@ -26,7 +26,7 @@ def start_from_nothing(
     read: Callable[[], Iterable[str]], size: str, vocabulary: int, folder: Path, seed: int
 ) -> Path:
     """The folder of an untrained model, made once, from the texts that `read` gives each time."""
-    check_size(size)
+    shape_of(size)
     if not folder.is_dir():
         tokenizer = new_tokenizer(_Texts(read), vocabulary)
         backbone = new_backbone(size, len(tokenizer), tokenizer.pad_id, seed=seed)

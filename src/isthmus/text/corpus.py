@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
+from filelock import FileLock
 from tokenizers import Tokenizer as FastTokenizer
 
 from isthmus.config.cache import cache_folder
@@ -174,8 +175,11 @@ def tokenise(
     if not (folder / _MANIFEST).is_file():
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            names = _build(_blocks(documents, titles, prompt), folder, tokenizer, workers)
-            write_json(folder / _MANIFEST, {"fingerprint": fingerprint, "blocks": names})
+            # Runs that are started together wait for the first of them.
+            with FileLock(folder / ".tokens.lock"):
+                if not (folder / _MANIFEST).is_file():
+                    names = _build(_blocks(documents, titles, prompt), folder, tokenizer, workers)
+                    write_json(folder / _MANIFEST, {"fingerprint": fingerprint, "blocks": names})
     return TokenisedCorpus(folder)
 
 

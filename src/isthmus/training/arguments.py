@@ -59,6 +59,7 @@ def training_arguments(settings: TrainingSettings, output: Path) -> Any:
         bf16=native_bf16() if settings.bf16 == "auto" else settings.bf16,
         seed=settings.seed,
         logging_steps=settings.logging_steps,
+        save_strategy="no" if settings.save_total_limit == 0 else "steps",
         save_steps=settings.save_steps or _NEVER,  # but at the end
         save_total_limit=None,
         report_to=settings.report_to,

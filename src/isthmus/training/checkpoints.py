@@ -68,8 +68,8 @@ def last_checkpoint(output: Path) -> Path | None:
 
 
 def rotate(output: Path, limit: int | None) -> None:
-    """Removes all but the newest checkpoints."""
-    if limit is not None:
+    """Removes all but the newest checkpoints; one at least stays, whatever it was written for."""
+    if limit:
         for folder in _checkpoints(output)[:-limit]:
             shutil.rmtree(folder, ignore_errors=True)
 

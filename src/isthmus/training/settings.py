@@ -77,7 +77,9 @@ class TrainingSettings(Settings):
     save_minutes: float = Field(
         10.0, gt=0, description="between two checkpoints, where save_steps is null"
     )
-    save_total_limit: int | None = Field(2, ge=1, description="checkpoints kept; null: all")
+    save_total_limit: int | None = Field(
+        2, ge=0, description="checkpoints kept; null: all; 0: none is written"
+    )
     report_to: Annotated[list[str], BeforeValidator(_listed)] = Field(
         ["tensorboard"], description="any tracker transformers knows; none"
     )

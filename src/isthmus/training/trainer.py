@@ -78,7 +78,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.add_callback(SetEpoch(self.order))
-        if settings.save_steps is None:
+        if settings.save_steps is None and settings.save_total_limit != 0:
             self.add_callback(SaveByTime(settings.save_minutes))
 
     def fit(self) -> list[dict[str, float]]:

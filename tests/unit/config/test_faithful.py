@@ -27,7 +27,12 @@ DEFAULTS = "Where recipes are silent"
 SECTION = re.compile(r"^##+ (.+)$", re.MULTILINE)
 BASE = re.compile(r"^As in \[([\w-]+)\]\(#\1\), and:$", re.MULTILINE)
 ROW = re.compile(r"^\| `([\w.-]+)` \| `(.+?)` \| (.+?) \| (.+?) \| (.*?) ?\|$", re.MULTILINE)
-PUBLISHED = [Recipe(file) for file in sorted((ROOT / "experiments").glob("*.yaml"))]
+PROTOCOLS = ROOT / "src" / "isthmus" / "protocols" / "recipes"
+PUBLISHED = [
+    Recipe(file)
+    for folder in (ROOT / "experiments", PROTOCOLS)
+    for file in sorted(folder.glob("*.yaml"))
+]
 RECIPES = {
     recipe.name: recipe
     for recipe in [*shipped_recipes(), *(recipe for recipe in PUBLISHED if recipe.paper)]

@@ -23,7 +23,7 @@ from isthmus.pretraining.settings import PretrainSettings
 from isthmus.workflows.adapt import stages as adapt_stages
 from isthmus.workflows.adapt_settings import AdaptSettings
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+PROTOCOLS = Path(__file__).parents[3] / "src" / "isthmus" / "protocols" / "recipes"
 SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb not in ("adapt", "quickstart")]
 
 
@@ -55,7 +55,7 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
             resolve_stage(FinetuneSettings.parse(values, recipe.name))
 
 
-@pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(PROTOCOLS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_recipes_of_the_experiments_still_work(file: Path) -> None:
     flags = {"model": "m", "output": "o"}
     if Recipe(file).verb == "pretrain":
@@ -223,7 +223,7 @@ def test_the_four_protocols(kind: str, negatives: int, length: int, loss: str) -
     for distilled in (False, True):
         name = f"benchmark-{kind}-{negatives}" + ("-distilled" if distilled else "")
         flags = {"collection": "c", "output": "o", "model": "m"}
-        file = str(EXPERIMENTS / f"{name}.yaml")
+        file = str(PROTOCOLS / f"{name}.yaml")
         settings = FinetuneSettings.parse(resolve("finetune", file, flags), name)
         assert settings.encoder == kind
         assert settings.query_max_length == settings.document_max_length == length

@@ -52,6 +52,11 @@ def _required(verb: str) -> dict[str, object]:
         "limit_per_package": 1,
         "splits": {},
         "dense": {},
+        "base": {"model": "some"},
+        "collections": {"some": {"spec": "some"}},
+        "starts": {"some": {}},
+        "kinds": {"some": {"recipe": "some"}},
+        "tasks": {"some": {"collection": "some"}},
     }
     return {
         setting.path: given.get(setting.path, "some")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from isthmus.benchmarks.protocol.claims import Claim, ExpectedTable
+from isthmus.cluster import ClusterSettings
 from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
@@ -17,6 +18,7 @@ from isthmus.errors import InputError, choices
 
 PROTOCOL = "protocol.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_SECTIONS = ("collections", "starts", "kinds", "tasks", "claims")
 Seed = Annotated[int, Field(ge=0, lt=10_000)]
 Values = dict[str, Any]
 
@@ -27,6 +29,23 @@ def _plain(name: str) -> str:
             f"{name!r} is no name: it becomes part of file names, so small letters, digits, - and _"
         )
     return name
+
+
+def _names(value: Any) -> set[str]:
+    """All texts in the lists of a claim's sides, before it is known to be one."""
+    sides = [value.get(side) for side in ("higher", "lower")] if isinstance(value, Mapping) else []
+    lists = [of for side in sides if isinstance(side, Mapping) for of in side.values()]
+    return {name for of in lists if isinstance(of, list) for name in of if isinstance(name, str)}
+
+
+def _without(value: Any, dropped: set[str]) -> Any:
+    """A list, or the lists `starts` and `kinds` of a mapping, without names that were left out."""
+    if isinstance(value, list):
+        return [one for one in value if not (isinstance(one, str) and one in dropped)]
+    if isinstance(value, Mapping):
+        lists = {key: value[key] for key in ("starts", "kinds") if key in value}
+        return {**value, **{key: _without(of, dropped) for key, of in lists.items()}}
+    return value
 
 
 def _distinct(seeds: list[int]) -> list[int]:
@@ -106,6 +125,7 @@ class TaskSettings(Settings):
     teacher: TeacherSettings | None = Field(None, description="null: no distillation")
     settings: Values = Field({}, description="settings over those of the kind")
     of_kind: dict[Name, Values] = Field({}, description="further settings by kind")
+    recipes: dict[Name, str] = Field({}, description="recipes by kind, in the place of the kind's")
 
 
 class CollectionSettings(Settings):
@@ -113,9 +133,10 @@ class CollectionSettings(Settings):
 
     spec: str = Field(description="beir:PATH, irds:ID, …; {data} stands for --data")
     split: str = Field("test", description="whose queries test")
-    pretraining: Values = Field(
-        {}, description="settings of every pre-training on its documents: steps, say"
+    corpus: str | None = Field(
+        None, description="a spec of what starts are pre-trained on; null: its documents"
     )
+    pretraining: Values = Field({}, description="settings of every pre-training on it: steps, say")
 
     @field_validator("split")
     @classmethod
@@ -143,37 +164,61 @@ class Protocol(Settings):
     scale: Literal["paper", "small"] = Field(
         "small", description="whether expected numbers can be compared: paper, or not: small"
     )
-    base: BaseSettings
-    collections: dict[Name, CollectionSettings] = Field(min_length=1)
-    starts: dict[Name, StartSettings] = Field(min_length=1)
-    kinds: dict[Name, KindSettings] = Field(min_length=1)
-    tasks: dict[Name, TaskSettings] = Field(min_length=1)
+    base: BaseSettings = Field(description="what all starts begin with")
+    collections: dict[Name, CollectionSettings] = Field(
+        min_length=1, description="by name: spec, split, pretraining"
+    )
+    starts: dict[Name, StartSettings] = Field(
+        min_length=1, description="by name: recipe, settings, corpus, after, model, finetuning"
+    )
+    kinds: dict[Name, KindSettings] = Field(min_length=1, description="by name: recipe, settings")
+    tasks: dict[Name, TaskSettings] = Field(
+        min_length=1,
+        description="by name: collection, queries, finetune, kinds, starts, teacher, settings, "
+        "of_kind, recipes",
+    )
     zero_shot: list[str] = Field([], description="collections that every cell is tested on too")
     pretraining: Values = Field({}, description="settings of every start's recipe")
     equal_tokens: bool = Field(
         True, description="refuse starts that see different numbers of tokens of one corpus"
     )
     finetuning: Values = Field({}, description="settings of every fine-tuning")
-    measures: list[str] = Field(["RR@10", "nDCG@10", "R@100"], min_length=1)
+    measures: list[str] = Field(
+        ["RR@10", "nDCG@10", "R@100"], min_length=1, description="the first is the main one"
+    )
     depth: int = Field(100, ge=1, description="documents per test query")
     seeds: SeedSettings = SeedSettings()
+    cluster: ClusterSettings | None = Field(
+        None, description="machines that share the steps; gpus: the part of a GPU that one takes"
+    )
     keep: bool = Field(False, description="keep the models of finished cells")
     claims: dict[Name, Claim] = Field({}, description="what the report decides on")
     expected: list[ExpectedTable] = Field([], description="what papers report")
 
-    @field_validator("collections", "starts", "kinds", "tasks", "claims", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _without_null(cls, value: Any) -> Any:
-        """Entries that are null are left out: so a protocol drops what its base has."""
-        if isinstance(value, Mapping):
-            return {name: inner for name, inner in value.items() if inner is not None}
-        return value
+    def _without_null(cls, values: Any) -> Any:
+        """Leaves out entries that are null, and what names them: so a base's parts are dropped."""
+        if not isinstance(values, Mapping):
+            return values
+        sections = {key: values.get(key) for key in _SECTIONS}
+        found = {key: of for key, of in sections.items() if isinstance(of, Mapping)}
+        dropped = {name for of in found.values() for name, inner in of.items() if inner is None}
+        kept = {
+            key: {
+                name: _without(inner, dropped)
+                for name, inner in of.items()
+                if inner is not None and not (key == "claims" and _names(inner) & dropped)
+            }
+            for key, of in found.items()
+        }
+        return {**values, **kept, "zero_shot": _without(values.get("zero_shot", []), dropped)}
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         for name, task in self.tasks.items():
             self._check("collections", task.collection, f"tasks.{name}.collection")
-            for kind in (*task.kinds, *task.of_kind):
+            for kind in (*task.kinds, *task.of_kind, *task.recipes):
                 self._check("kinds", kind, f"tasks.{name}")
             for used in task.starts:
                 self._check("starts", used, f"tasks.{name}.starts")

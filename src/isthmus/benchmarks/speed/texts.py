@@ -16,7 +16,7 @@ from isthmus.collections import Problems, open_corpus
 from isthmus.config.models import model_folder
 from isthmus.config.output import START
 from isthmus.errors import InputError
-from isthmus.nn.sizes import check_size, new_backbone
+from isthmus.nn.sizes import new_backbone, shape_of
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import Parts
 from isthmus.records import Document
@@ -32,7 +32,7 @@ def starting_model(settings: SpeedSettings, scratch: Path) -> str:
     if settings.model is not None:
         return model_folder(settings.model)
     size = settings.size(torch.cuda.is_available())
-    check_size(size)
+    shape_of(size)
     if settings.corpus is None:
         tokenizer = numbered_tokenizer(settings.vocabulary)
     else:

@@ -16,7 +16,7 @@ from isthmus.encoders import cross
 from isthmus.encoders.loader import load_cross_encoder
 from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries
-from isthmus.finetuning.score_table import ScoreStore, digests
+from isthmus.finetuning.score_table import Digests, ScoreStore, digests
 from isthmus.finetuning.teachers._base import INSTEAD, Teacher, TeacherSource
 from isthmus.progress import Bar, notice
 from isthmus.text.corpus import TokenisedCorpus, tokenise
@@ -71,10 +71,19 @@ class _Scorer:
     def scores(self, labelled: LabelledQueries, rows: Rows) -> Scores:
         texts = [query.text for query in labelled.queries]
         known_by = digests(texts)  # not by id, which may mean another query in another split
-        found = self.store.look_up(known_by, rows)
-        numbers, columns = np.nonzero(np.isnan(found) & (rows != NOTHING))
-        if not len(numbers):
-            return found
+        if self._unknown(known_by, rows).any():
+            with self.store.alone():
+                self._add(texts, known_by, rows)
+        return self.store.look_up(known_by, rows)
+
+    def _unknown(self, known_by: Digests, rows: Rows) -> npt.NDArray[np.bool_]:
+        unknown: npt.NDArray[np.bool_] = np.isnan(self.store.look_up(known_by, rows))
+        unknown &= rows != NOTHING
+        return unknown
+
+    def _add(self, texts: list[str], known_by: Digests, rows: Rows) -> None:
+        """Scores the pairs that the store does not have."""
+        numbers, columns = np.nonzero(self._unknown(known_by, rows))
         pairs = np.unique(np.stack([numbers, rows[numbers, columns]]), axis=1)
         with Bar("score by the teacher", pairs.shape[1], "pairs") as bar:
             try:
@@ -84,7 +93,6 @@ class _Scorer:
                     bar.advance(len(some))
             finally:
                 self.store.flush()
-        return self.store.look_up(known_by, rows)
 
     def _score(
         self, texts: list[str], numbers: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]

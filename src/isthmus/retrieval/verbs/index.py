@@ -45,6 +45,7 @@ from isthmus.text.passages import Cutter
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
 
+    _Model = str | DenseEncoder | SparseEncoder | None
 BM25 = "bm25"
 _SAMPLE = 128  # documents on which the change of quality by int8 is measured
 _ENOUGH = 8  # documents of which an average cosine says something
@@ -83,7 +84,7 @@ class IndexSettings(ReadingSettings, EncodingChoice):
 def index(
     corpus: str,
     output: str | Path,
-    model: str | None = None,
+    model: str | DenseEncoder | SparseEncoder | None = None,
     *,
     hybrid: Iterable[str] | str = (),
     language: str | None = None,
@@ -92,6 +93,8 @@ def index(
     settings: IndexSettings | Overrides = None,
 ) -> Path:
     """The folder of the finished index; without a model (or with "bm25") a BM25 index.
+
+    A model is named, or an encoder that is loaded already and stays as it is.
 
     Interrupted and run again, it goes on where it stopped; an index of the same corpus, encoder
     and settings is reused. To `overwrite` replaces another index once the new one is whole, and
@@ -103,7 +106,7 @@ def index(
     names = [hybrid] if isinstance(hybrid, str) else list(hybrid)
     if not names:
         return _index_one(corpus, Path(output), model, settings, overwrite)
-    models = by_name([*([model] if model else []), *names])
+    models = by_name([*([str(model)] if model else []), *names])
     # What is there for vectors alone.
     of_bm25 = {
         **dict.fromkeys(EncodingChoice.model_fields),
@@ -128,7 +131,7 @@ def index(
 
 
 def _index_one(
-    corpus: str, output: Path, model: str | None, settings: IndexSettings, overwrite: bool
+    corpus: str, output: Path, model: _Model, settings: IndexSettings, overwrite: bool
 ) -> Path:
     if settings.cluster is not None and model in (None, BM25):
         raise SettingsError(
@@ -144,7 +147,8 @@ def _index_one(
         folder = _index(corpus, output, model, settings, machines, overwrite)
     trust_index(folder)  # so that a hybrid may read it
     if settings.approximate is not None:
-        notice(add_approximation(folder, model, settings.approximate).summary())
+        name = model if model is None or isinstance(model, str) else model.name
+        notice(add_approximation(folder, name, settings.approximate).summary())
     return folder
 
 
@@ -165,7 +169,7 @@ def _check_nothing_encodes(settings: IndexSettings) -> None:
 def _index(
     corpus: str,
     output: Path,
-    model: str | None,
+    model: _Model,
     settings: IndexSettings,
     cluster: Cluster | None,
     overwrite: bool,
@@ -192,7 +196,7 @@ def _index(
         return output
     request = {
         "corpus": corpus,
-        "model": model or BM25,
+        "model": BM25 if encoder is None else encoder.name,
         # Not the cluster: with it and without, the same index is built.
         "settings": settings.model_dump(exclude={"cluster"}),
         "fingerprints": {
@@ -222,9 +226,11 @@ def _passages(settings: IndexSettings, output: Path, overwrite: bool) -> Chosen:
     return settings.passages
 
 
-def _load(model: str | None, settings: IndexSettings) -> DenseEncoder | SparseEncoder | None:
-    if model in (None, BM25):
+def _load(model: _Model, settings: IndexSettings) -> DenseEncoder | SparseEncoder | None:
+    if model is None or model == BM25:
         return None
+    if not isinstance(model, str):
+        return model
     # Brings torch, which BM25 does without.
     from isthmus.encoders import load_encoder, load_int8_encoder
 

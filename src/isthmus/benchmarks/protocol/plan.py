@@ -1,0 +1,364 @@
+"""From a protocol to its steps: what every cell needs, resolved, checked, and known by digests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import xxhash
+
+from isthmus.benchmarks.protocol.budget import check_budgets, tokens_of
+from isthmus.benchmarks.protocol.cells import Cell
+from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
+from isthmus.collections import open_collection, open_corpus
+from isthmus.collections.collection import choose_split
+from isthmus.config import find_recipe, resolve
+from isthmus.config.models import model_fingerprint, model_folder
+from isthmus.config.recipes import merged
+from isthmus.config.sealed_json import UnreadableError, read_mapping
+from isthmus.errors import IsthmusError, SettingsError, choices
+from isthmus.evaluation.measures import parse_measure
+from isthmus.finetuning import pipeline
+from isthmus.finetuning.resolved import resolve_stage
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.pretraining.recipe import assemble
+from isthmus.pretraining.settings import PretrainSettings
+
+RECORD = "benchmark.json"
+"""The file that says of what a finished model of the benchmark was made, and what it took."""
+
+Work = Literal["base", "pretrain", "teacher", "cell"]
+Values = dict[str, Any]
+_TEACHER = {"encoder": "cross", "losses": {"listwise": {"weight": 1.0}}, "development": None}
+# How a run is watched and saved changes no result.
+_IDLE = ("save_steps", "save_minutes", "save_total_limit", "report_to", "logging_steps",
+         "dataloader_num_workers")  # fmt: skip
+_SEED_STRIDE = 10_000  # above all seeds
+
+
+@dataclass(frozen=True)
+class TestedOn:
+    """A collection that a cell is tested on."""
+
+    collection: str
+    spec: str
+    split: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """A piece of work: a model that cells share, or a cell itself."""
+
+    name: str
+    work: Work
+    digest: str
+    order: tuple[int, ...]  # steps of lower ones go first
+    needs: tuple[str, ...] = ()  # steps that come before
+    start: str = ""  # the step, or the checkpoint, whose model it begins with
+    teacher: str = ""  # likewise, of which it learns
+    values: Values = field(default_factory=dict)  # of its verb, but for places
+    tokens: float = 0.0  # that training reads at most
+    cell: Cell | None = None
+    parts: Mapping[str, str] = field(default_factory=dict)
+    tests: tuple[TestedOn, ...] = ()
+    measures: tuple[str, ...] = ()
+    depth: int = 0
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of its model."""
+        return f"{self.name.replace('/', '.')}-{self.digest[:8]}"
+
+
+class Plan:
+    """All steps of a protocol by name, those that others need first; refuses what cannot work.
+
+    `folder` is the output of the benchmark, where a base may lie that was made elsewhere; files of
+    recipes lie beside `home`, the protocol's own. A plan that is only looked at may lack data and
+    models: `absent` names them.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        folder: Path,
+        home: Path = Path(),
+        only_looked_at: bool = False,
+    ) -> None:
+        self.protocol = protocol
+        self.folder = folder
+        self._home = home.parent
+        self.absent: list[str] = []
+        self._lenient = only_looked_at
+        for measure in protocol.measures:
+            parse_measure(measure)
+        self._fingerprint = cache(self._read_fingerprint)
+        self._model_digest = cache(self._read_model)
+        self._checked: set[str] = set()
+        self.steps: dict[str, Step] = {}
+        self._add_base()
+        for cell in self.cells():
+            self._add_cell(cell)
+        if protocol.equal_tokens:
+            cells = [(step.cell, step.tokens) for step in self.steps.values()]
+            check_budgets((c.task, c.start, tokens) for c, tokens in cells if c is not None)
+
+    def cells(self) -> Iterator[Cell]:
+        """Every cell of the protocol, in the order in which they are run."""
+        protocol = self.protocol
+        for pretraining in protocol.seeds.pretraining:
+            for finetuning in protocol.seeds.finetuning:
+                for task, chosen in protocol.tasks.items():
+                    if not chosen.finetune and finetuning != protocol.seeds.finetuning[0]:
+                        continue
+                    for start in chosen.starts or protocol.starts:
+                        for kind in chosen.kinds or protocol.kinds:
+                            yield Cell(
+                                start=start, kind=kind, task=task,
+                                pretraining_seed=pretraining, finetuning_seed=finetuning,
+                            )  # fmt: skip
+
+    def chosen(self, only: Iterable[str]) -> list[Step]:
+        """The steps of cells, or models, whose names match one of the patterns; all without any."""
+        patterns = list(only)
+        if not patterns:
+            return [step for step in self.steps.values() if step.cell is not None]
+        found: dict[str, Step] = {}
+        for pattern in patterns:
+            matching = [name for name in self.steps if fnmatch(name, pattern)]
+            if not matching:
+                raise SettingsError(
+                    f"no step of the benchmark is called {pattern!r}",
+                    where="--only",
+                    allowed=choices(pattern, self.steps),
+                    remedy="give a name or a pattern: 'insuranceqa-1000.dense.*'; --dry-run "
+                    "names all",
+                )
+            found |= {name: self.steps[name] for name in matching}
+        return list(found.values())
+
+    def _add_base(self) -> None:
+        base = self.protocol.base
+        if base.model is not None:
+            self._base = base.model
+            self._base_digest = self._model_digest(base.model)
+            return
+        values = self._pretraining(
+            base.recipe, base.settings, {"init": base.init}, where="base", corpus="texts"
+        )
+        told = digest(self._meant(values), str(base.paragraph))
+        self._base = "base"
+        self._base_digest = digest(told, self._texts(told))
+        self.steps["base"] = Step(
+            "base", "base", self._base_digest, (-1,), values=values, tokens=tokens_of(values)
+        )
+
+    def _texts(self, told: str) -> str:
+        """A digest of the texts of the base; where they are not here, of those it was made of."""
+        specs = [self.protocol.spec(text) for text in self.protocol.base.texts]
+        try:
+            return digest(*(open_corpus(spec).fingerprint() for spec in specs))
+        except IsthmusError:
+            for file in sorted(self.folder.glob(f"models/base-*/{RECORD}")):
+                with suppress(UnreadableError):
+                    record = read_mapping(file)
+                    texts = str(record.get("texts"))
+                    if record.get("digest") == digest(told, texts):
+                        return texts
+            return self._without(*specs)
+
+    def texts_digest(self) -> str:
+        """A digest of the texts that the base is trained on."""
+        base = self.protocol.base
+        return self._texts(digest(self._meant(self.steps["base"].values), str(base.paragraph)))
+
+    def _add_cell(self, cell: Cell) -> None:
+        protocol = self.protocol
+        task, order = protocol.tasks[cell.task], (len(self.steps),)
+        start, start_digest, tokens = self._start(cell.start, task.collection, cell, order)
+        teacher = teacher_digest = ""
+        values: Values = {}
+        if task.finetune:
+            values = self._finetuning(cell, task)
+            if task.teacher is not None:
+                teacher, teacher_digest = self._teacher(cell.task, task, order)
+        tests = tuple(
+            TestedOn(name, protocol.spec(name), protocol.collections[name].split,
+                 self._fingerprint(name))
+            for name in dict.fromkeys((task.collection, *protocol.zero_shot))
+        )  # fmt: skip
+        parts = {
+            "base": self._base_digest,
+            "start": start_digest,
+            "fine-tuning": digest(self._meant(values), tests[0].fingerprint),
+            "teacher": teacher_digest,
+            "tests": digest(
+                *(text for test in tests for text in (test.fingerprint, test.split)),
+                *protocol.measures, str(protocol.depth),
+            ),
+        }  # fmt: skip
+        needs = tuple(name for name in (start, teacher) if name in self.steps)
+        self.steps[cell.name] = Step(
+            cell.name, "cell", digest(*parts.values()), (len(self.steps),), needs,
+            start, teacher, values, tokens, cell, parts, tests,
+            tuple(protocol.measures), protocol.depth,
+        )  # fmt: skip
+
+    def _start(
+        self, name: str, collection: str, cell: Cell, order: tuple[int, ...]
+    ) -> tuple[str, str, float]:
+        """The step or checkpoint that a start is, its digest, and the tokens it has read."""
+        start = self.protocol.starts[name]
+        if start.model is not None:
+            origin, origin_digest, read = start.model, self._model_digest(start.model), 0.0
+        elif start.after is not None:
+            origin, origin_digest, read = self._start(start.after, collection, cell, order)
+        else:
+            origin, origin_digest, read = self._base, self._base_digest, 0.0
+        if start.recipe is None:
+            return origin, origin_digest, read
+        corpus = start.corpus or self.protocol.collections[collection].corpus or collection
+        label = corpus if corpus in self.protocol.collections else digest(corpus)[:8]
+        step = f"pretrain/{name}/{label}/p{cell.pretraining_seed}"
+        if step not in self.steps:
+            known = self.protocol.collections.get(start.corpus or collection)
+            layers = {"training.seed": cell.pretraining_seed}
+            values = self._pretraining(
+                start.recipe, self.protocol.pretraining, known.pretraining if known else {},
+                start.settings, layers, where=f"starts.{name}", corpus=corpus,
+            )  # fmt: skip
+            made = digest(self._meant(values), self._fingerprint(corpus), origin_digest)
+            needs = (origin,) if origin in self.steps else ()
+            self.steps[step] = Step(
+                step, "pretrain", made, order, needs, origin,
+                values={**values, "corpus": self.protocol.spec(corpus)},
+                tokens=tokens_of(values),
+            )  # fmt: skip
+        pretrained = self.steps[step]
+        return step, pretrained.digest, read + pretrained.tokens
+
+    def _teacher(self, name: str, task: TaskSettings, order: tuple[int, ...]) -> tuple[str, str]:
+        """The step or checkpoint of the re-ranker that a task learns from, and its digest."""
+        chosen = task.teacher
+        assert chosen is not None
+        if chosen.model is not None:
+            return chosen.model, self._model_digest(chosen.model)
+        step = f"teacher/{name}"
+        if step not in self.steps:
+            values = self._finetune_values(
+                chosen.recipe, f"tasks.{name}.teacher", task.collection,
+                _TEACHER, {"queries": task.queries}, chosen.settings,
+            )  # fmt: skip
+            origin = chosen.start or self._base
+            origin_digest = self._model_digest(origin) if chosen.start else self._base_digest
+            fingerprint = self._fingerprint(task.collection)
+            needs = (origin,) if origin in self.steps else ()
+            self.steps[step] = Step(
+                step, "teacher", digest(self._meant(values), fingerprint, origin_digest), order,
+                needs, origin, values=values,
+            )  # fmt: skip
+        return step, self.steps[step].digest
+
+    def _finetuning(self, cell: Cell, task: TaskSettings) -> Values:
+        protocol, kind = self.protocol, self.protocol.kinds[cell.kind]
+        # Seeds of their own for every pair: a start without pre-training is repeated as often.
+        seed = cell.pretraining_seed * _SEED_STRIDE + cell.finetuning_seed
+        taught = {} if task.teacher is None else {"teacher": {"name": "cross_encoder", "model": ""}}
+        return self._finetune_values(
+            task.recipes.get(cell.kind, kind.recipe), f"tasks.{cell.task}", task.collection,
+            protocol.finetuning, kind.settings,
+            {"queries": task.queries}, taught, task.settings, task.of_kind.get(cell.kind, {}),
+            protocol.starts[cell.start].finetuning, {"training.seed": seed},
+        )  # fmt: skip
+
+    def _pretraining(self, recipe: str, *layers: Values, where: str, corpus: str) -> Values:
+        values = self._layered("pretrain", recipe, *layers)
+        places = {"corpus": corpus, "output": "output"}
+        if "init" not in values:
+            places["model"] = "base"
+        with _named(where):
+            assemble(PretrainSettings.parse({**values, **places}, where))
+        return values
+
+    def _finetune_values(
+        self, recipe: str, where: str, collection: str, *layers: Values
+    ) -> Values:  # fmt: skip
+        values = self._layered("finetune", recipe, *layers)
+        places = {"model": "base", "collection": collection, "output": "output"}
+        unseeded = {key: value for key, value in values["training"].items() if key != "seed"}
+        key = json.dumps({**values, **places, "training": unseeded}, sort_keys=True)
+        if key not in self._checked:  # seeds alone need no second look
+            with _named(where):
+                if values.get("stages") is not None:
+                    pipeline.assemble({**values, **places}, where)
+                else:
+                    resolve_stage(FinetuneSettings.parse({**values, **places}, where), {})
+            self._checked.add(key)
+        return {**values, "collection": self.protocol.spec(collection)}
+
+    def _layered(self, verb: str, recipe: str, *layers: Values) -> Values:
+        if recipe.endswith((".yaml", ".yml")):
+            recipe = str(self._home / recipe)
+        values = find_recipe(recipe, verb, where="recipe").settings
+        for layer in layers:
+            values = merged(values, resolve(verb, None, None, layer))
+        return dict(values)
+
+    def _meant(self, values: Values) -> str:
+        """The settings that change results, in one text."""
+        kept = {key: value for key, value in values.items() if key not in ("corpus", "collection")}
+        training = kept.get("training") or {}
+        kept["training"] = {key: value for key, value in training.items() if key not in _IDLE}
+        kept.pop("audit", None)
+        return json.dumps(kept, sort_keys=True)
+
+    def _read_fingerprint(self, name: str) -> str:
+        spec = self.protocol.spec(name)
+        known = self.protocol.collections.get(name)
+        try:
+            with _named(f"collections.{name}" if known else "corpus"):
+                if known is None:
+                    return open_corpus(spec).fingerprint()
+                collection = open_collection(spec)
+                choose_split(dict.fromkeys(collection.splits()), known.split, spec)
+                return collection.fingerprint()
+        except IsthmusError:
+            return self._without(spec)
+
+    def _read_model(self, model: str) -> str:
+        try:
+            return model_fingerprint(model_folder(model, "model")) or model
+        except IsthmusError:
+            return self._without(model)
+
+    def _without(self, *names: str) -> str:
+        """Notes what is not here, where that is allowed; raises the error at hand otherwise."""
+        if not self._lenient:
+            raise
+        self.absent += names
+        return digest(*names)
+
+
+def digest(*texts: str) -> str:
+    """One name for texts in their order."""
+    found = xxhash.xxh3_128()
+    for text in texts:
+        found.update(f"{len(text)}:{text}".encode())
+    return found.hexdigest()
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Adds to errors of the block which part of the protocol they are about."""
+    try:
+        yield
+    except IsthmusError as error:
+        error.where = f"{place}: {error.where.removeprefix(f'{place}: ')}"
+        raise

@@ -1,0 +1,1 @@
+"""Runs the steps of a benchmark: many processes, one folder, nothing done twice."""

@@ -1,0 +1,209 @@
+"""The verb `isthmus benchmark run`: every cell of a protocol, on all devices there are."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from isthmus.benchmarks.protocol.cells import CELLS
+from isthmus.benchmarks.protocol.plan import Plan
+from isthmus.benchmarks.protocol.settings import PROTOCOL, Protocol, read_protocol, write_protocol
+from isthmus.benchmarks.runner.on_cluster import run_on
+from isthmus.benchmarks.runner.schedule import Schedule
+from isthmus.benchmarks.runner.steps import MODELS, Place
+from isthmus.benchmarks.runner.workers import Ended, Here, Workers, devices
+from isthmus.cluster import connected
+from isthmus.config import Overrides, find_recipe
+from isthmus.config.output import SNAPSHOT, only_writer, write_snapshot, writing
+from isthmus.errors import OutputError, SettingsError
+from isthmus.progress import notice
+
+_OURS = (CELLS, MODELS, PROTOCOL, SNAPSHOT, "work", "logs", "report", "results")
+_PER_GPU = 6  # processes: small models leave most of a large card idle
+_LOOK = 1.0  # seconds between two looks at the clock
+_SAY = 30.0  # seconds between two lines of progress where nothing ends
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a benchmark has come."""
+
+    folder: Path
+    done: int
+    left: int
+    failed: dict[str, str]  # reasons, by step
+
+
+def benchmark(
+    protocol: str,
+    output: str | Path,
+    *,
+    data: str | None = None,
+    workers: int | None = None,
+    time_limit: float | None = None,
+    only: Sequence[str] | str = (),
+    dry_run: bool = False,
+    cluster: str | None = None,
+    settings: Protocol | Overrides = None,
+) -> Outcome:
+    """Runs what is left of a protocol's cells in a folder; returns how far it came.
+
+    `protocol` is a shipped one's name or the path of a YAML file. Cells whose files lie in
+    `output`/cells are done, wherever they were made. `only` are names, or patterns, of cells and
+    models. After `time_limit` seconds nothing is running any more, and a second call goes on.
+    `dry_run` checks everything and says what would be run. On a `cluster`, steps are spread over
+    its machines, which share `output` and the cache; `workers` then has no meaning.
+    """
+    flags = {"data": data, "cluster.address": cluster}
+    chosen = Protocol.given(settings, flags, protocol)
+    folder = Path(output)
+    written = find_recipe(protocol, Protocol.verb)
+    name = written.name
+    deadline = None if time_limit is None else time.monotonic() + time_limit
+    _check_folder(folder, name)
+    plan = Plan(chosen, folder, written.file, only_looked_at=dry_run)
+    steps = plan.chosen([only] if isinstance(only, str) else only)
+    schedule = Schedule(plan, steps, _place(plan, folder))
+    if dry_run:
+        _describe(schedule)
+        return _outcome(schedule)
+    gpus = devices()
+    count = max(1, _PER_GPU * len(gpus)) if workers is None else workers
+    if count < 0:
+        raise SettingsError(
+            f"workers = {count} cannot be used",
+            where="--workers",
+            allowed="1 or more processes that train side by side, or 0: this process alone",
+            remedy="choose such a number, or leave it out",
+        )
+    with only_writer(folder):
+        write_protocol(folder, chosen, name)
+        schedule.remove_models()
+        with connected(chosen.cluster) as machines:
+            if machines is not None:
+                run_on(machines, schedule, deadline, partial(_settle, schedule))
+            elif schedule.waiting:
+                _run(schedule, min(count, len(schedule.waiting)), gpus, deadline)
+        outcome = _outcome(schedule)
+        identity = {"protocol": name, "settings": chosen.model_dump(mode="json")}
+        results = {"done": outcome.done, "left": outcome.left, "failed": outcome.failed}
+        write_snapshot(folder, Protocol.verb, identity, results)
+    return outcome
+
+
+def _check_folder(folder: Path, name: str) -> None:
+    """Refuses a folder that holds something else, or another benchmark."""
+    with writing(folder):
+        found = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    foreign = [entry for entry in found if entry not in _OURS and not entry.startswith(".")]
+    if foreign or folder.is_file():
+        raise OutputError(
+            f"{str(folder)!r} holds something else: {', '.join(foreign[:3]) or 'it is a file'}",
+            where="--output",
+            allowed="a new folder, that of the same benchmark, or one with cells brought back",
+            remedy="choose another --output",
+        )
+    if PROTOCOL in found and (other := read_protocol(folder)[0]) != name:
+        raise OutputError(
+            f"{str(folder)!r} holds the benchmark {other!r}, not {name!r}",
+            where="--output",
+            allowed="one protocol in one folder",
+            remedy="choose another --output",
+        )
+
+
+def _place(plan: Plan, folder: Path) -> Place:
+    models = {step.name: step.folder for step in plan.steps.values() if step.cell is None}
+    base = plan.protocol.base
+    return Place(
+        folder.absolute(),
+        models,
+        tuple(plan.protocol.spec(text) for text in base.texts),
+        plan.texts_digest() if "base" in models else "",
+        base.paragraph,
+        plan.protocol.keep,
+    )
+
+
+def _run(schedule: Schedule, count: int, gpus: list[int], deadline: float | None) -> None:
+    place = schedule.place
+    workers = Workers(count, place, gpus) if count else Here(place)
+    began: dict[str, float] = {}
+    said, news = 0.0, True
+    try:
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            while workers.idle and (step := schedule.next(left)) is not None:
+                began[step.name] = time.monotonic()
+                workers.begin(step)
+            if not workers.running:
+                break
+            if news or time.monotonic() - said > _SAY:
+                said = time.monotonic()
+                notice(_line(schedule, {n: said - t for n, t in began.items()}, count))
+            if left is not None and left <= 0:
+                notice(f"time is up: {len(workers.running)} steps that were running begin anew")
+                break
+            ended = workers.ended(_LOOK if left is None else max(0.0, min(_LOOK, left)))
+            for one in ended:
+                del began[one.step.name]
+                _settle(schedule, one)
+            news = bool(ended)
+    finally:
+        workers.stop()
+
+
+def _settle(schedule: Schedule, ended: Ended) -> None:
+    """Counts a step that has ended, well or not."""
+    name = ended.step.name
+    if ended.reason is None:
+        schedule.finish(ended.step, ended.seconds)
+    elif schedule.fail(ended.step, ended.reason):
+        notice(f"{name} is tried once more: {ended.reason}")
+    else:
+        notice(f"{name} FAILED: {ended.reason}")
+
+
+def _line(schedule: Schedule, running: dict[str, float], count: int) -> str:
+    done, left, failed = schedule.counts()
+    now = Counter(schedule.plan.steps[name].work for name in running)
+    what = ", ".join(f"{number} {work}" for work, number in now.items())
+    seconds = schedule.seconds_left(running, count)
+    return (
+        f"cells: {done:,} done, {left:,} left, {failed:,} failed; running: {what or 'nothing'}; "
+        f"about {_duration(seconds)} to go"
+    )
+
+
+def _describe(schedule: Schedule) -> None:
+    for name in dict.fromkeys(schedule.plan.absent):
+        notice(f"not here: {name}")
+    for step in schedule.waiting.values():
+        after = f", after {', '.join(step.needs)}" if step.needs else ""
+        notice(f"{step.name}: about {_duration(schedule.expected(step))}{after}")
+    works = Counter(step.work for step in schedule.waiting.values())
+    counted = ", ".join(f"{number:,} {work}" for work, number in works.items())
+    tokens = sum(step.tokens for step in schedule.waiting.values() if step.work == "pretrain")
+    done, left, _ = schedule.counts()
+    notice(
+        f"{done:,} cells are done, {left:,} are left; steps: {counted or 'none'}; "
+        f"{tokens:,.0f} tokens of pre-training; about "
+        f"{_duration(schedule.seconds_left({}, 1))} one after the other, on a large GPU"
+    )
+
+
+def _outcome(schedule: Schedule) -> Outcome:
+    done, left, _ = schedule.counts()
+    return Outcome(schedule.place.folder, done, left, dict(schedule.failed))
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,141 @@
+"""Which step comes next: what is left, what waits for what, what failed, what is not needed."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+
+from isthmus.benchmarks.protocol.cells import CellResult, read_result, write_result
+from isthmus.benchmarks.protocol.plan import Plan, Step
+from isthmus.benchmarks.runner.steps import MODELS, Place
+from isthmus.config.output import environment
+from isthmus.errors import MismatchError
+
+_TRIES = 2
+# Seconds of a step before any of its kind was measured, and tokens per second of training.
+_OVERHEAD = {"base": 60.0, "pretrain": 15.0, "teacher": 60.0, "cell": 25.0}
+_RATE = 2e6
+
+
+class Schedule:
+    """The steps that the chosen ones need and that are not done, in their order."""
+
+    def __init__(self, plan: Plan, chosen: Iterable[Step], place: Place) -> None:
+        self.plan, self.place = plan, place
+        self.chosen = list(chosen)
+        self.done = {step.name for step in plan.steps.values() if self._is_done(step)}
+        self.failed: dict[str, str] = {}
+        self.waiting = self._needed(self.chosen)
+        self._tries: dict[str, int] = defaultdict(int)
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+
+    def _is_done(self, step: Step) -> bool:
+        if step.cell is None:
+            return self.place.has(step.name)
+        file = step.cell.file(self.place.folder)
+        if not file.is_file():
+            return False
+        result = read_result(file)
+        if result.status == "done" and result.settings != step.digest:
+            differing = [
+                name for name, part in step.parts.items() if result.parts.get(name) != part
+            ]
+            raise MismatchError(
+                f"the result of {step.name} was made with other settings or data: "
+                f"{', '.join(differing) or 'which is not known'}",
+                where=str(file),
+                allowed="results of this very protocol, with seeds and starts added",
+                remedy="choose another --output, or remove the file: its cell is run again",
+            )
+        return result.status == "done"
+
+    def _needed(self, steps: Iterable[Step]) -> dict[str, Step]:
+        """These steps and those they need, as far as they are not done, in their order."""
+        found: dict[str, Step] = {}
+        left = [step for step in steps if step.name not in self.done]
+        while left:
+            step = left.pop()
+            if step.name not in found:
+                found[step.name] = step
+                left += [self.plan.steps[n] for n in step.needs if n not in self.done]
+        # A model goes before the first cell that needs it; the base before everything.
+        return dict(
+            sorted(found.items(), key=lambda item: (item[1].order, item[1].cell is not None))
+        )
+
+    def next(self, seconds: float | None) -> Step | None:
+        """The next step that can begin, and end in so many seconds; it is not waiting any more."""
+        for name, step in self.waiting.items():
+            ready = self.done.issuperset(step.needs)
+            if ready and (seconds is None or self.expected(step) <= seconds):
+                return self.waiting.pop(name)
+        return None
+
+    def finish(self, step: Step, seconds: float) -> None:
+        """Counts a step as done, and removes the models that no cell that is left needs."""
+        self.done.add(step.name)
+        self._seconds[_alike(step)].append(seconds)
+        if step.cell is not None:
+            self.remove_models()
+
+    def fail(self, step: Step, reason: str) -> bool:
+        """Counts a failure; True if the step is tried once more."""
+        self._tries[step.name] += 1
+        if self._tries[step.name] < _TRIES:
+            self.waiting[step.name] = step  # behind all others: it may have lacked memory
+            return True
+        self._give_up(step, reason)
+        return False
+
+    def _give_up(self, step: Step, reason: str) -> None:
+        """Marks a step and all that wait for it as failed; a cell gets a row with the reason."""
+        self.failed[step.name] = reason
+        if step.cell is not None:
+            result = CellResult(
+                cell=step.cell, status="failed", reason=reason, settings=step.digest,
+                parts=dict(step.parts), machine=environment(),
+            )  # fmt: skip
+            write_result(self.place.folder, result)
+            return
+        for other in [one for one in self.waiting.values() if step.name in one.needs]:
+            if self.waiting.pop(other.name, None) is not None:
+                self._give_up(other, f"{step.name}: {reason}")
+
+    def remove_models(self) -> None:
+        """Removes the models that neither cells that are left nor their models need."""
+        cells = [step for step in self.plan.steps.values() if step.cell is not None]
+        needed = {name for step in self._needed(cells).values() for name in step.needs}
+        for name, folder in self.place.folders.items():
+            if name not in needed and name != "base":
+                self.done.discard(name)
+                shutil.rmtree(self.place.folder / MODELS / folder, ignore_errors=True)
+
+    def expected(self, step: Step) -> float:
+        """The seconds that a step takes: as others like it took, or a guess."""
+        if known := self._seconds.get(_alike(step)):
+            return fmean(known)
+        same = [
+            taken for key, of in self._seconds.items() if key.startswith(step.work) for taken in of
+        ]
+        tokens = 0.0 if step.cell is not None else step.tokens
+        return fmean(same) if same else _OVERHEAD[step.work] + tokens / _RATE
+
+    def seconds_left(self, running: Mapping[str, float], workers: int) -> float:
+        """About how long it takes until nothing waits or runs."""
+        begun = (max(0.0, self.expected(self.plan.steps[n]) - t) for n, t in running.items())
+        return (sum(map(self.expected, self.waiting.values())) + sum(begun)) / max(1, workers)
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many of the chosen steps are done, left and failed."""
+        names = [step.name for step in self.chosen]
+        done, failed = (sum(n in group for n in names) for group in (self.done, self.failed))
+        return done, len(names) - done - failed, failed
+
+
+def _alike(step: Step) -> str:
+    """A name for steps that take about as long."""
+    if step.cell is not None:
+        return f"cell {step.cell.task} {step.cell.kind}"
+    return f"{step.work} {step.name.rpartition('/p')[0]}"

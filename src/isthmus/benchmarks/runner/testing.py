@@ -1,0 +1,87 @@
+"""What the test queries of every collection say about one retriever."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean, median
+
+from isthmus.benchmarks.protocol.cells import Tested
+from isthmus.benchmarks.protocol.plan import Step
+from isthmus.collections import Problems, open_collection
+from isthmus.collections.collection import choose_split
+from isthmus.encoders import load_encoder
+from isthmus.evaluation.measures import per_query
+from isthmus.indexes.segments.index import open_index
+from isthmus.records import Query, Run
+from isthmus.retrieval.many_queries import answers
+from isthmus.retrieval.searcher import Searcher
+from isthmus.retrieval.verbs.index import index
+
+_ALONE = 20  # queries that are timed one by one
+
+
+def tests_of(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], dict[str, float]]:
+    """The tests of a model by collection, and what searching the first of them costs.
+
+    `folder` holds one index after the other, and is gone at the end.
+    """
+    encoder = load_encoder(model)
+    parameters = sum(weight.numel() for weight in encoder.backbone.parameters())
+    costs: dict[str, float] = {"parameters": float(parameters)}
+    found: dict[str, Tested] = {}
+    indexed, seconds = "", 0.0
+    for number, test in enumerate(step.tests):
+        if test.spec != indexed:  # else another split of the same documents
+            shutil.rmtree(folder, ignore_errors=True)
+            began = time.monotonic()
+            index(test.spec, folder, encoder, settings={"texts": False, "problems": "skip"})
+            indexed, seconds = test.spec, time.monotonic() - began
+            searcher = Searcher(encoder, open_index(folder))
+        queries, judged = _judged(test.spec, test.split)
+        found[test.collection] = _tested(searcher, queries, judged, step)
+        if number == 0:
+            costs |= {
+                "index_seconds": seconds,
+                "index_bytes": float(sum(f.stat().st_size for f in folder.rglob("*"))),
+                "query_seconds": _seconds_alone(searcher, queries, step.depth),
+            }
+    shutil.rmtree(folder, ignore_errors=True)
+    return found, costs
+
+
+def _tested(
+    searcher: Searcher,
+    queries: Sequence[Query],
+    judged: dict[str, dict[str, int]],
+    step: Step,
+) -> Tested:
+    batches = answers(searcher, queries, step.depth, Problems("skip"))
+    run = Run(step.name, {one.query_id: one for batch in batches for one in batch})
+    values = per_query(run, judged, step.measures)
+    return Tested(
+        measures={name: fmean(scores.values()) for name, scores in values.items()},
+        per_query=values,
+        first={query: one.document_ids[0] for query, one in run.rankings.items() if len(one)},
+    )
+
+
+def _seconds_alone(searcher: Searcher, queries: Sequence[Query], depth: int) -> float:
+    taken = []
+    for query in queries[:_ALONE]:
+        began = time.monotonic()
+        searcher.search([query], depth, Problems("skip"))
+        taken.append(time.monotonic() - began)
+    return median(taken)
+
+
+@lru_cache(maxsize=32)
+def _judged(spec: str, split: str) -> tuple[list[Query], dict[str, dict[str, int]]]:
+    """The judged queries of a split, and their judgements."""
+    collection = open_collection(spec, Problems("skip"))
+    choose_split(dict.fromkeys(collection.splits()), split, spec)
+    judged = {query: of for query, of in collection.judgements(split).items() if of}
+    return [query for query in collection.queries() if query.id in judged], judged

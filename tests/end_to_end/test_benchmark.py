@@ -1,0 +1,138 @@
+"""A benchmark, killed and continued, with cells brought back, failed ones, and new seeds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+_TRAINING = {
+    "max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1,
+    "report_to": [], "save_total_limit": 0, "bf16": False,
+}  # fmt: skip
+_SHORT = {"query_max_length": 8, "document_max_length": 16, "audit": False}
+
+
+@pytest.fixture(scope="module")
+def protocol(model: Path, collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    values: dict[str, Any] = {
+        "base": {"model": str(model)},
+        "collections": {"made": {"spec": "beir:{data}", "split": "train"}},
+        "starts": {"none": {}, "bow": {"recipe": "bow"}},
+        "kinds": {"dense": {"recipe": "dense"}},
+        "tasks": {
+            "few": {"collection": "made", "queries": 8},
+            "as-it-is": {"collection": "made", "finetune": False, "starts": ["bow"]},
+        },
+        "pretraining": {"max_length": 16, "probes": {"documents": 0}, "training": _TRAINING},
+        "finetuning": {
+            **_SHORT, "negatives": {"num_negatives": 1}, "development": None, "training": _TRAINING,
+        },
+        "measures": ["RR@10"],
+        "depth": 10,
+    }  # fmt: skip
+    file = tmp_path_factory.mktemp("protocol") / "small.yaml"
+    file.write_text(yaml.safe_dump({"verb": "benchmark run", "settings": values}))
+    return file
+
+
+@pytest.fixture(scope="module")
+def whole(
+    commands: Any, protocol: Path, collection: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of a benchmark that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "benchmark"
+    run(commands, protocol, collection, folder)
+    return folder
+
+
+def run(commands: Any, protocol: Path, data: Path, folder: Path, *more: str) -> str:
+    result = commands.succeed(*words(protocol, data, folder), *more)
+    assert isinstance(result.stdout, str)
+    return result.stdout
+
+
+def words(protocol: Path, data: Path, folder: Path) -> list[str]:
+    place = ["--data", str(data), "--output", str(folder), "--workers", "0"]
+    return ["benchmark", "run", str(protocol), *place]
+
+
+def table(folder: Path) -> dict[str, Any]:
+    """All that cells found, without what it took."""
+    cells = [json.loads(file.read_text()) for file in sorted((folder / "cells").iterdir())]
+    return {
+        f"{one['cell']}": [one[key] for key in ("status", "tests", "settings")] for one in cells
+    }
+
+
+@pytest.mark.slow
+def test_killed_at_random_it_ends_with_the_same_table(
+    killed: Callable[..., Any], whole: Path, protocol: Path, collection: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "benchmark"
+
+    def progress() -> object:
+        return sorted(str(path) for path in folder.glob("*/*"))
+
+    hits = killed(words(protocol, collection, folder), progress, kills=4, longest=0.3)
+    assert hits.total() >= 2
+    assert table(folder) == table(whole)
+    assert len(table(folder)) == 3
+    # What no cell needs any more is not kept.
+    assert not list((folder / "models").iterdir())
+    assert not list((folder / "work").iterdir())
+
+
+@pytest.mark.slow
+def test_cells_brought_back_count_and_seeds_added_later_run_alone(
+    commands: Any, whole: Path, protocol: Path, collection: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "benchmark"
+    shutil.copytree(whole / "cells", folder / "cells")
+    before = {file: file.stat().st_mtime_ns for file in (folder / "cells").iterdir()}
+    said = run(commands, protocol, collection, folder, "--set", "seeds.finetuning=[1,2]")
+    assert "5 done, 0 left, 0 failed" in said
+    assert before == {file: file.stat().st_mtime_ns for file in before}
+    new = {file.name for file in (folder / "cells").iterdir()} - {file.name for file in before}
+    assert new == {"few.dense.none.p1.f2.json", "few.dense.bow.p1.f2.json"}
+
+
+@pytest.mark.slow
+def test_a_cell_of_other_settings_is_never_mixed_in(
+    commands: Any, whole: Path, protocol: Path, collection: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "benchmark"
+    shutil.copytree(whole / "cells", folder / "cells")
+    result = commands.run(
+        *words(protocol, collection, folder), "--set", "finetuning.training.learning_rate=1e-3"
+    )
+    assert result.returncode == 2
+    assert "was made with other settings or data: fine-tuning" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
+    commands: Any, whole: Path, protocol: Path, collection: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "benchmark"
+    # A model without layers cannot be read: what begins with it fails, the rest does not.
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    result = commands.run(
+        *words(protocol, collection, folder), "--set", f"starts.broken={{model: {broken}}}",
+        "--set", "tasks.as-it-is=null", "--set", "starts.bow=null",
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert "1 done, 0 left, 1 failed" in result.stdout
+    failed = json.loads((folder / "cells" / "few.dense.broken.p1.f1.json").read_text())
+    assert failed["status"] == "failed"
+    assert str(broken) in failed["reason"]
+    same = table(whole).keys() & table(folder).keys()
+    assert [table(folder)[cell] for cell in same] == [table(whole)[cell] for cell in same]
+    assert same

@@ -1,0 +1,195 @@
+"""Protocols become steps: each needed one once, with equal budgets, known again by digests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.benchmarks.protocol.plan import Plan, Step
+from isthmus.benchmarks.protocol.settings import Protocol
+from isthmus.benchmarks.runner.schedule import Schedule
+from isthmus.benchmarks.runner.steps import Place
+from isthmus.config import find_recipe, shipped_recipes
+from isthmus.errors import SettingsError
+
+_STEPS = {"training.max_steps": 2, "training.per_device_train_batch_size": 4,
+          "training.gradient_accumulation_steps": 1, "max_length": 16}  # fmt: skip
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> dict[str, Any]:
+    folder = tmp_path / "made"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "one"}\n')
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "one"}\n')
+    for split in ("train", "test"):
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(json.dumps({"_id": "t", "text": "words"}) + "\n")
+    return {
+        "data": str(tmp_path),
+        "base": {"texts": ["jsonl:{data}/texts.jsonl"]},
+        "collections": {"made": {"spec": "beir:{data}/made"}},
+        "starts": {"none": {}, "mlm": {"recipe": "mlm"}, "bow": {"recipe": "bow"}},
+        "kinds": {"dense": {"recipe": "dense"}, "sparse": {"recipe": "splade"}},
+        "tasks": {"all": {"collection": "made"}, "few": {"collection": "made", "queries": 1}},
+        "pretraining": _STEPS,
+        "seeds": {"pretraining": [1, 2], "finetuning": [1, 2]},
+    }
+
+
+def plan(values: dict[str, Any], folder: Path) -> Plan:
+    return Plan(Protocol.parse(values, where="test"), folder)
+
+
+def test_cells_share_what_they_have_in_common(values: dict[str, Any], tmp_path: Path) -> None:
+    steps = plan(values, tmp_path).steps
+    works = [step.work for step in steps.values()]
+    assert works.count("cell") == 3 * 2 * 2 * 2 * 2
+    assert [name for name in steps if name.startswith("pretrain")] == [
+        "pretrain/mlm/made/p1", "pretrain/bow/made/p1",
+        "pretrain/mlm/made/p2", "pretrain/bow/made/p2",
+    ]  # fmt: skip
+    assert works.count("base") == 1
+    assert steps["few.dense.bow.p2.f1"].needs == ("pretrain/bow/made/p2",)
+    assert steps["few.dense.none.p2.f1"].needs == ("base",)
+    seeds = {s.values["training"]["seed"] for s in steps.values() if s.cell is not None}
+    assert len(seeds) == 4  # the same for all starts, others for every pair
+
+
+def test_a_digest_changes_with_what_a_cell_depends_on(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    before = plan(values, tmp_path).steps
+
+    def changed(**more: Any) -> set[str]:
+        after = plan({**values, **more}, tmp_path).steps
+        return {
+            f"{s.cell.start} {s.cell.kind}"
+            for name, s in before.items()
+            if s.cell is not None and after[name].digest != s.digest
+        }
+
+    everything = {f"{start} {kind}" for start in values["starts"] for kind in values["kinds"]}
+    assert changed(pretraining={**_STEPS, "training.learning_rate": 0.5}) == {
+        "mlm dense", "mlm sparse", "bow dense", "bow sparse",
+    }  # fmt: skip
+    sparse = {"recipe": "splade", "settings": {"temperature": 2.0}}
+    assert changed(kinds={**values["kinds"], "sparse": sparse}) == {
+        "none sparse", "mlm sparse", "bow sparse",
+    }  # fmt: skip
+    assert changed(measures=["AP"]) == everything
+    assert changed(base={**values["base"], "init": "1x64"}) == everything
+    # Neither do seeds that are added, nor how a run is watched.
+    assert not changed(seeds={"pretraining": [1, 2, 3], "finetuning": [1, 2]})
+    assert not changed(finetuning={"training.logging_steps": 7, "audit": False})
+    (tmp_path / "made" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t0\n")
+    assert changed() == everything
+
+
+def test_texts_of_a_base_that_was_brought_along_need_not_be_here(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    made = plan(values, tmp_path)
+    folder = tmp_path / "models" / made.steps["base"].folder
+    folder.mkdir(parents=True)
+    record = {"digest": made.steps["base"].digest, "texts": made.texts_digest()}
+    (folder / "benchmark.json").write_text(json.dumps(record))
+    (tmp_path / "texts.jsonl").unlink()
+    assert plan(values, tmp_path).steps == made.steps
+    (folder / "benchmark.json").write_text(json.dumps({**record, "texts": "others"}))
+    with pytest.raises(Exception, match=r"texts\.jsonl"):
+        plan(values, tmp_path)
+
+
+def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> None:
+    starts = {**values["starts"], "cotmae": {"recipe": "cotmae", "settings": {"view.span": 16}}}
+    with pytest.raises(SettingsError, match="'cotmae' reads 256 tokens in pre-training, 'mlm' 128"):
+        plan({**values, "starts": starts}, tmp_path)
+    plan({**values, "starts": starts, "equal_tokens": False}, tmp_path)
+    starts["cotmae"]["settings"]["training.per_device_train_batch_size"] = 2
+    plan({**values, "starts": starts}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("tasks", {"all": {"collection": "mad"}}, "tasks.all.collection names 'mad'"),
+        ("starts", {"bow": {"recipe": "bwo"}}, "there is no recipe named 'bwo'"),
+        ("starts", {"Bow": {}}, "'Bow' is no name"),
+        ("starts", {"a": {"recipe": "bow", "after": "a"}}, "starts.a goes on from itself"),
+        ("measures", ["RR@ten"], "not the name of a measure"),
+        ("finetuning", {"trainnig": {}}, "unknown key 'trainnig'"),
+        ("collections", {"made": {"spec": "beir:{data}/made", "split": "tset"}}, "'tset'"),
+        ("zero_shot", ["made", "other"], "zero_shot names 'other'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_run(
+    path: str, value: Any, message: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        plan({**values, path: value}, tmp_path)
+
+
+@pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes("benchmark run")])
+def test_shipped_protocols_can_be_run(name: str, tmp_path: Path) -> None:
+    protocol = Protocol.given(None, None, name)
+    home = find_recipe(name, Protocol.verb).file
+    found = Plan(protocol, tmp_path, home, only_looked_at=True)
+    assert any(step.cell is not None for step in found.steps.values())
+    for table in protocol.expected:
+        assert table.kind in protocol.kinds
+        assert table.task in protocol.tasks
+        for value in table.values() if protocol.scale == "paper" else ():
+            assert value.collection in protocol.collections
+            assert value.measure in protocol.measures
+    known = {value.start for table in protocol.expected for value in table.values()}
+    assert not protocol.expected or known & protocol.starts.keys()
+
+
+def test_a_failed_model_fails_all_cells_that_need_it_and_no_other(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    made = plan(values, tmp_path)
+    models = {name: step.folder for name, step in made.steps.items() if step.cell is None}
+    schedule = Schedule(made, made.chosen(["few.dense.*.p1.f1"]), Place(tmp_path, models))
+    assert list(schedule.waiting) == [
+        "base", "pretrain/mlm/made/p1", "pretrain/bow/made/p1",
+        "few.dense.none.p1.f1", "few.dense.mlm.p1.f1", "few.dense.bow.p1.f1",
+    ]  # fmt: skip
+    base = taken(schedule)
+    assert schedule.next(None) is None  # everything waits for the base
+    schedule.finish(base, 1.0)
+    mlm = taken(schedule)
+    assert schedule.fail(mlm, "lost")
+    again = [taken(schedule).name for _ in range(3)]
+    assert again == ["pretrain/bow/made/p1", "few.dense.none.p1.f1", "pretrain/mlm/made/p1"]
+    assert not schedule.fail(mlm, "no memory")
+    assert schedule.failed.keys() == {"pretrain/mlm/made/p1", "few.dense.mlm.p1.f1"}
+    row = json.loads((tmp_path / "cells" / "few.dense.mlm.p1.f1.json").read_text())
+    assert (row["status"], row["reason"]) == ("failed", "pretrain/mlm/made/p1: no memory")
+    assert list(schedule.waiting) == ["few.dense.bow.p1.f1"]
+
+
+def taken(schedule: Schedule) -> Step:
+    step = schedule.next(None)
+    assert step is not None
+    return step
+
+
+def test_what_is_left_out_by_null_is_left_out_of_lists_and_claims_too(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    claim = {"statement": "it helps", "higher": {"starts": ["bow"]}, "lower": {"starts": ["none"]}}
+    given = {
+        **values,
+        "starts": {**values["starts"], "bow": None},
+        "tasks": {"all": {"collection": "made", "starts": ["none", "bow"]}},
+        "claims": {"bow": claim, "mlm": {**claim, "higher": {"starts": ["mlm"]}}},
+    }
+    made = plan(given, tmp_path)
+    assert {step.cell.start for step in made.steps.values() if step.cell is not None} == {"none"}
+    assert list(made.protocol.claims) == ["mlm"]
