@@ -182,18 +182,19 @@ def _line(schedule: Schedule, running: dict[str, float], count: int) -> str:
 def _describe(schedule: Schedule) -> None:
     for name in dict.fromkeys(schedule.plan.absent):
         notice(f"not here: {name}")
+    small = schedule.plan.protocol.scale == "small"  # what others take was never measured
     for step in schedule.waiting.values():
-        after = f", after {', '.join(step.needs)}" if step.needs else ""
-        notice(f"{step.name}: about {_duration(schedule.expected(step))}{after}")
+        about = f": about {_duration(schedule.expected(step))}" if small else ""
+        notice(step.name + about + (f", after {', '.join(step.needs)}" if step.needs else ""))
     works = Counter(step.work for step in schedule.waiting.values())
     counted = ", ".join(f"{number:,} {work}" for work, number in works.items())
     tokens = sum(step.tokens for step in schedule.waiting.values() if step.work == "pretrain")
     done, left, _ = schedule.counts()
-    notice(
-        f"{done:,} cells are done, {left:,} are left; steps: {counted or 'none'}; "
-        f"{tokens:,.0f} tokens of pre-training; about "
-        f"{_duration(schedule.seconds_left({}, 1))} one after the other, on a large GPU"
-    )
+    said = f"{done:,} cells are done, {left:,} are left; steps: {counted or 'none'}"
+    if small:
+        said += f"; {tokens:,.0f} tokens of pre-training; about "
+        said += f"{_duration(schedule.seconds_left({}, 1))} one after the other, on a large GPU"
+    notice(said)
 
 
 def _outcome(schedule: Schedule) -> Outcome:
