@@ -43,14 +43,14 @@ def read_html(source: str) -> tuple[str, str]:
     Headings are marked as in Markdown, by one # to six.
     """
     titles: list[str] = []
-    texts: list[str] = []  # a null character stands where a block begins or ends
+    texts: list[str] = []  # \0 stands where a block begins or ends, \1 before a heading
     inside: Counter[str] = Counter()
     place = heading = 0
     while place < len(source):
         markup = _MARKUP.search(source, place)
         data = source[place : markup.start() if markup else None]
         if not inside.total():
-            texts.append(_characters(data).replace("\0", " "))
+            texts.append(_characters(data).replace("\0", " ").replace("\1", " "))
         elif inside.total() == 1 and inside["title"]:
             titles.append(_characters(data))
         if markup is None:
@@ -74,14 +74,19 @@ def read_html(source: str) -> tuple[str, str]:
             heading = 0
         elif tag not in _INLINE:
             texts.append("\0")
-    lines = (" ".join(line.split()) for line in "".join(texts).split("\0"))
+    lines = (_line(" ".join(line.split())) for line in "".join(texts).split("\0"))
     return " ".join("".join(titles).split()), "\n".join(line for line in lines if line)
 
 
 def _heading(level: int, content: str) -> str:
     """A heading in one line, without the sign that links to it; content that is none as it is."""
     line = " ".join(content.replace("\0", " ").split()).rstrip(" ¶")
-    return f"{'#' * level} {line}" if 0 < len(line) <= _LONGEST_HEADING else content
+    return f"\1{'#' * level} {line}" if 0 < len(line) <= _LONGEST_HEADING else content
+
+
+def _line(line: str) -> str:
+    """A line of text; the # of a shell's prompt is moved, so that it begins no heading."""
+    return line[1:] if line.startswith("\1") else f" {line}" if line.startswith("#") else line
 
 
 def _characters(data: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import yaml
 
@@ -15,19 +16,21 @@ _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*")
 # Code, headings, quotations, items of lists, rows of tables: no line above an underline.
 _OTHER = re.compile(r"\s*$| {4}|\t| {0,3}(?:#{1,6}\s|[>|]|[-*+]\s|\d{1,9}[.)]\s|```|~~~)")
 _FRONT_LINES, _ENDS = 1000, ("---", "...")
+_LONGEST_TITLE = 10_000  # characters that are read as YAML
 _ENTRY = re.compile(r"[ \t#-]|$|(?:[\w.-]+|\"[^\"]*\"|'[^']*')[ \t]*:(?=\s|$)")
 _TITLE = re.compile(r"^title[ \t]*:(.*(?:\n[ \t].*)*)", re.MULTILINE | re.IGNORECASE)
 
 
 def read_markdown(source: str) -> tuple[str, str]:
-    """The title of a page and its text, in which every heading begins with #.
-
-    The title is that of the front matter, or else the first heading, which then is no longer part
-    of the text; nor is a first heading that repeats the front matter.
-    """
+    """The title in the front matter of a page, and its text, whose headings all begin with #."""
     lines = source.splitlines()
     title, body = _front_matter(lines)
-    lines = _with_marked_headings(lines[body:])
+    return title, "\n".join(_with_marked_headings(lines[body:]))
+
+
+def titled(title: str, text: str) -> tuple[str, str]:
+    """The title of a page, or else its first heading, and the text without what repeats that."""
+    lines = text.splitlines()
     fenced = False
     for number, line in enumerate(lines):
         if _FENCE.match(line):
@@ -38,10 +41,9 @@ def read_markdown(source: str) -> tuple[str, str]:
             and (found := heading[1].rstrip(" \t#"))
         ):
             if not title or found == title:
-                title = found
-                del lines[number]
+                return found, "\n".join(lines[:number] + lines[number + 1 :])
             break
-    return title, "\n".join(lines)
+    return title, text
 
 
 def _front_matter(lines: Sequence[str]) -> tuple[str, int]:
@@ -57,11 +59,10 @@ def _front_matter(lines: Sequence[str]) -> tuple[str, int]:
     if entry is None:
         return "", end + 1
     title = entry[1]
-    try:
-        (value,) = plain_yaml.load(entry[0]).values()
+    with suppress(yaml.YAMLError):  # a colon that is not quoted, say
+        found = plain_yaml.load(entry[0]) if len(title) < _LONGEST_TITLE else None
+        value = found.popitem()[1] if isinstance(found, dict) else None
         title = value if isinstance(value, str) else title  # yes, 1.10 and 2024 as written
-    except (yaml.YAMLError, ValueError):  # a colon that is not quoted, say
-        pass
     return " ".join(title.split()), end + 1
 
 

@@ -57,7 +57,7 @@ class Hits(list[Hit]):
         table.add_column("rank", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
         table.add_column("document", overflow="fold")
-        table.add_column("text")
+        table.add_column("text", overflow="fold")  # Chinese has no spaces to wrap at
         for rank, hit in enumerate(self, start=1):
             texts = map(Text, map(visible, (hit.name, hit.snippet)))
             table.add_row(str(rank), f"{hit.score:.3f}", *texts)

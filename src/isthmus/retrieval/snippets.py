@@ -16,6 +16,7 @@ _BEFORE = _LENGTH // 4  # of what surrounds the first word
 _AFTER = _LENGTH - _BEFORE - 20  # in which words count: the last one is shown whole
 _STEM = 6  # letters in which forms of a word are taken to agree
 _MOST = 2000  # words of a text that are looked at
+_MARK = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)  # of a heading
 _WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _WORDLESS = re.compile(f"(?![{HANGUL}])[{UNSPACED}]")  # Korean puts spaces between words
@@ -26,7 +27,7 @@ def snippets(texts: Sequence[str], query: str) -> list[str]:
 
     A word is the rarer the fewer of the texts hold it.
     """
-    texts = [" ".join(text.split()) for text in texts]
+    texts = [" ".join(_MARK.sub("", text).split()) for text in texts]
     wanted = {word for _, word in _words(query)}
     wanted = wanted - stop_words("english", many=True) or wanted
     places = [

@@ -57,6 +57,7 @@ def test_markdown_without_a_heading_has_no_title(tmp_path: Path) -> None:
         ("---\r\nlayout: x\r\nTitle: A: b\r\n---\r\n# A: b\r\nText.", "A: b", "Text."),
         ("---\ntitle: >\n  Two\n  lines\n...\nText.", "Two lines", "Text."),
         ("---\ntitle: 1.10\n---\nText.", "1.10", "Text."),
+        ("---\ntitle:\xa0x\n---\nText.", "x", "Text."),
         ("---\n# no title\ndate: 2024-01-01\n---\n# Own\nText.", "Own", "Text."),
         ("---\nA text between lines\n---\n", "", "---\nA text between lines\n---"),
         ("---\ntitle: never closed", "", "---\ntitle: never closed"),
@@ -77,14 +78,17 @@ def test_headings_of_html_are_headings_of_passages(tmp_path: Path) -> None:
     write(
         tmp_path,
         "a.html",
-        f"<h1>Top</h1><p>{words}<h2 id=x><div>In <b>two</b></div>\n lines<a href=#x>¶</a></h2>"
+        f"<title>Page</title><h1>Page</h1><p>{words}<h1>Top</h1><p>{words}<pre># rm -r /\n</pre>"
+        "<h2 id=x><div>In <b>two</b></div>\n lines<a href=#x>¶</a></h2>"
         f"<p>{words}<h3></h3><h3>never closed<p>{words}<h4>{words * 3}</h4>",
     )
     document = only(tmp_path)
     lines = [line for line in document.text.splitlines() if "#" in line]
-    assert lines == ["# Top", "## In two lines"]
+    assert lines == ["# Top", " # rm -r /", "## In two lines"]
     found = Cutter(Cut(length=40, overlap=0)).passages([document])
-    assert [passage.heading for passage in found][:2] == ["Top", "Top › In two lines"]
+    assert [passage.heading for passage in found][:3] == ["", "Top", "Top › In two lines"]
+    write(tmp_path, "a.html", "<h1>Only a heading</h1># and a text")
+    assert only(tmp_path) == Document("a.html", "# and a text", "Only a heading")
 
 
 def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
@@ -168,6 +172,9 @@ def test_the_fingerprint_follows_a_moved_file(tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     (tmp_path / "one/a.txt").rename(tmp_path / "two/a.txt")
     assert Folder(tmp_path).fingerprint() != before
+    assert Folder(tmp_path).fingerprint().isalnum(), "plain texts are read as ever"
+    write(tmp_path, "b.md", "text")
+    assert Folder(tmp_path).fingerprint().endswith("-2")
 
 
 def test_all_bad_files_are_named_at_once(tmp_path: Path) -> None:

@@ -51,6 +51,11 @@ def test_hits_are_numbered_from_1(show: object) -> None:
     ]
 
 
+def test_a_text_without_spaces_is_shown_whole() -> None:
+    text = "系统会询问您现在是否希望创建一个普通帐户。" * 5
+    assert shown(Hit(1.0, "d", "", text)).count("普") == 5
+
+
 def test_control_characters_are_shown_and_not_obeyed() -> None:
     hits = Hits("a\x1bquery", [HOSTILE])
     for text in (shown(HOSTILE), repr(hits), hits._repr_html_(), repr(hits[0])):

@@ -263,6 +263,7 @@ def test_snippets_show_the_rarest_words() -> None:
 
 def test_snippets() -> None:
     assert snippet("short  text\n here", "query") == "short text here"
+    assert snippet("## A heading\n\nof C # and #3", "query") == "A heading of C # and #3"
     long = "filler " * 100 + "the needle is here " + "filler " * 100
     found = snippet(long, "Where is the Needle?")
     assert "needle is here" in found

@@ -13,7 +13,7 @@ from isthmus.collections.collection import Corpus
 from isthmus.collections.document_checks import screened
 from isthmus.collections.files import fingerprint, open_bytes, report_encoding
 from isthmus.collections.html_text import read_html
-from isthmus.collections.markdown_text import read_markdown
+from isthmus.collections.markdown_text import read_markdown, titled
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, existing, readable
 from isthmus.progress import notice
@@ -24,13 +24,14 @@ CONVERSIONS = {".pdf": "pdftotext FILE{}"} | dict.fromkeys(
     (".docx", ".epub", ".odt", ".org", ".rst", ".rtf", ".tex"), "pandoc FILE{} -o FILE.md"
 )
 _SHOWN = 6  # kinds of files
+_READING = 2  # one more whenever other texts are read of the same Markdown and HTML
 
 
 class Folder(Corpus):
     """The documents in a folder and the folders below it, hidden ones left out.
 
     The id is the path below the folder, with forward slashes. The title is that of a Markdown
-    file's front matter or its first heading, or of an HTML page, and is no part of the text.
+    file's front matter or of an HTML page, or else its first heading, which is no part of the text.
     """
 
     in_passages = True  # files are as long as they are: few fit an encoder
@@ -75,8 +76,10 @@ class Folder(Corpus):
         return f"; {total:,} files in all:\n  " + "\n  ".join(places) + more
 
     def fingerprint(self) -> str:
-        """A digest of the names and bytes of all files."""
-        return fingerprint(texts_in(self.folder), root=self.folder)
+        """A digest of the names and bytes of all files, and of how pages are read."""
+        files = list(texts_in(self.folder))
+        plain = all(file.name.lower().endswith(".txt") for file in files)
+        return fingerprint(files, root=self.folder) + ("" if plain else f"-{_READING}")
 
     def _documents(self, problems: Problems) -> Iterator[tuple[str, Document]]:
         others: Counter[str] = Counter()
@@ -93,10 +96,9 @@ class Folder(Corpus):
                 report_encoding(error, f"{file}:{line}", problems)
                 continue
             title = ""
-            if file.suffix.lower() == ".md":
-                title, text = read_markdown(text)
-            elif file.suffix.lower() != ".txt":
-                title, text = read_html(text)
+            if not file.name.lower().endswith(".txt"):
+                markdown = file.name.lower().endswith(".md")
+                title, text = titled(*(read_markdown if markdown else read_html)(text))
             yield str(file), Document(file.relative_to(self.folder).as_posix(), text.strip(), title)
         if others:
             kinds = "file of another kind" if others.total() == 1 else "files of other kinds"
