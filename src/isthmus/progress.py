@@ -34,6 +34,7 @@ T = TypeVar("T")
 _QUIET_SECONDS = 30.0
 _PATIENCE = 1.0  # seconds of silence
 
+_said: set[str] | None = None  # within `said_once`
 tracebacks = False
 """Whether errors of the input are shown with the lines of code that they passed."""
 
@@ -225,8 +226,23 @@ def result(message: RenderableType) -> None:
 
 def notice(message: str) -> None:
     """Prints a remark on standard error, once per launch."""
+    if _said is not None:
+        if message in _said:
+            return
+        _said.add(message)
     if os.environ.get("RANK", "0") == "0":
         console.print(visible(message), highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """Leaves out notices that were printed within the block before, word for word."""
+    global _said
+    outer, _said = _said, _said if _said is not None else set()
+    try:
+        yield
+    finally:
+        _said = outer
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def test_a_language_that_is_not_named_is_noticed(commands: Any, tmp_path: Path) 
     for name, (heading, text) in TEXTS["german"].items():
         (tmp_path / "docs" / f"{name}.txt").write_text(f"{heading}\n\n{text}", encoding="utf-8")
     given = ("index", "--corpus", tmp_path / "docs", "--output", tmp_path / "index")
-    assert "looks German: --language german" in commands.succeed(*given).stderr
+    assert "read as German (--language names another)" in commands.succeed(*given).stderr
 
 
 def test_folders_that_are_none(commands: Any, tmp_path: Path) -> None:

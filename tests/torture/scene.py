@@ -62,11 +62,12 @@ INDEXES: dict[str, str] = {
     "bm25": "index --corpus CORPUS --output OUTPUT",
     "hnsw": "index --corpus CORPUS --model MODEL --output OUTPUT --set approximate.name=hnsw",
     "ivf": "index --corpus CORPUS --model MODEL --output OUTPUT --set approximate.name=ivf",
+    "passages": "index --corpus CORPUS --model MODEL --output OUTPUT --set passages.length=16",
 }
 INDEXES["together"] = "index --corpus CORPUS --with bm25 --with MODEL --output OUTPUT"
 if find_spec("seismic"):
     INDEXES["seismic"] = f"{INDEXES['inverted']} --set approximate.name=seismic"
-CHANGING = ("dense", "inverted", "bm25", "together")
+CHANGING = ("dense", "inverted", "bm25", "together", "passages")
 """Kinds of indexes that documents are added to."""
 
 _BLOCKS = "--set block_size=10"
@@ -120,7 +121,7 @@ class Scene:
     def _write_collection(self) -> None:
         generator = random.Random(0)
         (self.data / "qrels").mkdir(parents=True)
-        texts = [" ".join(generator.choices(WORDS, k=12)) for _ in range(45)]
+        texts = [" ".join(generator.choices(WORDS, k=20)) for _ in range(45)]
         documents = [
             json.dumps({"_id": f"d{number}", "title": WORDS[number % 24], "text": text})
             for number, text in enumerate(texts)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from isthmus import progress
-from isthmus.progress import Bar, notice, planned, track, waiting
+from isthmus.progress import Bar, notice, planned, said_once, track, waiting
 
 
 @pytest.fixture
@@ -153,3 +153,14 @@ def test_only_a_long_silence_is_explained(
     with waiting("loading a model"):
         time.sleep(0.2)
     assert screen.getvalue() == "loading a model …\n"
+
+
+def test_what_is_said_of_several_indexes_is_said_once(screen: io.StringIO) -> None:
+    with said_once():
+        notice("skipped 3")
+        with said_once():
+            notice("skipped 3")
+            notice("skipped 4")
+        notice("skipped 4")
+    notice("skipped 3")
+    assert screen.getvalue().split("\n") == ["skipped 3", "skipped 4", "skipped 3", ""]

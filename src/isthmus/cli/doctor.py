@@ -21,14 +21,20 @@ def doctor(
 ) -> None:
     """Check versions, hardware, disk and, where named, data, model and index.
 
+    With --quiet, versions and hardware are printed only where something is wrong with them.
+
     Example: isthmus doctor --collection beir:scifact --model bert-base-uncased;
     isthmus doctor indexes/dense
     """
     from rich.console import Console
 
     from isthmus.inspection.doctor import findings_table
+    from isthmus.progress import console
 
     findings = isthmus.doctor(folder or index, corpus=corpus, collection=collection, model=model)
-    Console().print(findings_table(findings))
+    if console.quiet:
+        findings = [one for one in findings if one.verdict == "wrong" or not one.of_machine]
+    if findings:
+        Console().print(findings_table(findings))
     if any(finding.verdict == "wrong" for finding in findings):
         raise typer.Exit(1)

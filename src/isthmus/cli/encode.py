@@ -23,6 +23,9 @@ def encode(
 ) -> None:
     """Write the vectors of texts into a file, for tools of your own.
 
+    Pooling, similarity, lengths and prompts are those that the model's files, or its name, tell;
+    --set pooling=mean and others say otherwise, as for `index`.
+
     Examples: isthmus encode docs/ --model runs/dense --output docs.parquet; isthmus encode
     queries.jsonl --queries --model runs/dense --output queries.npy
     """

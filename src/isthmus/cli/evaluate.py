@@ -47,6 +47,7 @@ def evaluate(
 
     With --collection it indexes and searches first, only the judged queries of the split, 100
     documents deep. Indexes and rankings stay in the cache: a second comparison begins with them.
+    --set pooling=mean and other settings of how models encode are those of `index`.
 
     Examples: isthmus evaluate --collection data/scifact --models runs/dense bm25 hybrid; isthmus
     evaluate bm25.trec dense.trec --qrels qrels/test.tsv --output report

@@ -40,6 +40,9 @@ def search(
 ) -> None:
     """Search an index for one query, for one per line, or write a run file for many.
 
+    With --json, every line of standard input has one line of answer; a query that failed has an
+    `error` in it, and the exit code is then 1.
+
     Examples: isthmus search idx "what is a bottleneck"; isthmus search idx; isthmus search idx
     --queries q.jsonl --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set
     rerank.candidates=50; isthmus search idx "a query" --set backend=hnsw

@@ -54,6 +54,16 @@ class EncoderSettings(Settings):
         """What is put before every query, and before every document."""
         return "", ""
 
+    def room(self, tokenizer: Tokenizer) -> int:
+        """The tokens that are left to a document beside its prompt and special ones."""
+        taken = len(tokenizer.prefix) + self.prompt_tokens(tokenizer) + len(tokenizer.suffix)
+        return max(1, self.document_max_length - taken)
+
+    def prompt_tokens(self, tokenizer: Tokenizer) -> int:
+        """The tokens of what is put before every document."""
+        (prompt,) = tokenizer.split([self.prompts()[1]])
+        return len(prompt)
+
     def as_queries(self, texts: Iterable[str]) -> list[str]:
         """The texts as the model reads them where they are queries."""
         prompt, _ = self.prompts()
@@ -261,8 +271,8 @@ class Encoder(TextModel):
     @cached_property
     def cut_texts(self) -> CutTexts:
         """How many of the documents tokenised so far were too long, and what was lost of them."""
-        frame = len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
-        return CutTexts(self.settings.document_max_length - frame)
+        settings, tokenizer = self.settings, self.tokenizer
+        return CutTexts(settings.room(tokenizer), settings.prompt_tokens(tokenizer))
 
     def _framed(self, encodings: list[Encoding]) -> list[Tokens]:
         self.cut_texts.count(len(encoding) for encoding in encodings)

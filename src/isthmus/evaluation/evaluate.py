@@ -148,11 +148,11 @@ def _warn(name: str, counts: RunCounts, settings: EvaluationSettings) -> None:
     """Notices about numbers that are computed but may mislead."""
     if counts.missing:
         notice(f"{name}: {counts.missing:,} judged queries have no results and score 0")
-    for measure in settings.measures:
-        cutoff = parse_measure(measure).params.get("cutoff", 0)
-        if counts.depth < cutoff:
-            depth = f"the run's {counts.depth} results per query"
-            notice(f"{name}: {measure} has a cutoff deeper than {depth}")
+    cutoffs = {one: parse_measure(one).params.get("cutoff", 0) for one in settings.measures}
+    if deeper := [one for one, cutoff in cutoffs.items() if cutoff > counts.depth]:
+        have = "has a cutoff" if len(deeper) == 1 else "have cutoffs"
+        depth = f"the run's {counts.depth} results per query"
+        notice(f"{name}: {', '.join(deeper)} {have} deeper than {depth}")
 
 
 def _warn_of_another_corpus(run: Run, judged: Judgements) -> None:

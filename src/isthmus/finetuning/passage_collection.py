@@ -16,7 +16,7 @@ from isthmus.finetuning.mining.candidates import searched
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.progress import track
 from isthmus.records import Document, Query
-from isthmus.retrieval.cutting import cutter_for, room
+from isthmus.retrieval.cutting import cutter_for
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings
 from isthmus.text.passages import Cutter, PassageSettings
@@ -44,7 +44,7 @@ class PassageCorpus(Corpus):
             tokenizer = Tokenizer.load(folder)
         kind: Kind = KINDS.load(self._settings.encoder)(self._settings.model_dump())
         settings = chosen if isinstance(chosen, PassageSettings) else PassageSettings()
-        return cutter_for(settings, tokenizer, room(tokenizer, kind.settings_for(folder)))
+        return cutter_for(settings, tokenizer, kind.settings_for(folder).room(tokenizer))
 
     @property
     def passages(self) -> PassageSettings:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from isthmus.config.output import (
-    SNAPSHOT,
     differences,
     publish,
-    read_snapshot,
     reserved,
     write_json,
     write_snapshot,
@@ -28,21 +26,18 @@ from isthmus.config.output import (
 )
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes.approximation import approximations
 from isthmus.indexes.documents import DOCUMENTS, DocumentStore
 from isthmus.indexes.kinds._base import Builder, kind_of
 from isthmus.indexes.manifest import (
     MANIFEST,
     PROGRESS,
-    SEGMENTS,
     Description,
     Layout,
-    is_searched,
     keeps_work,
-    stated_manifest,
     workplace,
     write_manifest,
 )
+from isthmus.indexes.replacement import check_replaceable, not_an_index
 from isthmus.indexes.segments.living import Part
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
@@ -53,7 +48,7 @@ ABSORBED = 8192  # documents of a segment that are copied at a time
 def already_built(folder: Path, description: Description, overwrite: bool = False) -> bool:
     """Whether the folder holds this very index; anything else in it is refused.
 
-    To overwrite, another index may be in it, or a damaged one; nothing but an index.
+    To overwrite, other indexes may be in it, or damaged ones; nothing but indexes.
     """
     if folder.is_file():
         raise OutputError(
@@ -64,10 +59,12 @@ def already_built(folder: Path, description: Description, overwrite: bool = Fals
         )
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
-    if not (folder / MANIFEST).is_file():
-        raise _not_an_index(folder)
     if overwrite:
         check_replaceable(folder)
+    if not (folder / MANIFEST).is_file():
+        if overwrite:
+            return False
+        raise not_an_index(folder)
     try:
         changed = differences(description.identity(), read_manifest(folder).identity())
     except InputError:
@@ -85,40 +82,6 @@ def already_built(folder: Path, description: Description, overwrite: bool = Fals
         )
     shutil.rmtree(workplace(folder), ignore_errors=True)
     return True
-
-
-def check_replaceable(folder: Path) -> None:
-    """Refuses to replace a folder that holds anything but an index, whole or damaged."""
-    if not _is_ours(folder):
-        raise _not_an_index(folder)
-    known = {MANIFEST, SNAPSHOT, SEGMENTS, *approximations(folder)}
-    names = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    foreign = sorted(one.name for one in names if one.name not in known and not is_searched(one))
-    if foreign:
-        raise OutputError(
-            f"{str(folder)!r} holds more than an index: {', '.join(foreign[:5])}",
-            where="--overwrite",
-            allowed="a folder with the files of an index alone: it is replaced with all in it",
-            remedy="move what is not of the index, or choose another --output",
-        )
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether isthmus wrote the manifest of a folder, even if it is damaged since."""
-    with suppress(InputError):
-        return bool(stated_manifest(folder))
-    with suppress(InputError):
-        return read_snapshot(folder)["verb"] in ("index", "update")
-    return False
-
-
-def _not_an_index(folder: Path) -> OutputError:
-    return OutputError(
-        f"{str(folder)!r} already holds something that is not an index",
-        where="--output",
-        allowed="a folder that does not exist yet, is empty, or holds the same index",
-        remedy="choose another --output, or move what is there",
-    )
 
 
 def start_anew(folder: Path) -> Path:

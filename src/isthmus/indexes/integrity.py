@@ -24,7 +24,7 @@ from isthmus.progress import Bar
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 """How many of something: more than any index has is no number to compute with."""
-COPY = "copy the whole folder again, or remove it and build it again"
+COPY = "copy the whole folder again, or build it again: isthmus index … --overwrite"
 _PIECE = 2**20
 _LONG = 2**30  # bytes whose reading is shown by a bar
 _TICK = 10**8  # nanoseconds in which a second change of a file may leave its time what it was

@@ -29,6 +29,9 @@ FORMAT = 4  # the newest; from 3 on a manifest vouches for itself
 _BEFORE = 3  # of indexes with neither passages nor settings of their encoder
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
+HYBRID = "hybrid.json"  # in a folder of several indexes
+STATE = "[0-9]{6}"
+"""What the folder of a hybrid's own indexes is named like."""
 PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
 PLAN = "shards.json"  # in a workplace: which segments there will be
 _BEFORE_LANGUAGES = {"language": "english", "accents": "keep"}
@@ -53,8 +56,9 @@ class Bm25Settings(Settings):
     variant: Literal["lucene", "robertson", "atire"] = Field("lucene", description="of the formula")
     language: Language = Field(
         AUTO,
-        description="german, de, …: how words are split and shortened; auto: english, or the one "
-        "that the script tells (chinese, japanese, korean, thai: pairs of characters); none: any",
+        description="german, de, …: how words are split and shortened; auto: the one that script "
+        "(chinese, japanese, korean, thai: pairs of characters) or stop words tell, else english; "
+        "none: any",
     )
     stemmer: Language | None = Field(None, description="what shortens words; null: the language's")
     stopwords: Language | None = Field(None, description="words left out; null: the language's")
@@ -306,7 +310,7 @@ def _parsed(text: bytes, folder: Path) -> Manifest:
             f"for {kind.title}",
             where=str(file),
             allowed=", ".join(f"format version {known}" for known in range(oldest, FORMAT + 1)),
-            remedy="build it again: isthmus index with another --output, or remove this folder",
+            remedy="build it again: isthmus index … --overwrite",
         )
     return manifest
 
@@ -334,12 +338,12 @@ def _not_an_index(folder: Path) -> InputError:
     elif not folder.exists():
         what = f"there is no index {str(folder)!r}"
         remedy = "check the path, or build it with `isthmus index`"
-    elif (folder / "hybrid.json").is_file():
+    elif (folder / HYBRID).is_file():
         what = f"{str(folder)!r} is a hybrid of several indexes, and one is wanted here"
         remedy = f"name one of them; `isthmus doctor {folder}` lists them"
     elif any(folder.glob("*.npy")) or any(folder.glob("*.arrow")):
         what = f"the index {str(folder)!r} is half-written: it has no {MANIFEST}"
-        remedy = "remove the folder and build the index again with `isthmus index`"
+        remedy = "build it again: isthmus index … --overwrite"
     else:
         what = f"{str(folder)!r} is not an index: it has no {MANIFEST}"
         remedy = "give the folder that `isthmus index --output` wrote"

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -27,17 +27,19 @@ from isthmus.indexes.approximation import (
     read_about,
 )
 from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
-from isthmus.indexes.manifest import MANIFEST, SEGMENTS, stated_manifest
+from isthmus.indexes.manifest import HYBRID, MANIFEST, SEGMENTS, stated_manifest
 from isthmus.indexes.verification import examine
 from isthmus.inspection.splits import shared_queries
 from isthmus.inspection.text_lengths import read_by, read_in_index
-from isthmus.progress import track
-from isthmus.retrieval.hybrid_folder import HYBRID, is_hybrid, read_hybrid
+from isthmus.progress import said_once, track
+from isthmus.retrieval.hybrid_folder import is_hybrid, read_hybrid
 from isthmus.text.cut_texts import CutTexts
 
 Verdict = Literal["good", "note", "wrong"]
 _LITTLE_DISK = 10 * 2**30
-_COPY = "copy it again from a whole copy of the folder, or build the index again: isthmus index"
+_COPY = (
+    "copy it again from a whole copy of the folder, or build it again: isthmus index --overwrite"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ class Finding:
     verdict: Verdict
     detail: str
     remedy: str = ""
+    of_machine: bool = False  # and not of anything named
 
 
+@said_once()
 def doctor(
     index: str | None = None,
     *,
@@ -58,7 +62,8 @@ def doctor(
     model: str | None = None,
 ) -> list[Finding]:
     """What was found; nothing is changed, and one failed check does not stop the others."""
-    findings = [_python(), *_packages(), _hardware(), _disk()]
+    machine = (_python(), *_packages(), _hardware(), _disk())
+    findings = [replace(finding, of_machine=True) for finding in machine]
     named: list[tuple[str, str | None, Callable[[str], list[Finding]]]] = [
         ("corpus", corpus, _corpus),
         ("collection", collection, _collection),
@@ -241,15 +246,21 @@ def _encoding(name: str) -> list[Finding]:
     except IsthmusError as error:
         return [Finding(f"vectors of {name}", "note", error.what, error.remedy)]
     detail = ", ".join(f"{key}={value!r}" for key, value in settings.model_dump().items())
-    verdict: Verdict = "note" if assumed else "good"
-    return [Finding(f"vectors of {name}", verdict, "\n".join(filter(None, [detail, assumed])))]
+    if not assumed:
+        return [Finding(f"vectors of {name}", "good", detail)]
+    remedy = "where that is wrong, name others: isthmus index, encode, evaluate, adapt … --set "
+    remedy += "pooling=… --set similarity=…"
+    return [Finding(f"vectors of {name}", "note", f"{detail}\n{assumed}", remedy)]
 
 
 def _index(folder: str) -> list[Finding]:
     place = Path(folder)
     if not is_hybrid(place):
         return _whole_index(place)
-    hybrid = read_hybrid(place)
+    try:
+        hybrid = read_hybrid(place)
+    except IsthmusError as error:
+        return [Finding(str(place / HYBRID), "wrong", error.what, _COPY)]
     findings = [Finding(str(place / HYBRID), "good", f"whole, {len(hybrid.members)} indexes")]
     return findings + [one for each in hybrid.folders(place) for one in _whole_index(each)]
 

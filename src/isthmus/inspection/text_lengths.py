@@ -11,7 +11,6 @@ from isthmus.config.models import model_folder
 from isthmus.indexes.segments.index import open_index
 from isthmus.progress import track
 from isthmus.records import Document
-from isthmus.retrieval.cutting import room
 from isthmus.retrieval.searcher import encoder_name
 from isthmus.text.cut_texts import CutTexts
 
@@ -34,7 +33,7 @@ def _count(
     from isthmus.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(model_folder(model))
-    found = CutTexts(room(tokenizer, settings))
+    found = CutTexts(settings.room(tokenizer))
     remaining = iter(track(documents, f"tokenise {source}"))
     while block := list(islice(remaining, _AT_ONCE)):
         texts = [document.contents(settings.titles) for document in block]

@@ -15,7 +15,7 @@ from isthmus.retrieval.searcher import Unit, encoder_name
 from isthmus.text.passages import WORDS, Cut, Cutter, PassageSettings
 
 if TYPE_CHECKING:
-    from isthmus.encoders.encoder import EncoderSettings, TextModel
+    from isthmus.encoders.encoder import TextModel
     from isthmus.text.tokenizer import Tokenizer
 
 Chosen = bool | PassageSettings | None
@@ -35,7 +35,7 @@ def chosen_cutter(chosen: Chosen, corpus: Corpus, encoder: TextModel | None) -> 
         return cutter_for(settings, tokenizer, most)
     if encoder is None:
         return Cutter(Cut(length=settings.length or WORDS, overlap=settings.overlap))
-    return cutter_for(settings, encoder.tokenizer, room(encoder.tokenizer, encoder.settings))
+    return cutter_for(settings, encoder.tokenizer, encoder.settings.room(encoder.tokenizer))
 
 
 def cutter_for(settings: PassageSettings, tokenizer: Tokenizer, most: int) -> Cutter:
@@ -112,11 +112,4 @@ def _tokenizer(model: str) -> Tokenizer:
 def _room_of(model: str, tokenizer: Tokenizer) -> int:
     from isthmus.encoders.model_settings import stored_settings
 
-    return room(tokenizer, stored_settings(model).settings)
-
-
-def room(tokenizer: Tokenizer, settings: EncoderSettings) -> int:
-    """The tokens that are left to a document beside its prompt and special ones."""
-    (prompt,) = tokenizer.split([settings.prompts()[1]])
-    taken = len(tokenizer.prefix) + len(prompt.ids) + len(tokenizer.suffix)
-    return max(1, settings.document_max_length - taken)
+    return stored_settings(model).settings.room(tokenizer)

@@ -11,7 +11,7 @@ from rich.text import Text
 from isthmus.errors import visible
 from isthmus.records import Passage
 
-_NOTHING = "no results: no document holds a term of the query"
+_NOTHING = "no document holds a term of the query"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,19 @@ class Hit:
 
 
 class Hits(list[Hit]):
-    """The hits of one query, best first: a list that shows itself as a table."""
+    """The hits of one query, best first: a list that shows itself as a table.
 
-    def __init__(self, query: str, found: Iterable[Hit] = ()) -> None:
+    `notice` says why there are none; it is empty where there are some.
+    """
+
+    def __init__(self, query: str, found: Iterable[Hit] = (), notice: str = _NOTHING) -> None:
         super().__init__(found)
         self.query = query
+        self.notice = "" if self else notice
 
     def __rich__(self) -> TerminalTable | Text:
         if not self:
-            return Text(visible(f"“{self.query}”: {_NOTHING}"))
+            return Text(visible(f"“{self.query}”: no results: {self.notice}"))
         # As Text: brackets in documents are not markup.
         table = TerminalTable(title=Text(visible(f"“{self.query}”")), title_justify="left")
         table.add_column("rank", justify="right", no_wrap=True)
@@ -75,6 +79,6 @@ class Hits(list[Hit]):
             tuple(map(Cell, (str(rank), f"{hit.score:.3f}", hit.name, hit.snippet)))
             for rank, hit in enumerate(self, start=1)
         )
-        caption = f"“{self.query}”" + ("" if self else f": {_NOTHING}")
+        caption = f"“{self.query}”" + ("" if self else f": no results: {self.notice}")
         columns = ("rank", "score", "document", "text")
         return Table(columns, rows, caption, names=len(columns)).html()

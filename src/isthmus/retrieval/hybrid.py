@@ -29,13 +29,19 @@ class HybridSearcher:
         self.fusion: Fusion = (
             fusions.load(fusion, where="fusion") if isinstance(fusion, str) else fusion
         )
-        good = len(self.weights) == len(self.searchers) and min(self.weights, default=0) >= 0
-        if not good or not any(self.weights):
+        wrong = ""
+        if len(self.weights) != len(self.searchers):
+            wrong = f"do not fit {len(self.searchers)} searchers"
+        elif min(self.weights, default=0) < 0:
+            wrong = "are not all 0 or more"
+        elif not any(self.weights):
+            wrong = "leave nothing: all are 0"
+        if wrong:
             raise SettingsError(
-                f"weights = {list(self.weights)} do not fit {len(self.searchers)} searchers",
+                f"weights = {list(self.weights)} {wrong}",
                 where="weights",
-                allowed="one number of 0 or more per searcher, not all of them 0",
-                remedy="give as many weights as there are searchers",
+                allowed=f"{len(self.searchers)} numbers of 0 or more, not all of them 0",
+                remedy="give one for each index, such as 1 for all",
             )
 
     @property

@@ -26,7 +26,7 @@ from isthmus.config.trust import is_trusted_index, trust_index
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.backends import suits
 from isthmus.indexes.integrity import damaged
-from isthmus.indexes.manifest import stated_manifest
+from isthmus.indexes.manifest import HYBRID, STATE, stated_manifest
 from isthmus.progress import notice
 from isthmus.retrieval.cascade import CascadeSearcher
 from isthmus.retrieval.hybrid import HybridSearcher
@@ -35,9 +35,6 @@ from isthmus.retrieval.searcher import Searcher, Unit, open_searcher
 if TYPE_CHECKING:
     from isthmus.indexes.approximation import Backend
 
-HYBRID = "hybrid.json"
-STATE = "[0-9]{6}"
-"""What the folder of a hybrid's own indexes is named like."""
 FIRST_STATE = "000001"
 
 

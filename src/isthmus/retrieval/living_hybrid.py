@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import xxhash
 
 from isthmus.config.models import PACKAGE
 from isthmus.config.output import (
-    SNAPSHOT,
     only_writer,
     publish,
     reserved,
@@ -31,9 +30,14 @@ from isthmus.config.output import (
     writing,
 )
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
-from isthmus.errors import OutputError, SettingsError
-from isthmus.indexes.construction import check_replaceable
-from isthmus.indexes.manifest import MANIFEST, stated_manifest
+from isthmus.errors import InputError, OutputError, SettingsError
+from isthmus.indexes.manifest import HYBRID, STATE, stated_manifest, workplace
+from isthmus.indexes.replacement import (
+    check_replaceable,
+    is_ours,
+    not_an_index,
+    remove_leftovers,
+)
 from isthmus.indexes.segments.commit import (
     link_index,
     refuse_links,
@@ -43,8 +47,6 @@ from isthmus.indexes.segments.commit import (
 )
 from isthmus.retrieval.hybrid_folder import (
     FIRST_STATE,
-    HYBRID,
-    STATE,
     Combination,
     Hybrid,
     Member,
@@ -89,58 +91,64 @@ def build_hybrid(
     The folder appears when all are whole; what is done of them is kept for the same command again.
     """
     with reserved(folder):
-        if is_living(folder) and _is_same(folder, models, build, overwrite):
+        if _is_same(folder, models, build, overwrite):
+            remove_leftovers(folder)
             return
-        _check_free(folder, overwrite)
-        place = where_it_leads(folder).with_name(f".{folder.name}.hybrid")
-        for name, model in models.items():
-            build(model, place / FIRST_STATE / name, True)
-        members = [
-            Member(index=name, encoder=_encoder(place / FIRST_STATE / name)) for name in models
-        ]
-        hybrid = Hybrid(members=members, combination=Combination(), state=FIRST_STATE)
-        with writing(folder):
-            write_json(place / HYBRID, sealed(hybrid.model_dump()))
-            corpus = stated_manifest(hybrid.folders(place)[0]).corpus.fingerprint
-            prints = {"corpus": corpus, "encoder": [member.encoder for member in members]}
-            write_snapshot(place, "index", {**request, "fingerprints": prints}, results={})
-            publish(place, folder, replace=overwrite)
+        with _free(folder, overwrite):
+            place = _workplace(folder, models)
+            for name, model in models.items():
+                build(model, place / FIRST_STATE / name, True)
+            members = [
+                Member(index=name, encoder=_encoder(place / FIRST_STATE / name)) for name in models
+            ]
+            hybrid = Hybrid(members=members, combination=Combination(), state=FIRST_STATE)
+            with writing(folder):
+                write_json(place / HYBRID, sealed(hybrid.model_dump()))
+                corpus = stated_manifest(hybrid.folders(place)[0]).corpus.fingerprint
+                prints = {"corpus": corpus, "encoder": [member.encoder for member in members]}
+                write_snapshot(place, "index", {**request, "fingerprints": prints}, results={})
+                publish(place, folder, replace=overwrite)
+        remove_leftovers(folder)
 
 
 def _is_same(folder: Path, models: Mapping[str, str], build: Builder, overwrite: bool) -> bool:
     """Whether these very indexes are there; others are refused, unless they may be overwritten."""
-    hybrid = read_hybrid(folder)
-    if [member.index for member in hybrid.members] == list(models):
-        try:
-            for model, place in zip(models.values(), hybrid.folders(folder), strict=True):
-                build(model, place, False)
-        except OutputError:
-            if not overwrite:
-                raise
-        else:
-            return True
-    return False
+    try:
+        if not is_living(folder):
+            return False
+        hybrid = read_hybrid(folder)
+        if [member.index for member in hybrid.members] != list(models):
+            return False
+        for model, place in zip(models.values(), hybrid.folders(folder), strict=True):
+            build(model, place, False)
+    except (InputError, OutputError):  # damaged, or others
+        if not overwrite:
+            raise
+        return False
+    return True
 
 
-def _check_free(folder: Path, overwrite: bool) -> None:
-    """Refuses a folder that holds something, unless it holds indexes alone and may be replaced."""
+def _free(folder: Path, overwrite: bool) -> AbstractContextManager[object]:
+    """The right to write to a folder; one that holds more than indexes to replace is refused."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if overwrite and is_living(folder):
-        names = (one.name for one in folder.iterdir() if not one.name.startswith("."))
-        foreign = [one for one in names if one not in (HYBRID, SNAPSHOT) and not _is_state(one)]
-        if not foreign:
-            return
-    elif overwrite and (folder / MANIFEST).is_file():
+        return nullcontext()
+    if folder.is_dir() and overwrite:
         check_replaceable(folder)
-        return
-    raise OutputError(
-        f"{str(folder)!r} already holds something else",
-        where="--output",
-        allowed="a folder that does not exist yet, is empty, or holds the same indexes; with "
-        "--overwrite also one that holds nothing but other indexes",
-        remedy="choose another --output, or move what is there",
-    )
+        return only_writer(folder)
+    raise not_an_index(folder)
+
+
+def _workplace(folder: Path, models: Mapping[str, str]) -> Path:
+    """Where a hybrid is built, with nothing in it but what earlier work on its indexes left."""
+    place = where_it_leads(folder)
+    place = place.with_name(f".{place.name}.hybrid")
+    state = place / FIRST_STATE
+    of_use = {state} | {workplace(state / name) for name in models}
+    of_use |= {state / name for name in models if is_ours(state / name)}
+    for entry in [*place.glob("*"), *state.glob("*")]:
+        if entry not in of_use:
+            entry.unlink() if entry.is_file() else _remove(entry)
+    return place
 
 
 def combine(folder: Path, combination: Combination) -> None:

@@ -25,7 +25,7 @@ def answers(
     A query without words to search for (stop words alone, say) has an empty ranking, and a notice
     counts such queries: they are no reason to leave the others unanswered.
     """
-    mute = [query for query in queries if not _can_be_read(retriever, query)]
+    mute = [query for query in queries if not can_be_read(retriever, query.text)]
     if mute:
         notice(
             f"{len(mute):,} of {len(queries):,} queries have no words to search for and get no "
@@ -41,6 +41,6 @@ def answers(
             bar.advance(len(batch))
 
 
-def _can_be_read(retriever: Retriever, query: Query) -> bool:
-    # Half of a surrogate pair is bad input, which `search` reports.
-    return bool(lone_surrogate(query.text)) or retriever.has_tokens(query.text)
+def can_be_read(retriever: Retriever, text: str) -> bool:
+    """Whether a query has words to search for; one in a wrong encoding is left to `search`."""
+    return bool(lone_surrogate(text)) or retriever.has_tokens(text)

@@ -6,20 +6,31 @@ from collections.abc import Iterable
 
 
 class CutTexts:
-    """A count of texts, and of the tokens beyond the first `room` of each."""
+    """A count of texts, and of the tokens beyond the first `room` of each.
 
-    def __init__(self, room: int) -> None:
+    Texts come with so many tokens of a prompt, which are not theirs.
+    """
+
+    def __init__(self, room: int, prompt: int = 0) -> None:
         self.room = room
+        self.prompt = prompt
         self.texts = self.cut = self.tokens = self.lost = 0
 
     def count(self, lengths: Iterable[int]) -> None:
         """Takes in texts of these numbers of tokens."""
-        for length in lengths:
+        for length in (whole - self.prompt for whole in lengths):
             beyond = max(0, length - self.room)
             self.texts += 1
             self.cut += beyond > 0
             self.tokens += length
             self.lost += beyond
+
+    def add(self, other: CutTexts) -> None:
+        """Takes in the texts that another count of the same encoder holds."""
+        self.texts += other.texts
+        self.cut += other.cut
+        self.tokens += other.tokens
+        self.lost += other.lost
 
     def summary(self) -> str:
         """One sentence: how many texts are cut, and the share of all text that is lost."""

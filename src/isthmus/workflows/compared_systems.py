@@ -24,7 +24,7 @@ from isthmus.config.cache import cache_folder
 from isthmus.config.models import model_folder
 from isthmus.config.output import writing
 from isthmus.errors import SettingsError
-from isthmus.indexes.manifest import MANIFEST, stated_manifest
+from isthmus.indexes.manifest import MANIFEST, Bm25Settings, stated_manifest
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.hybrid_folder import is_hybrid, open_hybrid, open_together
@@ -125,14 +125,19 @@ class Searches:
             return self._searched(
                 open_hybrid(part) if is_hybrid(part) else open_together([part])[0]
             )
-        settings = self.settings.model_dump_json(exclude={"cluster"})
-        key = digest(__version__, self.fingerprint, origin, settings)
+        # What is there for the others alone is left out: it would be refused, or said to be unused.
+        chosen = self.settings.model_copy(update={"bm25": Bm25Settings()})
+        if part == BM25:
+            chosen = self.settings.for_bm25()
+        settings = chosen.model_dump_json(exclude={"cluster"})
+        guessed = ["language"] * (part == BM25)  # of documents: rankings from before are English
+        key = digest(__version__, self.fingerprint, origin, settings, *guessed)
         file = cache_folder() / "rankings" / f"{key}-{digest(self._asked, str(self.depth))}.parquet"
         with _one_at_a_time(file):
             if (kept := _read(file)) is None:
                 model = None if part == BM25 else part
                 folder = cache_folder() / "indexes" / key
-                index(self.corpus, folder, model, overwrite=True, settings=self.settings)
+                index(self.corpus, folder, model, overwrite=True, settings=chosen)
                 _write(file, kept := self._searched(open_searcher(folder, model)))
             else:
                 notice(f"{part}: its rankings are in the cache")

@@ -12,6 +12,8 @@ from isthmus.collections import Collection, open_collection, write_run
 from isthmus.collections.collection import choose_split
 from isthmus.config import Overrides
 from isthmus.config.cache import cache_folder
+from isthmus.config.calls import check_arguments, several
+from isthmus.config.encoding import EncodingChoice
 from isthmus.config.output import claimed
 from isthmus.errors import SettingsError
 from isthmus.evaluation import EvaluationSettings, Report
@@ -28,8 +30,11 @@ _DEPTH = 100
 _TEST = "test"
 
 
-class EvaluateSettings(EvaluationSettings):
-    """Measures and tests; with a collection also how it is indexed and searched."""
+class EvaluateSettings(EvaluationSettings, EncodingChoice):
+    """Measures and tests; with a collection also how it is indexed and searched.
+
+    How models encode holds for all of them, as in `isthmus index`.
+    """
 
     split: str | None = Field(
         None, description="of the collection; null: test, or the only one that there is"
@@ -86,7 +91,11 @@ def evaluate(
         settings = settings.model_dump(exclude_unset=True)
     settings = EvaluateSettings.given(settings, flags)
     given = [runs] if isinstance(runs, Run | str | Path) else list(runs)
-    named = [models] if isinstance(models, str) else list(models)
+    judged = {} if isinstance(qrels, Mapping) else {"qrels": qrels}
+    check_arguments("evaluate", {}, {"collection": collection, "output": output, **judged})
+    for one in given:
+        check_arguments("evaluate", {} if isinstance(one, Run) else {"runs": one})
+    named = several(models)
     if collection is None:
         return _evaluate_runs(given, qrels, named, output, settings)
     if qrels is not None:
@@ -111,7 +120,8 @@ def _evaluate_runs(
     output: str | Path | None,
     settings: EvaluateSettings,
 ) -> Report:
-    unused = {"split", "depth", "fusion", "candidates", "index"} & settings.model_fields_set
+    of_collections = EvaluateSettings.model_fields.keys() - EvaluationSettings.model_fields
+    unused = of_collections & settings.model_fields_set
     if models or unused:
         name = "--models" if models else min(unused)
         raise SettingsError(
@@ -152,7 +162,7 @@ def _compare(
     queries = [query for query in source.queries() if query.id in judged]
     deepest = settings.deepest()
     deep = max(deepest, settings.candidates if any(len(row.parts) > 1 for row in rows) else 0)
-    how = settings.index.model_copy(update=dict(settings.reading))
+    how = settings.index.model_copy(update={**dict(settings.reading), **settings.chosen()})
     searches = Searches(spec, source.fingerprint(), queries, deep, how)
     origins = {part: searches.origin(part) for row in rows for part in row.parts}
     identity = {

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,14 +28,34 @@ def test_lines_of_a_pipe_are_answered_and_bad_ones_explained(
     index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES), "utf-8"))
-    app(["search", str(index)], standalone_mode=False)
+    assert app(["search", str(index)], standalone_mode=False) == 1
     found = capsys.readouterr()
-    assert found.out.count("“") == 2
+    assert found.out.count("“") == 3
     assert "“a fox”" in found.out
-    assert "no results" in found.out.partition("“zebra”")[2]
-    assert "'the' has no words to search for" in found.err
+    assert "“the”: no results: 'the' has no words to search for" in found.out
+    assert "no results: no document holds a term" in found.out.partition("“zebra”")[2]
     assert "wrong encoding" in found.err
     assert "Traceback" not in found.err
+
+
+def test_every_line_of_a_pipe_has_a_line_of_json(
+    index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answered(lines: bytes) -> tuple[object, list[dict[str, Any]]]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines), "utf-8"))
+        code = app(["search", str(index), "--json"], standalone_mode=False)
+        return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    code, (fox, blank, the, wrong, zebra) = answered(LINES)
+    assert code == 1
+    assert [hit["id"] for hit in fox["hits"]] == ["1"]
+    assert fox.keys() == {"query", "hits"}
+    assert blank == {"query": "", "hits": [], "notice": "'' has no words to search for"}
+    assert the["notice"] == "'the' has no words to search for"
+    assert wrong["query"] == "in \\udcff"
+    assert wrong["error"].startswith("wrong encoding")
+    assert zebra["notice"] == "no document holds a term of the query"
+    assert answered(b"dog\n\nthe\n")[0] in (0, None), "none of them is a failure"
 
 
 def test_a_terminal_gets_a_prompt_until_ctrl_d(
@@ -67,3 +88,31 @@ def test_json_and_quiet(index: Path, capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr()
     assert shown.out.startswith("index: ")
     assert not shown.err
+
+
+def test_the_place_of_a_passage_is_words_and_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    text = f"# Harbour\n\n{'Ships come in. ' * 8}\n\n## Hours\n\nThe lighthouse is off at six.\n"
+    (notes / "harbour.md").write_text(text)
+    isthmus.index(str(notes), tmp_path / "index", settings={"passages.length": 16})
+    app(["search", str(tmp_path / "index"), "lighthouse", "--json"], standalone_mode=False)
+    (hit,) = json.loads(capsys.readouterr().out)["hits"]
+    assert hit["heading"].endswith("Hours")
+    assert "lighthouse" in text[hit["start"] : hit["end"]]
+    place = f"passage {hit['passage']}, characters {hit['start']}–{hit['end']}"
+    assert hit["place"].endswith(place)
+
+
+def test_a_quiet_doctor_says_nothing_of_the_machine(
+    index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        app(["doctor", str(index), "--quiet"], standalone_mode=False)
+    finally:
+        progress.console.quiet = False
+    shown = capsys.readouterr().out
+    assert "manifest.json" in shown
+    assert "numpy" not in shown

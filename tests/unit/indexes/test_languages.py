@@ -12,7 +12,7 @@ import pytest
 import isthmus
 from isthmus.errors import MissingPackageError, SettingsError
 from isthmus.indexes.bm25.analyzer import Analyzer
-from isthmus.indexes.bm25.stop_words import likely
+from isthmus.indexes.bm25.stop_words import is_certain, likely
 from isthmus.indexes.languages import LANGUAGES, detected
 from isthmus.indexes.manifest import Bm25Settings, Manifest, stated_manifest
 
@@ -138,6 +138,11 @@ def test_languages_are_told_by_script_or_guessed_by_stop_words() -> None:
     assert likely(["The cell divides, and each of the parts is a new cell."]) == "english"
     assert (detected([]), likely([])) == ("english", None)
     assert likely(["Komórka dzieli się na dwie części i każda z nich jest nową"]) == "polish"
+    german = [text for _, text in TEXTS["german"].values()]
+    assert is_certain(german, "german")
+    assert not is_certain(
+        [*german, "The cell divides, and this is what it was for. " * 40], "german"
+    )
 
 
 def test_a_script_without_spaces_is_found_among_english_texts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import isthmus
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
-from isthmus.errors import OutputError, SettingsError
+from isthmus.errors import InputError, OutputError, SettingsError
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -65,3 +65,25 @@ def test_a_form_that_is_none_and_a_file_that_is_there_are_refused(scene: Path) -
     with pytest.raises(OutputError, match="exists already"):
         isthmus.encode("docs", scene / "v.npy", "model")
     assert (scene / "v.npy").read_text() == "mine"
+
+
+def test_how_a_model_encodes_is_a_setting_as_for_an_index(scene: Path) -> None:
+    model, docs = str(scene / "dense"), str(scene / "docs.jsonl")
+    settings = {"exact": True, "pooling": "mean", "document_prompt": "dog "}
+    found = np.load(isthmus.encode(docs, scene / "v.npy", model, settings=settings))
+    chosen = {"pooling": "mean", "document_prompt": "dog "}
+    encoder = isthmus.load_encoder(model, chosen, exact=True)
+    np.testing.assert_allclose(found, encoder.encode_documents(DOCUMENTS), atol=1e-6)
+    cut = encoder.cut_texts
+    assert cut.room == 144 - 3, "the prompt's tokens are not the text's"
+    assert cut.tokens == sum(2 * n + 1 for n in range(1, 6))
+
+
+def test_texts_that_are_not_there_leave_nothing(scene: Path) -> None:
+    before = sorted(scene.iterdir())
+    with pytest.raises(InputError):
+        isthmus.encode(str(scene / "nope"), scene / "v.npy", str(scene / "dense"))
+    assert sorted(scene.iterdir()) == before
+    (scene / "v.ids.jsonl").write_text("mine")
+    with pytest.raises(OutputError, match=r"v\.ids\.jsonl' exists already"):
+        isthmus.encode("docs", scene / "v.npy", "model")

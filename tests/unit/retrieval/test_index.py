@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from isthmus.config.output import only_writer, read_snapshot
+from isthmus.config.output import only_writer, read_snapshot, write_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.manifest import workplace
 from isthmus.indexes.verification import read_manifest
+from isthmus.inspection.doctor import doctor
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.retrieval.verbs.search import SearchSettings, search
 
@@ -192,3 +194,116 @@ def test_another_index_is_overwritten_and_nothing_else_is(corpus: str, tmp_path:
     with pytest.raises(OutputError, match="not an index"):
         index(corpus, mine, overwrite=True)
     assert len(list(mine.iterdir())) == 2
+
+
+def test_what_isthmus_made_is_overwritten_even_where_it_is_damaged(
+    corpus: str, tmp_path: Path, encoder: object
+) -> None:
+    folder = tmp_path / "index"
+    both, other = ["bm25", "model"], {"bm25.k1": 2.0}
+    index(corpus, folder, hybrid=both)
+    with pytest.raises(OutputError, match="indexes of several retrievers") as caught:
+        index(corpus, folder)
+    assert "--overwrite" in caught.value.remedy
+    index(corpus, folder, overwrite=True)
+    assert read_manifest(folder).kind == "bm25"
+    for damage in (["manifest.json"], ["manifest.json", "isthmus.json"]):
+        for name in damage:
+            (folder / name).write_text("{", encoding="utf-8")
+        index(corpus, folder, overwrite=True)
+        assert read_manifest(folder).documents == 5
+    (folder / "manifest.json").unlink()
+    with pytest.raises(OutputError, match="a damaged index") as caught:
+        index(corpus, folder)
+    assert "--overwrite" in caught.value.remedy
+    index(corpus, folder, hybrid=both, overwrite=True)
+    for damaged in ("hybrid.json", "000001/bm25/manifest.json"):
+        (folder / damaged).write_text("{", encoding="utf-8")
+        (wrong,) = (one for one in doctor(str(folder)) if one.verdict == "wrong")
+        assert "--overwrite" in wrong.remedy
+        index(corpus, folder, hybrid=both, overwrite=True, settings=other)
+        assert len(search(folder, "river")) == 5
+    (folder / "000001" / "bm25" / "mine.txt").write_text("mine", encoding="utf-8")
+    for hybrid in ([], both):
+        with pytest.raises(OutputError, match=r"more than an index: 000001/bm25/mine\.txt"):
+            index(corpus, folder, hybrid=hybrid, overwrite=True)
+
+
+def test_hidden_files_and_outputs_of_other_verbs_are_not_overwritten(
+    corpus: str, tmp_path: Path
+) -> None:
+    folder = index(corpus, tmp_path / "index")
+    (folder / ".git").mkdir()
+    with pytest.raises(OutputError, match=r"more than an index: \.git"):
+        index(corpus, folder, overwrite=True, settings={"bm25.k1": 2.0})
+    run = tmp_path / "run"
+    run.mkdir()
+    write_snapshot(run, "finetune", {}, {})
+    with pytest.raises(OutputError, match="not an index"):
+        index(corpus, run, overwrite=True)
+
+
+def test_what_a_killed_overwriting_left_is_removed(
+    corpus: str, tmp_path: Path, encoder: object
+) -> None:
+    folder = index(corpus, tmp_path / "index")
+    for left in (".index.new", "..index.new.building", ".index.building", ".index.hybrid/000001/x"):
+        (tmp_path / left).mkdir(parents=True)
+        (tmp_path / left / "vectors.npy").write_text("half", encoding="utf-8")
+    index(corpus, folder)
+    assert not list(tmp_path.glob(".*")), "by a command with nothing to do"
+    shutil.copytree(folder, tmp_path / ".index.new")  # killed before it was exchanged
+    index(corpus, folder, overwrite=True, settings={"bm25.k1": 2.0})
+    assert (bm25 := read_manifest(folder).bm25) is not None
+    assert bm25.k1 == 2.0
+    index(corpus, tmp_path / ".both.hybrid" / "000001" / "third", "model")
+    index(corpus, tmp_path / "both", hybrid=["bm25", "model"])
+    assert {one.name for one in (tmp_path / "both" / "000001").iterdir()} == {"bm25", "model"}
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_language_is_guessed_kept_and_refused_without_bm25(
+    tmp_path: Path, encoder: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def language(folder: Path) -> str:
+        bm25 = read_manifest(folder).bm25
+        assert bm25 is not None
+        return bm25.language
+
+    texts = [
+        "Das System fragt Sie an diesem Punkt, ob Sie einen Benutzer anlegen wollen.",
+        "Die Häuser an der Straße sind nicht mit dem Auto zu erreichen.",
+    ]
+    lines = [json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    guessed = index(str(corpus), tmp_path / "guessed")
+    assert language(guessed) == "german"
+    assert "read as German (--language names another" in " ".join(capsys.readouterr().err.split())
+    assert [hit.id for hit in search(guessed, "haus")] == ["d1"]
+    english = index(str(corpus), tmp_path / "english", language="english")
+    index(str(corpus), english)  # as an index from before languages were guessed
+    assert language(english) == "english"
+    for hybrid in ((), ("other",)):
+        with pytest.raises(SettingsError, match="--language de is of BM25"):
+            index(str(corpus), tmp_path / "dense", "model", hybrid=hybrid, language="de")
+
+
+def test_a_resumed_index_says_what_its_count_leaves_out(
+    corpus: str, tmp_path: Path, encoder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = encoder.encode_documents
+
+    def fails_later(documents: Any, progress: bool = False) -> Any:
+        if encoder.encoded:
+            raise KeyboardInterrupt
+        return plain(documents)
+
+    encoder.encode_documents = fails_later
+    with pytest.raises(KeyboardInterrupt):
+        index(corpus, tmp_path / "index", "model", settings={"block_size": 2})
+    encoder.encode_documents = plain
+    index(corpus, tmp_path / "index", "model", settings={"block_size": 2})
+    assert "(without the 2 from before; `isthmus doctor" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -22,7 +22,7 @@ from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.snippets import snippets
 from isthmus.retrieval.verbs import search as searching
 from isthmus.retrieval.verbs.index import index
-from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.search import SearchSettings, open_search, search
 from isthmus.retrieval.verbs.update import open_writer
 
 
@@ -316,10 +316,41 @@ def test_hybrid_looks_deeper_than_it_answers(
     assert asked == [50, 70]
 
 
-@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [1.0, -1.0], []])
-def test_impossible_weights(bm25: Searcher, dense: Searcher, weights: list[float]) -> None:
-    with pytest.raises(SettingsError, match="do not fit 2 searchers"):
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], "do not fit 2 searchers"), ([], "do not fit 2 searchers"),
+        ([0.0, 0.0], "all are 0"), ([1.0, -1.0], "are not all 0 or more"),
+    ],
+)  # fmt: skip
+def test_impossible_weights(
+    bm25: Searcher, dense: Searcher, weights: list[float], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
         HybridSearcher([bm25, dense], weights=weights)
+
+
+def test_arguments_that_are_no_texts_are_refused(bm25: Searcher, tmp_path: Path) -> None:
+    folder: Any = tmp_path / "bm25"
+    for wrong in (
+        lambda: search(folder, 7),
+        lambda: search([folder], "river"),
+        lambda: open_search(folder)(["river"]),
+        lambda: index(["a", "b"], tmp_path / "other"),
+        lambda: index(None, tmp_path / "other"),
+    ):
+        with pytest.raises(InputError, match="is of type") as caught:
+            wrong()
+        assert "one text or path" in caught.value.allowed
+    assert search(folder, "river", hybrid=folder) == search(folder, "river", hybrid=[folder])
+
+
+def test_a_query_of_stop_words_alone_says_so_where_it_is_skipped(
+    bm25: Searcher, tmp_path: Path
+) -> None:
+    found = search(tmp_path / "bm25", "the of", settings={"problems": "skip"})
+    assert not found
+    assert "has no words to search for" in repr(found)
 
 
 def test_misspelt_fusion(bm25: Searcher) -> None:

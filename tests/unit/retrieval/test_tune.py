@@ -230,3 +230,17 @@ def test_indexes_of_other_documents_are_refused(
     with pytest.raises(MismatchError, match="hold different documents"):
         run_tune(files, tmp_path / "hybrid", "dense", "more")
     assert not (tmp_path / "hybrid").exists()
+
+
+def test_judgements_of_another_corpus_are_refused_and_missing_documents_told(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = files["qrels"].read_text()
+    files["qrels"].write_text("q1 0 x1 1\nq2 0 x2 1\nq2 0 d4 0\n")
+    with pytest.raises(MismatchError, match="not one of the 2 relevant documents") as caught:
+        run_tune(files, tmp_path / "hybrid")
+    assert "'d0', not 'x1'" in caught.value.allowed
+    assert not (tmp_path / "hybrid").exists()
+    files["qrels"].write_text(f"{judged}q3 0 x3 1\n")
+    run_tune(files, tmp_path / "hybrid", steps=2)
+    assert "1 of 4 relevant documents are not in the index" in capsys.readouterr().err

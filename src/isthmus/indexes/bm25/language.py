@@ -5,28 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from isthmus.indexes.bm25.stop_words import likely
+from isthmus.indexes.bm25.stop_words import is_certain, likely
 from isthmus.indexes.languages import AUTO, LANGUAGES, detected
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.progress import notice
 from isthmus.records import Document
 
+ENGLISH = "english"
 _SAMPLE = 100  # documents that are looked at
 
 
-def in_language(settings: Bm25Settings, documents: Iterable[Document], corpus: str) -> Bm25Settings:
-    """The settings for the language of documents, with a notice where it seems not English."""
+def in_language(
+    settings: Bm25Settings,
+    documents: Iterable[Document],
+    corpus: str,
+    known: Bm25Settings | None = None,
+) -> Bm25Settings:
+    """The settings for the language of documents: named, `known` of their index, or guessed.
+
+    A notice says which language is guessed, or might be.
+    """
     if settings.language != AUTO:
         return settings.resolved(settings.language)
+    if known is not None:
+        named = ((name, getattr(settings, name)) for name in ("stemmer", "stopwords", "accents"))
+        chosen = {name: value or getattr(known, name) for name, value in named}
+        return settings.model_copy(update=chosen).resolved(known.language)
     texts = [document.text for document in islice(documents, _SAMPLE)]
-    if (found := detected(texts)) != "english":
+    guess = likely(texts) or ENGLISH
+    if (found := detected(texts)) != ENGLISH:
         parts = "words" if settings.segmenter == "words" else "pairs of characters"
         notice(f"{corpus}: read as {found}, in {parts} (--language names another)")
-    elif settings.accents is None and any(detected([text]) != "english" for text in texts):
+    elif settings.accents is None and any(detected([text]) != ENGLISH for text in texts):
         notice(f"{corpus}: read as English, and in pairs of characters where no spaces are")
         settings = settings.model_copy(update={"accents": "fold"})  # the analysis of any script
-    elif (language := likely(texts)) != "english" and language in LANGUAGES:
-        notice(f"{corpus} looks {language.title()}: --language {language} stems its words")
+    elif guess != ENGLISH and guess in LANGUAGES and is_certain(texts, guess):
+        notice(f"{corpus}: read as {guess.title()} (--language names another)")
+        found = guess
+    elif guess != ENGLISH and guess in LANGUAGES:
+        notice(f"{corpus} looks {guess.title()}: --language {guess} stems its words")
     return settings.resolved(found)
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 _WORD = re.compile(r"\w+")
 _LETTERS = 4000  # of each text whose language is guessed
 _LEAST = 0.15  # of all words
+_CERTAIN = 3  # times as many as English stop words
+_APART = 1.3  # times as many as of the next language
 _COMPARED = (  # of languages that put spaces between words
     "DANISH", "DUTCH", "EN_PLUS", "FRENCH", "GERMAN", "ITALIAN", "NORWEGIAN", "POLISH",
     "PORTUGUESE", "RUSSIAN", "SPANISH", "SWEDISH", "TURKISH",
@@ -53,15 +55,30 @@ def stop_words(language: str | None, many: bool = False) -> frozenset[str]:
 
 def likely(texts: Iterable[str]) -> str | None:
     """The language whose stop words are most of the words of some texts; None where few are."""
-    words = Counter(word for text in texts for word in _WORD.findall(text[:_LETTERS].lower()))
-    shares = {
-        name: sum(words[word] for word in listed) / (words.total() or 1)
-        for name, listed in {**_lists(), "POLISH": _POLISH}.items()
-        if name in _COMPARED
-    }
+    shares = _shares(texts)
     best = max(shares, key=shares.__getitem__)
     if shares[best] < 1.5 * shares["EN_PLUS"]:  # many a text holds words of English
         best = "EN_PLUS"
     if shares[best] <= _LEAST:
         return None
     return "english" if best == "EN_PLUS" else best.lower()
+
+
+def is_certain(texts: Iterable[str], language: str) -> bool:
+    """Whether texts hold far more stop words of a language than of English and of any other.
+
+    Danish and Norwegian, say, share too many.
+    """
+    shares = _shares(texts)
+    share, english = shares.pop(language.upper()), shares.pop("EN_PLUS")
+    return share > max(_CERTAIN * english, _APART * max(shares.values()))
+
+
+def _shares(texts: Iterable[str]) -> dict[str, float]:
+    """The share of words that are stop words of each language that is compared."""
+    words = Counter(word for text in texts for word in _WORD.findall(text[:_LETTERS].lower()))
+    return {
+        name: sum(words[word] for word in listed) / (words.total() or 1)
+        for name, listed in {**_lists(), "POLISH": _POLISH}.items()
+        if name in _COMPARED
+    }

@@ -46,5 +46,5 @@ class Bm25(IndexKind):
                 "it), and cannot be added to or deleted from",
                 where=str(folder),
                 allowed=f"a bm25 index with {FREQUENCIES}, from which scores are computed anew",
-                remedy="build it again: isthmus index with another --output, or remove this folder",
+                remedy="build it again: isthmus index … --overwrite",
             )

@@ -11,7 +11,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isthmus.cluster import Cluster
 from isthmus.cluster.cluster import Task
@@ -33,7 +33,8 @@ from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 
-Fill = Callable[[list[Document], Path, Description], object]
+T = TypeVar("T")
+Fill = Callable[[list[Document], Path, Description], T]
 """Makes an index of some documents in a folder; runs on any machine of the cluster."""
 
 
@@ -49,12 +50,18 @@ class ShardedBuilder:
         self._segments: list[Segment] = []
         self._prepare()
 
-    def add(self, documents: Iterable[Document], fill: Fill) -> None:
-        """Makes segments of all documents, in their order, but for those that are there already."""
+    def add(self, documents: Iterable[Document], fill: Fill[T]) -> list[T]:
+        """Makes segments of all documents, in their order, but for those that are there already.
+
+        What `fill` returned for each of them comes back.
+        """
+        results = []
         with Bar(f"indexing {self._description.corpus.spec}", None, "documents") as bar:
             tasks = self._missing(documents, fill)
-            for made in self._cluster.map(tasks, self._index, on_gpus=True):
+            for made, result in self._cluster.map(tasks, self._index, on_gpus=True):
                 bar.advance(made)
+                results.append(result)
+        return results
 
     def finish(self, request: Mapping[str, Any]) -> Path:
         """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
@@ -70,7 +77,9 @@ class ShardedBuilder:
             shutil.rmtree(workplace(self._folder), ignore_errors=True)
         return self._folder
 
-    def _missing(self, documents: Iterable[Document], fill: Fill) -> Iterator[Task[int]]:
+    def _missing(
+        self, documents: Iterable[Document], fill: Fill[T]
+    ) -> Iterator[Task[tuple[int, T]]]:
         found = 0
         for number, shard in enumerate(blocks(documents, self._size), start=1):
             segment = Segment(name=f"{number:06}", documents=len(shard))
@@ -94,18 +103,20 @@ class ShardedBuilder:
             write_json(file, plan)
 
 
-def _build(documents: list[Document], place: Path, description: Description, fill: Fill) -> int:
-    """Makes one segment beside its place and moves it there; the number of its documents."""
+def _build(
+    documents: list[Document], place: Path, description: Description, fill: Fill[T]
+) -> tuple[int, T]:
+    """Makes one segment beside its place and moves it there; its size, and what `fill` returned."""
     # Under a name of its own: a machine that was given up for dead may still be at work on it.
     attempt = place.parents[2] / f"attempt-{place.name}-{secrets.token_hex(4)}"
     try:
         with writing(place):
-            fill(documents, attempt, description)
+            result = fill(documents, attempt, description)
             _move(attempt, place)
     finally:
         for left in (attempt, workplace(attempt)):
             shutil.rmtree(left, ignore_errors=True)
-    return len(documents)
+    return len(documents), result
 
 
 def _move(attempt: Path, place: Path) -> None:

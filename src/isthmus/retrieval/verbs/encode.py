@@ -15,6 +15,8 @@ from pydantic import Field
 from isthmus.collections import open_corpus, read_queries
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides
+from isthmus.config.calls import check_arguments
+from isthmus.config.encoding import EncodingChoice
 from isthmus.config.output import reserved, where_it_leads, writing
 from isthmus.errors import OutputError, SettingsError
 from isthmus.indexes.arrays import GrowingArray
@@ -29,7 +31,7 @@ _FORMATS = (".npy", ".parquet")
 Part = tuple[Sequence[Document | Query], Any]
 
 
-class EncodeSettings(ReadingSettings):
+class EncodeSettings(ReadingSettings, EncodingChoice):
     """How texts become vectors in a file."""
 
     verb = "encode"
@@ -52,12 +54,13 @@ def encode(
     tokens and weights, which only .parquet holds.
     """
     settings = EncodeSettings.given(settings, {})
+    check_arguments("encode", {"texts": texts, "output": output, "model": model})
     output = Path(output)
     _check_output(output)
     with waiting(f"loading the encoder {model}"):
         from isthmus.encoders import load_encoder
 
-        encoder = load_encoder(model, exact=settings.exact)
+        encoder = load_encoder(model, settings.chosen(), settings.exact)
     if encoder.kind == "sparse" and output.suffix == ".npy":
         raise SettingsError(
             f"{model!r} is sparse: a matrix of its vectors would be nearly all zeros",
@@ -67,14 +70,25 @@ def encode(
         )
     problems = settings.account()
     with reserved(output), writing(output):
-        partial = where_it_leads(output).with_name(f".{output.name}.part")
+        file, ids = (where_it_leads(one).with_name(f".{one.name}.part") for one in _files(output))
         write = _write_matrix if output.suffix == ".npy" else _write_table
         parts = _queries if queries else _documents
-        write(partial, output, encoder, parts(texts, encoder, settings, problems))
-        partial.replace(output)
+        try:
+            write(file, ids, encoder, parts(texts, encoder, settings, problems))
+            for part, whole in zip((ids, file), reversed(_files(output)), strict=True):
+                if part.exists():
+                    part.replace(whole)
+        finally:
+            for part in (file, ids):
+                part.unlink(missing_ok=True)
     if problems.counts:
         notice(problems.summary())
     return output
+
+
+def _files(output: Path) -> tuple[Path, Path]:
+    """Where vectors are written, and their ids where these lie apart."""
+    return output, output.with_suffix(".ids.jsonl")
 
 
 def _check_output(output: Path) -> None:
@@ -85,9 +99,9 @@ def _check_output(output: Path) -> None:
             allowed="a name that ends in .npy (a matrix) or .parquet (ids and vectors)",
             remedy=f"--output {output.with_suffix('.parquet')}",
         )
-    if output.exists():
+    for file in filter(Path.exists, _files(output)[: 1 + (output.suffix == ".npy")]):
         raise OutputError(
-            f"{str(output)!r} exists already",
+            f"{str(file)!r} exists already",
             where="--output",
             allowed="a new file",
             remedy="choose another --output, or remove the file",
@@ -115,9 +129,8 @@ def _queries(
 
 
 def _write_matrix(
-    file: Path, output: Path, encoder: DenseEncoder | SparseEncoder, parts: Iterator[Part]
+    file: Path, names: Path, encoder: DenseEncoder | SparseEncoder, parts: Iterator[Part]
 ) -> None:
-    names = output.with_suffix(".ids.jsonl")
     with (
         GrowingArray(file, np.float32, encoder.dimension) as vectors,
         names.open("w", encoding="utf-8") as ids,
@@ -128,7 +141,7 @@ def _write_matrix(
 
 
 def _write_table(
-    file: Path, output: Path, encoder: DenseEncoder | SparseEncoder, parts: Iterator[Part]
+    file: Path, names: Path, encoder: DenseEncoder | SparseEncoder, parts: Iterator[Part]
 ) -> None:
     import pyarrow.parquet as pq
 
@@ -145,7 +158,7 @@ def _write_table(
             writer.write_batch(batch)
         if writer is None:
             raise SettingsError(
-                f"{str(output)!r} would hold nothing: there are no texts",
+                "there are no texts to encode",
                 where="TEXTS",
                 allowed="a corpus with documents, or a file of queries",
                 remedy="check the path",

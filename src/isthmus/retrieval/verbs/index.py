@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+import shutil
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,11 @@ from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, open_corpus
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides
+from isthmus.config.calls import check_arguments, several
 from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
-from isthmus.config.output import only_writer, publish, where_it_leads
+from isthmus.config.output import only_writer, publish
 from isthmus.config.trust import full_name, trust, trust_index
-from isthmus.errors import MismatchError, SettingsError
+from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.construction import already_built, builder_for, place_to_build
 from isthmus.indexes.documents import blocks
@@ -33,13 +33,13 @@ from isthmus.indexes.manifest import (
     InvertedSettings,
     stated_manifest,
 )
-from isthmus.indexes.segments.shards import ShardedBuilder
+from isthmus.indexes.replacement import remove_leftovers, replacement
 from isthmus.indexes.verification import read_manifest
-from isthmus.progress import Bar, notice, track, waiting
-from isthmus.records import Document
+from isthmus.progress import Bar, notice, said_once, track, waiting
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
 from isthmus.retrieval.cutting import Chosen, chosen_cutter, rows
 from isthmus.retrieval.living_hybrid import build_hybrid, by_name
+from isthmus.retrieval.shards import fill_shards
 from isthmus.text.passages import Cutter
 
 if TYPE_CHECKING:
@@ -80,6 +80,11 @@ class IndexSettings(ReadingSettings, EncodingChoice):
     )
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
+    def for_bm25(self) -> Self:
+        """These settings without those that are there for vectors alone."""
+        unset = dict.fromkeys((*EncodingChoice.model_fields, "approximate", "cluster"))
+        return self.model_copy(update={**unset, "encoding": EncodingSettings()})
+
 
 def index(
     corpus: str,
@@ -103,20 +108,16 @@ def index(
     """
     flags = {"bm25.language": language, "cluster.address": cluster}
     settings = IndexSettings.given(settings, flags)
-    names = [hybrid] if isinstance(hybrid, str) else list(hybrid)
+    check_arguments("index", {"corpus": corpus, "output": output})
+    names = several(hybrid)
     if not names:
+        _check_language(language, [model or BM25], settings)
         return _index_one(corpus, Path(output), model, settings, overwrite)
     models = by_name([*([str(model)] if model else []), *names])
-    # What is there for vectors alone.
-    of_bm25 = {
-        **dict.fromkeys(EncodingChoice.model_fields),
-        "approximate": None,
-        "cluster": None,
-        "encoding": EncodingSettings(),
-    }
+    _check_language(language, models.values(), settings)
 
     def build(one: str, folder: Path, replace: bool) -> None:
-        chosen = settings.model_copy(update=of_bm25) if one == BM25 else settings
+        chosen = settings.for_bm25() if one == BM25 else settings
         _index_one(corpus, folder, one, chosen, replace)
 
     request = {
@@ -125,9 +126,28 @@ def index(
         "hybrid": list(models.values()),
         "settings": settings.model_dump(exclude={"cluster"}),
     }
-    build_hybrid(Path(output), models, build, request, overwrite)
+    with said_once():
+        build_hybrid(Path(output), models, build, request, overwrite)
     trust_index(output)
     return Path(output)
+
+
+def _check_language(
+    language: str | None, models: Iterable[object], settings: IndexSettings
+) -> None:
+    """Refuses a language where no BM25 index is built, which alone has one."""
+    if BM25 in models:
+        return
+    if language is not None:
+        raise SettingsError(
+            f"--language {language} is of BM25, and no such index is built",
+            where="--language",
+            allowed="an index of bm25, or of several with bm25 among them",
+            remedy="leave it out: a model reads the languages it was trained on; or --with "
+            "bm25,MODEL",
+        )
+    if settings.bm25 != Bm25Settings():
+        notice("settings of bm25 have no effect: no such index is built")
 
 
 def _index_one(
@@ -145,6 +165,7 @@ def _index_one(
         _check_nothing_encodes(settings)
     with connected(settings.cluster) as machines, place_to_build(output):
         folder = _index(corpus, output, model, settings, machines, overwrite)
+        remove_leftovers(folder)
     trust_index(folder)  # so that a hybrid may read it
     if settings.approximate is not None:
         name = model if model is None or isinstance(model, str) else model.name
@@ -181,7 +202,8 @@ def _index(
     with waiting(f"loading the encoder {model}"):
         encoder = _load(model, settings)
     cutter = chosen_cutter(_passages(settings, output, overwrite), source, encoder)
-    description = _describe(origin, encoder, cutter, settings, source)
+    known = None if overwrite or not (output / MANIFEST).is_file() else stated_manifest(output).bm25
+    description = _describe(origin, encoder, cutter, settings, source, known)
     if settings.approximate is not None:
         check_approximation(settings.approximate, description.kind, sharded=cluster is not None)
     if already_built(output, description, overwrite):
@@ -189,8 +211,12 @@ def _index(
         return output
     if overwrite and output.is_dir() and any(output.iterdir()):
         # Beside it, until it is whole: what is there goes on being searched.
-        beside = where_it_leads(output).with_name(f".{output.name}.new")
-        with only_writer(output):
+        beside = replacement(output)
+        with only_writer(output), place_to_build(beside):
+            try:
+                already_built(beside, description)
+            except (InputError, OutputError):  # left there by a killed command
+                shutil.rmtree(beside)
             _index(corpus, beside, model, settings, cluster, overwrite=False)
             publish(beside, output)
         return output
@@ -207,10 +233,14 @@ def _index(
     if encoder is None:
         _fill_bm25(source, cutter, output, description, request, settings.memory)
     elif cluster is not None:
-        _fill_shards(cluster, source, cutter, output, description, request, settings)
+        read = rows(cutter, source.documents())
+        cut = fill_shards(cluster, read, output, description, request, settings.block_size)
+        if cut is not None:
+            notice(cut.summary())
     else:
-        _fill(source, cutter, encoder, output, description, request, settings.block_size)
-        notice(encoder.cut_texts.summary())
+        done = _fill(source, cutter, encoder, output, description, request, settings.block_size)
+        later = f" (without the {done:,} from before; `isthmus doctor {output}` counts all)"
+        notice(encoder.cut_texts.summary() + later * bool(done))
     if problems.counts:
         notice(problems.summary())
     built = read_manifest(output)
@@ -246,6 +276,7 @@ def _describe(
     cutter: Cutter | None,
     settings: IndexSettings,
     source: Corpus,
+    known: Bm25Settings | None,
 ) -> Description:
     cut = None if cutter is None else cutter.cut
     if encoder is None:
@@ -256,7 +287,7 @@ def _describe(
             corpus=corpus,
             titles=settings.titles is not False,
             texts=settings.texts,
-            bm25=in_language(settings.bm25, source.documents(), corpus.spec),
+            bm25=in_language(settings.bm25, source.documents(), corpus.spec, known),
             passages=cut,
         )
     if settings.titles not in (None, encoder.settings.titles):
@@ -313,7 +344,8 @@ def _fill(
     description: Description,
     request: Mapping[str, Any],
     block_size: int,
-) -> None:
+) -> int:
+    """Fills an index; how many of its rows were there before."""
     assert description.encoder is not None
     with builder_for(output, description) as builder:
         done, total, unit = builder.rows, source.count(), "documents"
@@ -332,6 +364,7 @@ def _fill(
                 builder.add(block, vectors)
         with waiting(f"completing {output}"):
             builder.finish(request)
+    return done
 
 
 def _notice_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None:
@@ -347,53 +380,3 @@ def _notice_if_alike(vectors: npt.NDArray[np.float32], backend: Backend) -> None
         "average): the model has hardly learnt to tell them apart"
         + ("" if backend == "torch-float32" else rounded)
     )
-
-
-def _fill_shards(
-    cluster: Cluster,
-    source: Corpus,
-    cutter: Cutter | None,
-    output: Path,
-    description: Description,
-    request: Mapping[str, Any],
-    settings: IndexSettings,
-) -> None:
-    # Whole blocks, so that batches are those of one machine: how a product of matrices is rounded
-    # can depend on them.
-    size = -(-cluster.settings.shard_documents // settings.block_size) * settings.block_size
-    builder = ShardedBuilder(cluster, output, description, size)
-    builder.add(rows(cutter, source.documents()), partial(_fill_shard, request, settings))
-    builder.finish(request)
-
-
-def _fill_shard(
-    request: Mapping[str, Any],
-    settings: IndexSettings,
-    documents: Sequence[Document],
-    folder: Path,
-    description: Description,
-) -> None:
-    """Builds the index of a part of the corpus, on a machine of a cluster."""
-    origin = description.encoder
-    assert origin is not None
-    encoder = _load_once(origin.name, origin.backend, json.dumps(origin.settings))
-    if encoder.fingerprint != origin.fingerprint:
-        raise MismatchError(
-            f"a machine of the cluster has another encoder ({encoder.fingerprint}, not "
-            f"{origin.fingerprint})",
-            where=origin.name,
-            allowed="the same files under this path on every machine",
-            remedy="put the encoder on storage that all machines share",
-        )
-    with builder_for(folder, description) as builder:
-        for block, vectors in encoder.encode_blocks(blocks(documents, settings.block_size)):
-            builder.add(block, vectors)
-        builder.finish(request)
-
-
-@lru_cache(maxsize=1)
-def _load_once(model: str, backend: Backend, settings: str) -> DenseEncoder | SparseEncoder:
-    """The encoder, kept by the process for its next shard; its settings as JSON."""
-    from isthmus.encoders import load_indexed_encoder
-
-    return load_indexed_encoder(model, json.loads(settings), backend)

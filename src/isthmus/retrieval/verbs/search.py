@@ -14,6 +14,7 @@ from isthmus.collections import read_queries, write_run
 from isthmus.collections.settings import ReadingSettings
 from isthmus.collections.trec import ExistingRun
 from isthmus.config import Overrides
+from isthmus.config.calls import check_arguments, several
 from isthmus.config.output import reserved
 from isthmus.errors import SettingsError
 from isthmus.indexes.approximation import Backend
@@ -27,7 +28,7 @@ from isthmus.retrieval.hybrid_folder import (
     open_hybrid,
     open_together,
 )
-from isthmus.retrieval.many_queries import answers
+from isthmus.retrieval.many_queries import answers, can_be_read
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
 from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import Unit
@@ -75,7 +76,7 @@ def search(
     queries: None = None,
     run: None = None,
     *,
-    hybrid: Iterable[str | Path] = (),
+    hybrid: Iterable[str | Path] | str | Path = (),
     rerank: str | None = None,
     model: str | None = None,
     depth: int | None = None,
@@ -91,7 +92,7 @@ def search(
     queries: str | Path | None = None,
     run: str | Path | None = None,
     *,
-    hybrid: Iterable[str | Path] = (),
+    hybrid: Iterable[str | Path] | str | Path = (),
     rerank: str | None = None,
     model: str | None = None,
     depth: int | None = None,
@@ -106,7 +107,7 @@ def search(
     queries: str | Path | None = None,
     run: str | Path | None = None,
     *,
-    hybrid: Iterable[str | Path] = (),
+    hybrid: Iterable[str | Path] | str | Path = (),
     rerank: str | None = None,
     model: str | None = None,
     depth: int | None = None,
@@ -119,7 +120,7 @@ def search(
     """
     flags = {
         "depth": depth,
-        "hybrid": [str(folder) for folder in hybrid] or None,
+        "hybrid": several(hybrid) or None,
         "model": model,
         "rerank.model": rerank,
         "cluster.address": cluster,
@@ -132,6 +133,8 @@ def search(
             allowed='INDEX "a query", or INDEX --queries FILE --run FILE',
             remedy="give one of the two",
         )
+    optional = {"query": query, "queries": queries, "run": run}
+    check_arguments("search", {"index": index}, optional)
     with connected(settings.cluster):
         if query is not None:
             return _answer(_searcher(index, settings), query, settings)
@@ -144,24 +147,34 @@ def search(
 def open_search(
     index: str | Path,
     *,
-    hybrid: Iterable[str | Path] = (),
+    hybrid: Iterable[str | Path] | str | Path = (),
     rerank: str | None = None,
     model: str | None = None,
     depth: int | None = None,
     settings: SearchSettings | Overrides = None,
 ) -> Callable[[str], Hits]:
-    """A function from a query to its hits; everything is loaded once, here."""
+    """A function from a query to its hits; everything is loaded once, here.
+
+    A query without words to search for (stop words alone, say) has no hits, and a notice.
+    """
     flags = {
         "depth": depth,
-        "hybrid": [str(folder) for folder in hybrid] or None,
+        "hybrid": several(hybrid) or None,
         "model": model,
         "rerank.model": rerank,
     }
     settings = SearchSettings.given(settings, flags)
-    return partial(_answer, _searcher(index, settings), settings=settings)
+    check_arguments("open_search", {"index": index})
+    return partial(_answer, _searcher(index, settings), settings=settings, one_of_many=True)
 
 
-def _answer(searcher: Retriever, query: str, settings: SearchSettings) -> Hits:
+def _answer(
+    searcher: Retriever, query: str, settings: SearchSettings, one_of_many: bool = False
+) -> Hits:
+    check_arguments("search", {"query": query})
+    skips = one_of_many or settings.problems == "skip"
+    if skips and not can_be_read(searcher, query):
+        return Hits(query, notice=f"{query!r} has no words to search for")
     problems = settings.account()
     (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
     return hits(searcher, ranking, query)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from isthmus.collections import open_corpus
 from isthmus.config import Overrides
+from isthmus.config.calls import check_arguments
 from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.segments.stored import StoredDocuments, owner
 from isthmus.indexes.segments.writer import IndexWriter
-from isthmus.progress import Bar, notice
+from isthmus.progress import Bar, notice, said_once
 from isthmus.records import Document
 from isthmus.retrieval.cutting import cutter_of, rows
 from isthmus.retrieval.hybrid_folder import is_living, read_hybrid
@@ -56,6 +57,7 @@ def _named(ids: tuple[str, ...]) -> str:
     return f"{len(ids):,}: {', '.join(ids[:_NAMED])}{more}"
 
 
+@said_once()
 def sync(
     corpus: str,
     index: str | Path,
@@ -71,6 +73,7 @@ def sync(
     one commit. Interrupted and run again, it goes on where it stopped.
     """
     settings = SyncSettings.given(settings, {"model": model})
+    check_arguments("sync", {"corpus": corpus, "index": index})
     folder = Path(index)
     found = _compare(corpus, folder, settings, dry_run)
     if found and not dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +13,18 @@ from pydantic import Field
 from isthmus.collections import read_judgements, read_queries
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides
+from isthmus.config.calls import check_arguments, several
 from isthmus.config.output import claimed, finish, write_json, writing
 from isthmus.config.sealed_json import sealed
+from isthmus.errors import MismatchError
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.tables import format_score
+from isthmus.indexes.manifest import HYBRID
 from isthmus.progress import notice
+from isthmus.records import Judgements, Query
 from isthmus.retrieval.fusion import fusions
 from isthmus.retrieval.hybrid_folder import (
-    HYBRID,
     Combination,
     FusionSettings,
     Hybrid,
@@ -56,7 +59,7 @@ class Tuning:
 
 
 def tune(
-    indexes: Sequence[str | Path],
+    indexes: Iterable[str | Path] | str | Path,
     queries: str | Path,
     qrels: str | Path,
     output: str | Path,
@@ -71,6 +74,8 @@ def tune(
     weights itself, and `output` the rest.
     """
     settings = TuneSettings.given(settings, {"measure": measure})
+    check_arguments("tune", {"queries": queries, "qrels": qrels, "output": output})
+    indexes = several(indexes)
     parse_measure(settings.measure, "measure")
     fusions.check(settings.fusion, "fusion")
     problems = settings.account()
@@ -78,8 +83,9 @@ def tune(
     asked = [q for q in read_queries(queries, problems) if judgements.get(q.id)]
     living = Path(indexes[0]) if len(indexes) == 1 and is_living(indexes[0]) else None
     if living is not None:
-        indexes = read_hybrid(living).folders(living)
+        indexes = several(read_hybrid(living).folders(living))
     searchers = open_together(indexes)
+    _check_known(asked, judgements, searchers[0], qrels)
     identity = {
         "settings": settings.model_dump(),
         "indexes": [searcher.index.manifest.identity() for searcher in searchers],
@@ -112,6 +118,27 @@ def tune(
             _write_hybrid(output, indexes, searchers, tuned_together)
         finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
         return Tuning(tuned, table, living or output)
+
+
+def _check_known(
+    asked: Sequence[Query], judgements: Judgements, searcher: Searcher, qrels: str | Path
+) -> None:
+    """Refuses judgements of another corpus, with which any weights would measure 0."""
+    every = (entry for query in asked for entry in judgements[query.id].items())
+    relevant = {document for document, grade in every if grade > 0}
+    unknown = [one for one in sorted(relevant) if searcher.index.store.row(one) is None]
+    if relevant and len(unknown) == len(relevant):
+        raise MismatchError(
+            f"not one of the {len(relevant):,} relevant documents is in the index",
+            where=str(qrels),
+            allowed=f"ids of the index, such as {searcher.index.store.id(0)!r}, not {unknown[0]!r}",
+            remedy="give the judgements of the collection that was indexed",
+        )
+    if unknown:
+        notice(
+            f"{len(unknown):,} of {len(relevant):,} relevant documents are not in the index and "
+            f"count as not found, first {unknown[0]!r}"
+        )
 
 
 def _write_hybrid(

@@ -17,6 +17,7 @@ from isthmus.collections import Problems, open_corpus
 from isthmus.collections.files import lines
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides, Settings
+from isthmus.config.calls import check_arguments
 from isthmus.config.output import only_writer
 from isthmus.errors import InputError
 from isthmus.indexes.approximation import ApproximationSettings
@@ -24,7 +25,7 @@ from isthmus.indexes.backends import suits
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import stated_manifest
 from isthmus.indexes.segments.writer import IndexWriter, Update
-from isthmus.progress import Bar, notice
+from isthmus.progress import Bar, notice, said_once
 from isthmus.records import Document
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
 from isthmus.retrieval.cutting import begun, cutter_of, rows
@@ -85,6 +86,7 @@ def add(
     All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
     """
     settings = AddSettings.given(settings, {"model": model})
+    check_arguments("add", {"index": index, "corpus": corpus})
     folder = Path(index)
     return put(folder, corpus, settings)
 
@@ -104,7 +106,7 @@ def put(
         return _put(folder, corpus, settings, wanted, gone)
     source = open_corpus(corpus, settings.account())
     job = f"{_job(source.fingerprint(), wanted)} {settings.kept} {sorted(gone)}"
-    with changing(folder, job) as change:
+    with changing(folder, job) as change, said_once():
         first, *_ = change.each(lambda at: astuple(_put(at, corpus, settings, wanted, gone)))
     return Update(*first)
 

@@ -1,0 +1,104 @@
+"""What may be overwritten: a folder of indexes that isthmus made, whole or damaged, and no other.
+
+And what a killed command leaves beside such a folder, which the next one removes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import get_args
+
+from isthmus.config.output import SNAPSHOT, read_snapshot, where_it_leads
+from isthmus.config.sealed_json import UnreadableError, read_mapping
+from isthmus.errors import InputError, OutputError
+from isthmus.indexes.approximation import Approximation
+from isthmus.indexes.manifest import (
+    HYBRID,
+    MANIFEST,
+    SEGMENTS,
+    STATE,
+    is_searched,
+    stated_manifest,
+    workplace,
+)
+
+_FILES = (MANIFEST, SNAPSHOT, HYBRID, "job.json")
+_WRITTEN_BY = ("index", "update")
+# Of writers, and of systems that leave files in every folder.
+_HIDDEN = re.compile(r"\.lock|\..+\.(?:lock|partial|building|new|old)|\.DS_Store|\.nfs\w+")
+
+
+def check_replaceable(folder: Path) -> None:
+    """Refuses to replace a folder that holds anything but indexes, whole or damaged."""
+    if not is_ours(folder):
+        raise not_an_index(folder)
+    foreign = sorted(str(one.relative_to(folder)) for one in _foreign(folder))
+    if foreign:
+        raise OutputError(
+            f"{str(folder)!r} holds more than an index: {', '.join(foreign[:5])}",
+            where="--overwrite",
+            allowed="a folder with the files of an index alone: it is replaced with all in it",
+            remedy="move what is not of the index, or choose another --output",
+        )
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether `isthmus index` wrote what is in a folder, even if it is damaged since."""
+    with suppress(InputError):
+        return bool(stated_manifest(folder))
+    with suppress(UnreadableError):
+        return "state" in read_mapping(folder / HYBRID)
+    with suppress(InputError):
+        return read_snapshot(folder)["verb"] in _WRITTEN_BY
+    return (folder / SNAPSHOT).is_file()  # which names no verb any more: what is beside it decides
+
+
+def _foreign(folder: Path) -> Iterator[Path]:
+    """What is in a folder, or in the indexes and segments inside, and not of an index."""
+    holds_indexes = folder.name == SEGMENTS or re.fullmatch(STATE, folder.name)
+    for entry in folder.iterdir():
+        if _HIDDEN.fullmatch(entry.name):
+            continue
+        if not entry.is_dir() or entry.is_symlink():
+            if entry.name not in _FILES and not is_searched(entry):
+                yield entry
+        elif holds_indexes or entry.name == SEGMENTS or re.fullmatch(STATE, entry.name):
+            yield from _foreign(entry)
+        elif entry.name not in get_args(Approximation):
+            yield entry
+
+
+def not_an_index(folder: Path) -> OutputError:
+    """The refusal to write into a folder that holds something else."""
+    if is_ours(folder):
+        what = "indexes of several retrievers" if (folder / HYBRID).exists() else "a damaged index"
+        remedy = "choose another --output, or replace what is there: --overwrite"
+    else:
+        what = "something that is not an index"
+        remedy = "choose another --output, or move what is there"
+    return OutputError(
+        f"{str(folder)!r} already holds {what}",
+        where="--output",
+        allowed="a folder that does not exist yet, is empty, or holds the same index",
+        remedy=remedy,
+    )
+
+
+def replacement(folder: Path) -> Path:
+    """Where an index is built that will replace the one in a folder: hidden, beside it."""
+    place = where_it_leads(folder)
+    return place.with_name(f".{place.name}.new")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what killed commands left beside a folder whose index is whole."""
+    place = where_it_leads(folder)
+    new = replacement(folder)
+    for left in ("hybrid", "old"):
+        shutil.rmtree(place.with_name(f".{place.name}.{left}"), ignore_errors=True)
+    for made in (workplace(folder), workplace(new), new):
+        shutil.rmtree(made, ignore_errors=True)
