@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
 PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
 LOCKING := .lock
+# Tests start dozens of processes, each of which would else compile the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 FREEZE := freeze --all --exclude pip --exclude-editable | sed -e 's/+[a-z0-9.]*$$//' \
 	-e "/^pyseismic/s/$$/ ; platform_machine == 'x86_64'/" \
 	-e "/^pytrec_eval/s/$$/ ; platform_machine != 'aarch64'/"
