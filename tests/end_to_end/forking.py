@@ -97,6 +97,8 @@ def _serve() -> None:
 if __name__ == "__main__":
     for module in _PRELOADED:
         importlib.import_module(module)
+    # Models from nothing, smaller than the smallest that is published: most of what tests compute.
+    importlib.import_module("isthmus.nn.sizes").SIZES["tiny"] = (2, 64)
     # A table of patterns, compiled before the first model is loaded and kept from then on.
     importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
     gc.freeze()  # or every child walks through all of it when it ends

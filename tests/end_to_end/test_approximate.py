@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -38,13 +39,19 @@ def succeed(*arguments: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def models(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The tiny encoder, and its masked-LM head as a sparse one."""
-    sparse = tmp_path_factory.mktemp("models") / "sparse"
-    sparse.mkdir()
+    """The tiny encoder, its weights large enough for texts to differ, and as a sparse one."""
+    folder = tmp_path_factory.mktemp("models")
+    places = {kind: folder / kind for kind in ("dense", "sparse")}
     dense = load_encoder(str(model))
+    with torch.no_grad():
+        for weight in dense.backbone.parameters():
+            weight *= 5
     settings = SparseSettings(document_max_length=32, document_terms=40, query_terms=20)
-    SparseEncoder(dense.backbone, dense.tokenizer, settings).save(sparse)
-    return {"dense": model, "sparse": sparse}
+    sparse = SparseEncoder(dense.backbone, dense.tokenizer, settings)
+    for encoder, place in zip((dense, sparse), places.values(), strict=True):
+        place.mkdir()
+        encoder.save(place)
+    return places
 
 
 @pytest.mark.parametrize(

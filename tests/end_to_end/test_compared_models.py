@@ -81,7 +81,10 @@ def test_killed_it_goes_on(
         return rankings, [file.read_text() for file in files if file.is_file()]
 
     assert killed(command, progress, kills=3, longest=0.2).total() > 1
-    whole = isthmus.evaluate(collection=str(collection), models=[str(model), "bm25", "hybrid"])
+    whole = isthmus.evaluate(
+        collection=str(collection), models=[str(model), "bm25", "hybrid"],
+        settings=["index.block_size=20"],
+    )  # fmt: skip
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert report["means"] == whole.means
 
