@@ -79,7 +79,7 @@ def test_tokenising_and_pretraining(
         return names(cache), checkpoints(output)
 
     least = {"training": 3}
-    hits = killed([*shared, "--output", output], progress, 9, 0.3, stage, least)
+    hits = killed([*shared, "--output", output], progress, 7, 0.3, stage, least)
     assert hits["tokenising"] >= 2
     assert hits["training"] >= 3
 
@@ -142,10 +142,12 @@ def test_indexing(
     if kind == "bm25":
         shared += ["--set", "memory=0.001"]  # many blocks are spilled, each a recorded step
     reference, output = tmp_path / "reference", tmp_path / "output"
-    # The installed command itself, in a process that was not forked.
-    isthmus = [str(Path(sys.executable).with_name("isthmus")), *map(str, shared)]
-    environment = {**commands.environment, "ISTHMUS_CACHE": str(tmp_path / "cache")}
-    subprocess.run([*isthmus, "--output", reference], env=environment, check=True)
+    if kind == "dense":
+        commands.succeed(*shared, "--output", reference, cache=tmp_path / "cache")
+    else:  # the installed command itself, in a process that was not forked
+        isthmus = [str(Path(sys.executable).with_name("isthmus")), *map(str, shared)]
+        environment = {**commands.environment, "ISTHMUS_CACHE": str(tmp_path / "cache")}
+        subprocess.run([*isthmus, "--output", reference], env=environment, check=True)
 
     building = tmp_path / ".output.building"
 
