@@ -42,21 +42,30 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LENGTHS = [4, 1, 17, 9, 2, 13]  # the longest fills its row, the shortest is one token
 architecture = pytest.mark.parametrize("kind", MODELS)
+WAYS = ("text by text", "padded for attention", "own layers")
 # Dynamo takes a second for each. All but ModernBERT are BERT's layers under other names, and MPNet
-# is the one that is never packed.
+# is the one that is never packed. What is padded is the same in all ways.
 compiled_architecture = pytest.mark.parametrize(
-    "kind",
+    ("kind", "use_packing", "way"),
     [
         pytest.param(
-            kind, marks=() if kind in ("bert", "modernbert", "mpnet") else pytest.mark.full
+            kind,
+            use_packing,
+            way,
+            marks=()
+            if kind in ("bert", "modernbert") or (kind, use_packing) == ("mpnet", False)
+            else pytest.mark.full,
         )
         for kind in MODELS
+        for use_packing in (True, False)
+        for way in (WAYS if use_packing else WAYS[:1])
     ],
+    indirect=["way"],
 )
 kinds_of_attention = pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 
 
-@pytest.fixture(params=["text by text", "padded for attention", "own layers"], autouse=True)
+@pytest.fixture(params=WAYS, autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of a CPU, which otherwise depend on how long the texts are, and a GPU's layers.
 
@@ -137,7 +146,6 @@ def test_states_and_gradients(kind: str, implementation: str) -> None:
 
 
 @compiled_architecture
-@pytest.mark.parametrize("use_packing", [True, False], ids=["packed", "padded"])
 def test_compiled_layers(kind: str, use_packing: bool) -> None:
     backbone = random_backbone(kind, "eager")
     backbone.use_packing = use_packing
@@ -154,7 +162,6 @@ def test_compiled_layers(kind: str, use_packing: bool) -> None:
 
 
 @compiled_architecture
-@pytest.mark.parametrize("use_packing", [True, False], ids=["packed", "padded"])
 def test_states_of_a_compiled_layer(kind: str, use_packing: bool) -> None:
     backbone = random_backbone(kind, "eager")
     backbone.use_packing = use_packing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -70,15 +71,15 @@ def cosines(one: Any, two: Any) -> np.ndarray:
     return (one * two).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(two, axis=1)
 
 
-# Every architecture as a dense encoder, one as a sparse one; the others differ in the head alone.
+# Every architecture as a dense encoder, but for RoBERTa's other names, and one as a sparse one; the
+# others differ in the head alone.
+REPEATED = {
+    *(("dense", name) for name in ("camembert", "xlm-roberta")),
+    *(("sparse", name) for name in ARCHITECTURES if name != "bert"),
+}
 PAIRS = [
-    *(("dense", architecture) for architecture in ARCHITECTURES),
-    ("sparse", "bert"),
-    *(
-        pytest.param("sparse", architecture, marks=pytest.mark.full)
-        for architecture in ARCHITECTURES
-        if architecture != "bert"
-    ),
+    pytest.param(*pair, marks=pytest.mark.full if pair in REPEATED else ())
+    for pair in itertools.product(KINDS, ARCHITECTURES)
 ]
 
 
