@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -109,7 +110,9 @@ def test_all_zero_vectors_stop_with_the_reason_and_the_remedy(
     assert "Traceback" not in told
 
 
-def test_a_target_that_was_missed(commands: Any, small: list[str], tmp_path: Path) -> None:
+def test_a_target_that_was_missed(
+    commands: Any, small: list[str], collection: Path, tmp_path: Path
+) -> None:
     command = ["finetune", "--recipe", "splade", *small, "--output", tmp_path / "out"]
     targets = {"regularizers.flops.target.documents": 3, "regularizers.l1.target.queries": 1e4}
     for name, value in targets.items():
@@ -125,6 +128,12 @@ def test_a_target_that_was_missed(commands: Any, small: list[str], tmp_path: Pat
         setting = f"regularizers.{name}.target.{side}"
         assert f"{side} have {reached[side]:,.1f} terms on average in the finished model" in told
         assert f"{setting} = {targets[setting]:g} is MISSED: train longer" in told
+    # What was counted of the finished model is what an index of all documents holds.
+    command = ["index", "--corpus", collection, "--model", tmp_path / "out" / "final"]
+    ended = commands.succeed(*command, "--output", tmp_path / "index")
+    found = re.search(r"([\d.]+) terms in an average document", ended.stderr)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(reached["documents"], rel=0.1)
 
 
 def test_a_model_without_a_masked_lm_head(
