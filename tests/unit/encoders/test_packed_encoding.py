@@ -71,10 +71,10 @@ def test_packed_is_padded(
     packed: list[Packing], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     # Several batches in each of several blocks, and texts of all lengths in each batch.
-    monkeypatch.setattr(module, "_ON_CPU", 1 << 9)
-    monkeypatch.setattr(module, "_ON_GPU", 1 << 9)
-    texts = documents(130)
-    blocks = [texts[:64], [], texts[64:65], texts[65:]]
+    monkeypatch.setattr(module, "_ON_CPU", 1 << 7)
+    monkeypatch.setattr(module, "_ON_GPU", 1 << 7)
+    texts = documents(66)
+    blocks = [texts[:32], [], texts[32:33], texts[33:]]
     encoder = made(kind)
     encoder.backbone.use_packing = False
     expected = [rows(vectors) for _, vectors in encoder.encode_blocks(blocks)]
