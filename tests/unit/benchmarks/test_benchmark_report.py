@@ -195,6 +195,17 @@ def test_one_seed_is_said(tmp_path: Path) -> None:
     assert all(one.queries == {} for one in report.wins)  # the collection is not there
 
 
+def test_cells_that_the_protocol_no_longer_has_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = protocol(["none", "bow", "old"], seeds=[1, 2])
+    write(tmp_path / "run", before, results(before, {}, queries=20))
+    write(tmp_path / "run", protocol(["none", "bow"], seeds=[1]), [])
+    report = benchmark_report(tmp_path / "run", settings={"texts": False})
+    assert "6 of 6 cells are done." in report.summary
+    assert "12 cells are of other starts, tasks or seeds" in capsys.readouterr().err
+
+
 def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "report"
     benchmark_report(folder, target, settings={"texts": False})

@@ -99,6 +99,30 @@ def test_collections_are_independent_and_tasks_of_one_are_paired() -> None:
     assert both.number_of_queries == 400
 
 
+def test_tasks_that_share_a_pretraining_move_together() -> None:
+    class Shared(Drawn):
+        """Every start's seeds move all tasks by the same, besides noise of queries."""
+
+        def _read(self, start: str, column: Column) -> Scores:
+            shift = 0.05 * np.random.default_rng(ord(start)).normal(size=(3, 1))
+            values = 0.4 + shift + 0.01 * self.generator.normal(size=(3, 100))
+            return Scores(tuple(map(str, range(100))), (1, 2, 3), values, 3)
+
+    outcomes = Shared(protocol(["a", "b", "c", "d"]), 0, 0.0)
+    columns = outcomes.columns("dense", "RR@10")
+    one = [Term(1.0, "a", columns[0]), Term(-1.0, "b", columns[0])]
+    average = [
+        Term(sign / 3, start, column) for column in columns for sign, start in ((1, "a"), (-1, "b"))
+    ]
+    gain = [*one, Term(-1.0, "a", columns[1]), Term(1.0, "b", columns[1])]
+    alone, together, interaction = (estimate(outcomes, terms) for terms in (one, average, gain))
+    assert alone is not None
+    assert together is not None
+    assert interaction is not None
+    assert together.both.error == pytest.approx(alone.both.error, rel=0.05)
+    assert interaction.both.error < alone.both.error / 5  # what both tasks have cancels
+
+
 def test_one_seed_speaks_of_queries_alone() -> None:
     made = protocol(["none", "bow"], seeds=[1])
     outcomes = Outcomes(made, results(made, {"bow": 0.05}))

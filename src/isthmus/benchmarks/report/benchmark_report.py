@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import xxhash
 
-from isthmus.benchmarks.protocol.cells import CELLS, read_results
+from isthmus.benchmarks.protocol.cells import CELLS, CellResult, read_result
 from isthmus.benchmarks.protocol.settings import read_protocol
 from isthmus.benchmarks.report.contents import BenchmarkReport
 from isthmus.benchmarks.report.html_report import html_report
@@ -28,6 +29,7 @@ from isthmus.config.output import (
     writing,
 )
 from isthmus.errors import InputError, OutputError
+from isthmus.progress import notice, track
 
 REPORT = "report"
 
@@ -47,20 +49,22 @@ def benchmark_report(
     folder = Path(folder)
     target = folder / REPORT if output is None else Path(output)
     name, protocol = read_protocol(folder)
-    cells = read_results(folder)
-    if not cells:
+    _refuse_other_folder(target)
+    digest = xxhash.xxh3_128()
+    outcomes = Outcomes(protocol, _cells(folder, digest))
+    if outcomes.others:
+        others = (
+            f"{outcomes.others:,} cells are of other starts, tasks or seeds than the protocol's"
+        )
+        notice(f"{others}: left out")
+    if not outcomes.cells:
         raise InputError(
             "no cell of the benchmark is done",
             where=str(folder / CELLS),
             allowed="at least one result of `isthmus benchmark run`",
             remedy="run the benchmark, or bring the results here from the machine that ran it",
         )
-    _refuse_other_folder(target)
-    report = assemble(name, Outcomes(protocol, cells), settings)
-    digest = xxhash.xxh3_128()
-    for result in cells:
-        means = {name: test.measures for name, test in result.tests.items()}
-        digest.update(repr((result.cell.name, result.settings, result.status, means)).encode())
+    report = assemble(name, outcomes, settings)
     identity = {"settings": settings.model_dump(mode="json"), "cells": digest.hexdigest()}
     with reserved(target), writing(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -93,6 +97,16 @@ def assemble(name: str, outcomes: Outcomes, settings: ReportSettings) -> Benchma
         figures=tuple(figures(outcomes)),
         wins=tuple(wins_and_losses(outcomes, settings)),
     )
+
+
+def _cells(folder: Path, digest: xxhash.xxh3_128) -> Iterator[CellResult]:
+    """Every result in a folder, one after the other, counted into a digest."""
+    files = sorted((folder / CELLS).glob("*.json"))
+    for file in track(files, "reading cells", total=len(files), unit="cell"):
+        result = read_result(file)
+        means = {name: test.measures for name, test in result.tests.items()}
+        digest.update(repr((result.cell.name, result.settings, result.status, means)).encode())
+        yield result
 
 
 def _refuse_other_folder(target: Path) -> None:

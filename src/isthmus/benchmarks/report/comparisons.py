@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.benchmarks.report.outcomes import Column, Outcomes, Scores
+from isthmus.benchmarks.report.outcomes import Column, Outcomes, Pattern, Scores
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.errors import MismatchError
 from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
@@ -130,19 +130,27 @@ def _over_seeds(found: Sequence[tuple[Term, Scores]]) -> tuple[Effect, int]:
 def _over_both(
     outcomes: Outcomes, found: Sequence[tuple[Term, Scores]], over_queries: Effect
 ) -> Effect:
-    """The effect over queries with the variance that seeds add, pooled over starts by column."""
-    shares: dict[Column, float] = defaultdict(float)
+    """The effect over queries with the variance that seeds add, pooled over starts."""
+    weights: dict[str, dict[Column, float]] = defaultdict(lambda: defaultdict(float))
+    seeds: dict[str, int] = {}
     for term, scores in found:
-        shares[term.column] += term.weight**2 / len(scores.seeds)
+        weights[term.start][term.column] += term.weight
+        seeds[term.start] = min(len(scores.seeds), seeds.get(term.start, len(scores.seeds)))
+    shares: dict[Pattern, float] = defaultdict(float)
+    for start, of_column in weights.items():
+        scale = max(of_column.values(), key=abs)
+        if scale:
+            pattern = tuple((column, weight / scale) for column, weight in of_column.items())
+            shares[pattern] += scale**2 / seeds[start]
     total, shared, denominator = 0.0, 0.0, 0.0
-    for column, share in shares.items():
-        variance = outcomes.seed_variance(column)
+    for pattern, share in shares.items():
+        variance = outcomes.seed_variance(pattern)
         if variance is None:
             return over_queries
         total += share * variance.total
         shared += share * variance.shared
         denominator += (share * variance.total) ** 2 / variance.freedom
-    return crossed(over_queries, total, shared, total**2 / denominator)
+    return crossed(over_queries, total, shared, total**2 / denominator) if shares else over_queries
 
 
 def compare_starts(

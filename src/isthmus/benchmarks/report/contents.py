@@ -15,7 +15,7 @@ from isthmus.benchmarks.report.comparisons import Estimate
 from isthmus.benchmarks.report.plots import Figure
 from isthmus.benchmarks.report.score_tables import ScoreTable
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.benchmarks.report.summary_tables import decision_table, verdict_table
+from isthmus.benchmarks.report.summary_tables import decision_table, finding_table, verdict_table
 from isthmus.benchmarks.report.verdicts import Finding, Verdict
 from isthmus.benchmarks.report.wins import WinsAndLosses
 from isthmus.evaluation.tables import Table, escape_markdown, plain_text
@@ -92,9 +92,15 @@ class BenchmarkReport:
     def _repr_html_(self) -> str:
         return "".join(one.table.html() for one in self.tables)
 
+    def _verdict_tables(self) -> list[Table | None]:
+        if not self.verdicts:
+            return []
+        chosen = self.verdicts, self.settings
+        return [verdict_table(*chosen), finding_table(*chosen)]
+
     def _sections(self) -> list[tuple[str, Sequence[Table]]]:
         sections: list[tuple[str, Sequence[Table | None]]] = [
-            ("Verdicts", [verdict_table(self.verdicts, self.settings)] if self.verdicts else []),
+            ("Verdicts", self._verdict_tables()),
             ("Scores", [one.table for one in self.tables]),
             ("Costs", [self.costs]),
             ("What the papers report", [self.expected]),

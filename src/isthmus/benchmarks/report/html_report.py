@@ -10,7 +10,7 @@ from isthmus.benchmarks.report.drawing import Interval, forest
 from isthmus.benchmarks.report.plots import Figure
 from isthmus.benchmarks.report.score_tables import ScoreTable
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.benchmarks.report.summary_tables import numbers, p_shown
+from isthmus.benchmarks.report.summary_tables import finding_table, numbers, p_shown
 from isthmus.benchmarks.report.verdicts import Decision, Verdict, rule
 from isthmus.benchmarks.report.wins import Example, WinsAndLosses
 from isthmus.evaluation.pages import page
@@ -94,6 +94,8 @@ def _verdicts(verdicts: Sequence[Verdict], settings: ReportSettings) -> Iterable
         ]
         if absent:
             yield f"<p class=quiet>Without scores: {text('; '.join(absent))}</p>"
+        for table in _tables([finding_table([one], settings)]):
+            yield f"<details><summary class=quiet>all tests</summary>{table}</details>"
         yield "</div></div>"
     yield f"<p class=quiet>{text(rule(settings))}</p>"
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,10 @@ class Column:
     task: str
     collection: str
     measure: str
+
+
+Pattern = tuple[tuple[Column, float], ...]
+"""Columns with the weights that a comparison gives them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +64,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class SeedVariance:
-    """The variance of a start's mean over queries from seed to seed."""
+    """The variance of a start's mean over queries, or of a sum of such, from seed to seed."""
 
     total: float
     shared: float
@@ -73,13 +78,47 @@ class Outcomes:
     def __init__(self, protocol: Protocol, cells: Iterable[CellResult]) -> None:
         self.protocol = protocol
         self.starts = tuple(protocol.starts)
-        self.cells = tuple(cells)
+        self.others = 0
+        """Cells of other starts, kinds, tasks or seeds than the protocol has now: left out."""
         self._scores: dict[tuple[str, Column], Scores | None] = {}
-        self._variances: dict[Column, SeedVariance | None] = {}
+        self._variances: dict[Pattern, SeedVariance | None] = {}
+        self._runs: dict[tuple[str, Column], list[_Run]] = defaultdict(list)
         self._by_place: dict[tuple[str, str, str], list[CellResult]] = defaultdict(list)
-        for result in self.cells:
-            cell = result.cell
-            self._by_place[cell.start, cell.kind, cell.task].append(result)
+        self._queries: dict[str, _Queries] = {}
+        self.cells = tuple(self._keep(result) for result in cells if self._belongs(result))
+        """Every cell, without the scores of its queries."""
+
+    def _belongs(self, result: CellResult) -> bool:
+        cell, protocol = result.cell, self.protocol
+        belongs = (
+            cell.task in protocol.tasks
+            and cell.start in protocol.starts
+            and cell.kind in protocol.kinds
+            and cell.pretraining_seed in protocol.seeds.pretraining
+            and cell.finetuning_seed in protocol.seeds.finetuning
+        )
+        self.others += not belongs
+        return belongs
+
+    def _keep(self, result: CellResult) -> CellResult:
+        """Takes the scores over as arrays: as texts of ids they need a hundred times the memory."""
+        cell = result.cell
+        for collection, test in result.tests.items():
+            for measure, scores in test.per_query.items():
+                queries = self._queries.get(collection)
+                if queries is None or queries.ids != scores.keys():
+                    queries = _Queries(frozenset(scores), tuple(sorted(scores)))
+                    self._queries.setdefault(collection, queries)
+                values = np.fromiter(map(scores.__getitem__, queries.order), float, len(scores))
+                column = Column(cell.kind, cell.task, collection, measure)
+                run = _Run(cell.pretraining_seed, queries.order, values)
+                self._runs[cell.start, column].append(run)
+        tests = {
+            name: test.model_copy(update={"per_query": {}}) for name, test in result.tests.items()
+        }
+        light = result.model_copy(update={"tests": tests})
+        self._by_place[cell.start, cell.kind, cell.task].append(light)
+        return light
 
     def at(self, start: str, kind: str, task: str) -> Sequence[CellResult]:
         """The cells of one start, kind and task, whatever became of them."""
@@ -137,57 +176,72 @@ class Outcomes:
             for name, task in self.protocol.tasks.items()
         )
 
-    def seed_variance(self, column: Column) -> SeedVariance | None:
-        """How far the mean of a start moves from seed to seed; None where none has two seeds.
+    def seed_variance(self, pattern: Pattern) -> SeedVariance | None:
+        """How far a weighted sum of a start's means moves from seed to seed; None if unknown.
 
-        Pooled over all starts of the column: three seeds of one start alone say little.
+        Columns are summed seed by seed: one pre-training serves several tasks, so that they move
+        together. Pooled over all starts: three seeds of one alone say little.
         """
-        if column not in self._variances:
-            self._variances[column] = self._pool(column)
-        return self._variances[column]
+        if pattern not in self._variances:
+            self._variances[pattern] = self._pool(pattern)
+        return self._variances[pattern]
 
-    def _pool(self, column: Column) -> SeedVariance | None:
+    def _pool(self, pattern: Pattern) -> SeedVariance | None:
         total, shared, freedom = 0.0, 0.0, 0
         for start in self.starts:
-            scores = self.scores(start, column)
-            # A checkpoint that nothing trains is the same from seed to seed.
-            if scores is not None and len(scores.seeds) > 1 and scores.spread > 0.0:
-                values = scores.values
-                rest = values - values.mean(axis=1, keepdims=True) - scores.by_query + scores.mean
-                total += scores.spread**2 * (len(values) - 1)
-                shared += float((rest**2).sum()) / max(len(scores.queries) - 1, 1) / len(rest[0])
-                freedom += len(values) - 1
+            found = [(weight, self.scores(start, column)) for column, weight in pattern]
+            known = [(weight, scores) for weight, scores in found if scores is not None]
+            seeds = set.intersection(*({*scores.seeds} for _, scores in known)) if known else set()
+            if len(known) < len(pattern) or len(seeds) < 2:
+                continue
+            sums: dict[tuple[str, ...], NDArray[np.float64]] = {}
+            for weight, scores in known:
+                rows = [place for place, seed in enumerate(scores.seeds) if seed in seeds]
+                here = weight * scores.values[rows]
+                sums[scores.queries] = here + sums.get(scores.queries, 0.0)
+            squares = float(np.var(sum(one.mean(axis=1) for one in sums.values()), ddof=1))
+            if squares > 0.0:  # a checkpoint that nothing trains is the same from seed to seed
+                total += squares * (len(seeds) - 1)
+                shared += sum(map(_noise_of_queries, sums.values()))
+                freedom += len(seeds) - 1
         return SeedVariance(total / freedom, shared / freedom, freedom) if freedom else None
 
     def _read(self, start: str, column: Column) -> Scores | None:
-        of_seed: dict[int, list[dict[str, float]]] = defaultdict(list)
-        for result in self.at(start, column.kind, column.task):
-            test = result.tests.get(column.collection)
-            if result.status != "done" or test is None or column.measure not in test.per_query:
-                continue
-            of_seed[result.cell.pretraining_seed].append(test.per_query[column.measure])
-        if not of_seed:
+        runs = self._runs.get((start, column))
+        if not runs:
             return None
+        queries = runs[0].queries
+        of_seed: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
+        for run in runs:
+            if run.queries != queries:
+                different = sorted({*run.queries} ^ {*queries})
+                raise MismatchError(
+                    f"runs of {start!r} were scored on different queries of "
+                    f"{column.collection!r}: {len(different):,} are of one alone, "
+                    f"{different[0]!r} for example",
+                    where=f"cells of {start!r}, {column.kind}, {column.task}",
+                    allowed="the same judged queries in every cell",
+                    remedy="run the cells again that were made with another collection",
+                )
+            of_seed[run.seed].append(run.values)
         seeds = tuple(sorted(of_seed))
-        queries = tuple(sorted(of_seed[seeds[0]][0]))
-        rows = []
-        for seed in seeds:
-            for run in of_seed[seed]:
-                _check_queries(start, column, queries, run)
-            runs = [[run[query] for query in queries] for run in of_seed[seed]]
-            rows.append(np.mean(np.array(runs, float), axis=0))
-        return Scores(queries, seeds, np.array(rows), sum(map(len, of_seed.values())))
+        rows = [np.mean(of_seed[seed], axis=0) for seed in seeds]
+        return Scores(queries, seeds, np.array(rows), len(runs))
 
 
-def _check_queries(
-    start: str, column: Column, queries: Sequence[str], run: dict[str, float]
-) -> None:
-    if run.keys() != set(queries):
-        different = sorted(run.keys() ^ set(queries))
-        raise MismatchError(
-            f"runs of {start!r} were scored on different queries of {column.collection!r}: "
-            f"{len(different):,} are of one alone, {different[0]!r} for example",
-            where=f"cells of {start!r}, {column.kind}, {column.task}",
-            allowed="the same judged queries in every cell",
-            remedy="run the cells again that were made with another collection",
-        )
+def _noise_of_queries(values: NDArray[np.float64]) -> float:
+    """The part of the squared deviations of the rows' means that single entries account for."""
+    queries = len(values[0])
+    rest = values - values.mean(axis=1, keepdims=True) - values.mean(axis=0) + values.mean()
+    return float((rest**2).sum()) / max(queries - 1, 1) / queries
+
+
+class _Queries(NamedTuple):
+    ids: frozenset[str]
+    order: tuple[str, ...]
+
+
+class _Run(NamedTuple):
+    seed: int
+    queries: tuple[str, ...]
+    values: NDArray[np.float64]

@@ -149,7 +149,7 @@ def shown(value: float) -> str:
 
 
 def _spread(outcomes: Outcomes, columns: Sequence[Column]) -> bool:
-    return any(outcomes.seed_variance(column) is not None for column in columns)
+    return any(outcomes.seed_variance(((column, 1.0),)) is not None for column in columns)
 
 
 def _caption(

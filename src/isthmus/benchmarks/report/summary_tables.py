@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
@@ -38,13 +39,54 @@ def verdict_table(verdicts: Sequence[Verdict], settings: ReportSettings) -> Tabl
                 one.decision,
                 one.reason + ("" if one.complete else " (cells are missing)"),
                 "" if one.overall is None else numbers(one.overall),
-                ";\n".join(f"{found.place}: {numbers(found)}" for found in one.findings),
             )
         )
         for one in verdicts
     ]
-    columns = ("claim", "paper", "verdict", "why", "on average", "differences")
-    return Table(columns, tuple(rows), rule(settings), names=6)
+    columns = ("claim", "paper", "verdict", "why", "on average")
+    return Table(columns, tuple(rows), rule(settings), names=5)
+
+
+def finding_table(verdicts: Sequence[Verdict], settings: ReportSettings) -> Table | None:
+    """A row per difference that the verdicts rest on, with all tests; None where there is none.
+
+    The claim is named where there are several.
+    """
+    named = len(verdicts) > 1
+    rows = [
+        (*([Cell(one.claim.statement)] if named else []), *_finding_cells(found))
+        for one in verdicts
+        for found in ([one.overall, *one.findings] if len(one.findings) > 1 else one.findings)
+        if found is not None
+    ]
+    if not rows:
+        return None
+    columns = (
+        "claim", "place", "difference", f"{settings.confidence:.0%} interval", "standardised",
+        "p over queries", "p over seeds", "p, corrected", "detectable",
+    )  # fmt: skip
+    caption = (
+        "The differences behind the verdicts. Standardised: in standard deviations from query to "
+        f"query. Detectable: the true difference found with {settings.power:.0%} power."
+    )
+    return Table(columns if named else columns[1:], tuple(rows), caption, names=1 + named)
+
+
+def _finding_cells(found: Finding) -> tuple[Cell, ...]:
+    if found.estimate is None or found.interval is None or found.detectable is None:
+        return (Cell(found.place), *(Cell("missing", quiet=True) for _ in range(7)))
+    queries, seeds = found.estimate.queries, found.estimate.seeds
+    texts = (
+        found.place,
+        signed(found.difference),
+        "[{}, {}]".format(*map(signed, found.interval)),
+        "–" if math.isnan(queries.standardised) else f"{queries.standardised:+.2f}",
+        _p(queries.p_value),
+        "–" if math.isnan(seeds.error) else _p(seeds.p_value),
+        _p(found.corrected_p_value),
+        shown(found.detectable),
+    )
+    return tuple(map(Cell, texts))
 
 
 def decision_table(verdicts: Sequence[Verdict]) -> Table:
@@ -68,8 +110,11 @@ def numbers(found: Finding) -> str:
 
 def p_shown(found: Finding) -> str:
     """The corrected p-value as papers write it."""
-    p_value = found.corrected_p_value
-    return "p < .001" if p_value < 0.001 else f"p {shown(p_value)}"
+    return f"p {_p(found.corrected_p_value)}"
+
+
+def _p(value: float) -> str:
+    return "< .001" if value < 0.001 else shown(value)
 
 
 def cost_table(outcomes: Outcomes) -> Table | None:
