@@ -133,6 +133,9 @@ def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
     failed = json.loads((folder / "cells" / "few.dense.broken.p1.f1.json").read_text())
     assert failed["status"] == "failed"
     assert str(broken) in failed["reason"]
+    report = (folder / "report" / "report.md").read_text(encoding="utf-8")
+    assert "1 of 2 cells are done, 1 failed" in report
+    assert str(broken) in report
     same = table(whole).keys() & table(folder).keys()
     assert [table(folder)[cell] for cell in same] == [table(whole)[cell] for cell in same]
     assert same

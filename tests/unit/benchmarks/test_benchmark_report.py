@@ -195,6 +195,15 @@ def test_one_seed_is_said(tmp_path: Path) -> None:
     assert all(one.queries == {} for one in report.wins)  # the collection is not there
 
 
+def test_nothing_but_failures_is_a_report_too(tmp_path: Path) -> None:
+    made = protocol(["none", "bow"], claims=CLAIMS)
+    cells = [failed(result, "no memory") for result in results(made, {}, queries=2)]
+    report = benchmark_report(write(tmp_path / "run", made, cells))
+    assert "0 of 18 cells are done, 18 failed" in report.summary
+    assert report.verdicts[0].reason == "no cell that it speaks of is done"
+    assert report.tables[0].table.rows[1][2].text == "failed"
+
+
 def test_cells_that_the_protocol_no_longer_has_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from isthmus.benchmarks.protocol.cells import CELLS
 from isthmus.benchmarks.protocol.plan import Plan
 from isthmus.benchmarks.protocol.settings import PROTOCOL, Protocol, read_protocol, write_protocol
+from isthmus.benchmarks.report.benchmark_report import REPORT, benchmark_report
 from isthmus.benchmarks.runner.on_cluster import run_on
 from isthmus.benchmarks.runner.schedule import Schedule
 from isthmus.benchmarks.runner.steps import MODELS, Place
@@ -22,7 +23,7 @@ from isthmus.config.output import SNAPSHOT, only_writer, write_snapshot, writing
 from isthmus.errors import OutputError, SettingsError
 from isthmus.progress import notice
 
-_OURS = (CELLS, MODELS, PROTOCOL, SNAPSHOT, "work", "logs", "report", "results")
+_OURS = (CELLS, MODELS, PROTOCOL, SNAPSHOT, "work", "logs", REPORT, "results")
 _PER_GPU = 6  # processes: small models leave most of a large card idle
 _LOOK = 1.0  # seconds between two looks at the clock
 _SAY = 30.0  # seconds between two lines of progress where nothing ends
@@ -92,7 +93,17 @@ def benchmark(
         identity = {"protocol": name, "settings": chosen.model_dump(mode="json")}
         results = {"done": outcome.done, "left": outcome.left, "failed": outcome.failed}
         write_snapshot(folder, Protocol.verb, identity, results)
+    _report(outcome, deadline)
     return outcome
+
+
+def _report(outcome: Outcome, deadline: float | None) -> None:
+    """Writes the report of all cells so far; where time is up and cells are left, says how."""
+    if deadline is not None and outcome.left:
+        notice(f"a report of what is done: isthmus benchmark report {outcome.folder}")
+    elif any((outcome.folder / CELLS).glob("*.json")):
+        benchmark_report(outcome.folder)
+        notice(f"report: {outcome.folder / REPORT / 'report.html'}")
 
 
 def _check_folder(folder: Path, name: str) -> None:
