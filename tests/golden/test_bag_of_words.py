@@ -32,7 +32,7 @@ IDS = torch.tensor(
 )
 MASK = (IDS != 0).long()
 BAGS = [{7, 12, 30}, {9}, set(), set()]
-CHOICES = list(itertools.product(("head", "embeddings"), ("cls", "mean")))
+CHOICES = list(itertools.product(("head", "embeddings"), ("cls", "mean", "max")))
 
 
 def objective(projection: str = "head", vector: str = "cls", target: str = "own") -> BagOfWords:
@@ -50,16 +50,24 @@ def plain(
         head = plain_head()
         embeddings = backbone.word_embeddings.tolist()
         results = []
-        for rows, mask, tokens in zip(states.tolist(), MASK.tolist(), BAGS, strict=True):
+        texts = zip(states.tolist(), MASK.tolist(), IDS.tolist(), BAGS, strict=True)
+        for rows, mask, ids, tokens in texts:
             if not tokens:
                 results.append((0.0, 0.0))
                 continue
             seen = [row for row, shown in zip(rows, mask, strict=True) if shown]
-            h = seen[0] if vector == "cls" else [sum(c) / len(seen) for c in zip(*seen)]  # noqa: B905
-            if projection == "head":
-                scores = head(h)
-            else:
-                scores = [sum(e * x for e, x in zip(row, h, strict=True)) for row in embeddings]
+            used = [[sum(c) / len(seen) for c in zip(*seen)]]  # noqa: B905
+            if vector != "mean":
+                used = [row for row, token in zip(rows, ids, strict=True) if token in tokens]
+            if vector == "cls":
+                used = rows[:1]
+            each = [
+                head(h)
+                if projection == "head"
+                else [sum(e * x for e, x in zip(row, h, strict=True)) for row in embeddings]
+                for h in used
+            ]
+            scores = [max(column) for column in zip(*each, strict=True)]
             loss = -sum(log_softmax(scores, token) for token in tokens) / len(tokens)
             results.append((loss, loss - math.log(len(tokens))))
         return results

@@ -32,17 +32,22 @@ TEXTS = [
     "dog ran to xyz. the end to the cat. on the mat the cat sat.",
 ]
 SPECIAL = (0, 1, 2, 3, 4)
+DETECTION = {
+    "objectives.replaced_token": False, "objectives.reconstruction": False,
+    "objectives.detection.weight": 1.0, "objectives.decoder_detection.weight": 1.0,
+}  # fmt: skip
+RANDOM = {side: {"name": "random_token"} for side in ("corruption", "decoder_corruption")}
 
 
 @pytest.fixture
 def make(backbone: Backbone, tokenizer: Tokenizer, tmp_path: Path) -> Any:
     """The task of a recipe in float64, and a batch as training gives it."""
 
-    def build(name: str) -> tuple[PretrainTask, Batch]:
-        overrides: dict[str, Any] = {"max_length": 16}
+    def build(name: str, **more: Any) -> tuple[PretrainTask, Batch]:
+        overrides: dict[str, Any] = {"max_length": 16, **more}
         if name in PAIRED:
             overrides["view.span"] = 10
-        if name == "simlm":
+        if name == "simlm" and "corruption" not in more:
             backbone.save(tmp_path)
             tokenizer.save(tmp_path)
             overrides["corruption.generator"] = str(tmp_path)
@@ -56,7 +61,7 @@ def make(backbone: Backbone, tokenizer: Tokenizer, tmp_path: Path) -> Any:
             columns |= part.columns(corpus, tokenizer)
         task = PretrainTask(backbone, tokenizer, parts).double()
         torch.manual_seed(5)
-        for module in (task.bottleneck, task.decoder):  # far from what they start with
+        for module in (task.bottleneck, task.decoder, task.heads):  # far from their start
             for parameter in module.parameters() if module is not None else ():
                 parameter.data += 0.3 * torch.randn_like(parameter)
         examples = PretrainExamples(corpus, parts.view, tokenizer, 16, 5, columns)
@@ -132,15 +137,24 @@ class Loops:
         return [row + [IGNORED] * (longest - len(row)) for row in wanted]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, {}) for name in NAMES),
+        ("cotmae", {"corruption.rate": 0.0}),  # CoT-MAE's table 3
+        ("simlm", DETECTION),  # LexMAE's table 8, Enc-Dec RTD
+        ("simlm", {**DETECTION, **RANDOM}),
+    ],
+)
 def test_the_loss_of_a_step(
     name: str,
-    make: Callable[[str], tuple[PretrainTask, Batch]],
+    more: dict[str, Any],
+    make: Callable[..., tuple[PretrainTask, Batch]],
     plain_head: Callable[[], Callable[[Vector], Vector]],
     plain_reconstruction: Callable[..., float],
     log_softmax: Callable[[Vector, int], float],
 ) -> None:
-    task, batch = make(name)
+    task, batch = make(name, **more)
     loops = Loops(task, batch, plain_head())
     head, states = loops.head, loops.states
     rows = range(len(loops.texts))
@@ -195,13 +209,40 @@ def test_the_loss_of_a_step(
             loss -= dots[loops.partner[row]] - math.log(total)
         return loss, len(rows)
 
+    def detected(part: Any, states: list[list[Vector]], seen: list[list[int]]) -> tuple[float, int]:
+        loss, count = 0.0, 0
+        for row in rows:
+            for place in loops.regular(row):
+                inner = torch.tensor(states[row][place]).double() @ part.dense.weight.T
+                inner = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in inner + part.dense.bias]
+                weights = part.decision.weight[0].tolist()
+                logit = sum(w * x for w, x in zip(weights, inner, strict=True))
+                logit = float(logit + part.decision.bias)
+                sign = 1 if seen[row][place] != loops.texts[row][place] else -1
+                loss += math.log1p(math.exp(-sign * logit))
+                count += 1
+        return loss, count
+
+    def detection() -> tuple[float, int]:
+        part = task.parts.objectives["detection"]
+        return detected(part, states, batch["encoder_ids"].tolist())
+
+    def decoder_detection() -> tuple[float, int]:
+        part, decoder = task.parts.objectives["decoder_detection"], task.decoder
+        assert decoder is not None
+        found = decoder.decode(loops.step, task.backbone, task.vocabulary).tolist()
+        return detected(part, found, batch["decoder_ids"].tolist())
+
     plain = {
+        "detection": detection, "decoder_detection": decoder_detection,
         "masked_lm": masked_lm, "replaced_token": replaced_token, "bag_of_words": bag_of_words,
         "reconstruction": reconstruction, "term_frequency": term_frequency,
         "span_contrast": span_contrast,
     }  # fmt: skip
     sums, counts = task(batch), task.counts(batch)
-    assert not torch.equal(batch["encoder_ids"], batch["input_ids"]), "something is hidden"
+    shown = torch.equal(batch["encoder_ids"], batch["input_ids"])
+    assert shown == (more.get("corruption.rate") == 0), "something is hidden, unless the rate is 0"
+    assert ("masked_lm" in sums) <= (not shown), "nothing to predict, so no loss"
     for objective in task.parts.objectives:
         expected, count = plain[objective]()
         assert counts[objective].item() == count

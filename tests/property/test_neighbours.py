@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,6 +159,40 @@ def test_the_mixture_draws_the_three_alike() -> None:
             counts[names[0]] += 1
     assert sum(counts.values()) > 0.9 * KEY_COUNT
     assert chi_square(counts, 3) < 25, "2 degrees of freedom: 25 is beyond one in 100,000"
+
+
+def test_a_mixture_of_two_draws_them_by_their_weights() -> None:
+    settings = NeighboursSettings.model_validate({"weights": {"overlap": 3.0, "near": 1.0}})
+    mixed, count = Neighbours(settings), 2000
+    each = {name: view(name) for name in ("near", "overlap")}
+    counts: Counter[str] = Counter()
+    for epoch in range(count):
+        drawn = key(1, epoch, 5)
+        shown = [place(text) for text in mixed(LONG, 20, drawn)]
+        (name,) = [
+            name for name, one in each.items() if [place(t) for t in one(LONG, 20, drawn)] == shown
+        ]
+        counts[name] += 1
+    # Six standard deviations of a coin that falls on near once in four times.
+    assert abs(counts["near"] - count / 4) < 6 * (count * 3 / 16) ** 0.5
+    alike = NeighboursSettings.model_validate({"weights": {"random": 0.5, "near": 0, "overlap": 0}})
+    drawn = key(1, 0, 5)
+    assert Neighbours(alike)(LONG, 20, drawn)[0].start == view("random")(LONG, 20, drawn)[0].start
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"weights": {"near": 0.0}}, "needs a weight above 0"),
+        ({"weights": {}}, "needs a weight above 0"),
+        ({"weights": {"near": -1.0, "overlap": 2.0}}, "greater than or equal to 0"),
+        ({"weights": {"far": 1.0}}, "near"),
+        ({"strategy": "near", "weights": {"near": 1.0}}, "strategy=mixture"),
+    ],
+)
+def test_weights_that_mean_nothing_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighboursSettings.model_validate(values)
 
 
 @pytest.mark.parametrize("strategy", ["near", "overlap", "random"])

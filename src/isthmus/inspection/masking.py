@@ -256,7 +256,7 @@ class Hiding:
             rate = corruption.settings.rate
             uniform = Uniform(MaskingSettings(rate=rate)).choose(batch, self.vocabulary)
             found[f"uniform at {rate:g}"] = uniform
-            if not isinstance(corruption, Uniform):
+            if type(corruption) is not Uniform:
                 found[f"the {side}'s {chosen['name'].replace('_', ' ')} at {rate:g}"] = mask
         decoder = self.parts.decoder
         if decoder is not None and (hidden := decoder.hides(batch, self.vocabulary)):

@@ -202,6 +202,10 @@ class Corruption(Part, ABC):
         """The token where one must be predicted, -100 elsewhere."""
         return torch.where(chosen, batch["input_ids"], IGNORED)
 
+    def labels_nothing(self) -> bool:
+        """Whether no token of any text is there to be predicted."""
+        return getattr(self.settings, "rate", 1) == 0
+
     def operations(self, shape: Shape, texts: Texts) -> int | None:
         """Zero unless it runs a model."""
         return 0
@@ -243,7 +247,7 @@ PREDICTED = ("decoder_features", "decoder_matrix", "decoder_bias")
 class Decoder(Part, nn.Module, ABC):
     """Rebuilds the text. Owns its visibility and its labels."""
 
-    provides = frozenset({"decoder_features", "decoder_targets"})
+    provides = frozenset({"decoder_states", "decoder_features", "decoder_targets"})
 
     def middle_layer(self, depth: int) -> int | None:
         """After how many of the backbone's layers it takes states; None when it takes none."""
@@ -269,11 +273,12 @@ class Decoder(Part, nn.Module, ABC):
         return backbone.predict(states)
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
-        """The prediction and its targets at the labelled positions; padded with targets of -100."""
+        """States, prediction and targets at the labelled positions; padded with targets of -100."""
         states = self.decode(step, backbone, vocabulary)
         targets, chosen = at_labels(step, "decoder_labels", states)
         features, matrix, bias = self.head(chosen, backbone)
         return {
+            "decoder_states": chosen,
             "decoder_features": features,
             "decoder_matrix": matrix,
             "decoder_bias": matrix.new_zeros(len(matrix)) if bias is None else bias,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
@@ -21,7 +21,7 @@ from isthmus.pretraining.warm_start import alike, overwrite, stored, take_over
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Task
 
-# What pre-training needs and an encoder does not: bottleneck and decoder.
+# What pre-training needs and an encoder does not: bottleneck, decoder, heads of objectives.
 PARTS_FILE = "pretraining.safetensors"
 
 
@@ -44,7 +44,11 @@ class PretrainTask(Task):
         self.bottleneck = parts.bottleneck
         self.decoder = parts.decoder
         self.capturable = all(part.capturable for part in parts)
-        if not any(part.uses_head for part in parts):
+        self.heads = nn.ModuleDict(
+            {name: one for name, one in parts.objectives.items() if isinstance(one, nn.Module)}
+        )
+        predicts = any("decoder_features" in one.requires for one in parts.objectives.values())
+        if not any(p.uses_head for p in parts if predicts or not isinstance(p, Decoder)):
             # A parameter without gradient breaks data parallelism.
             backbone.freeze_head()
 
@@ -148,7 +152,7 @@ class PretrainTask(Task):
             take_over(wanted, file)
 
     def _parts_state(self) -> dict[str, Tensor]:
-        modules = {"bottleneck": self.bottleneck, "decoder": self.decoder}
+        modules = {"bottleneck": self.bottleneck, "decoder": self.decoder, **self.heads}
         return {
             f"{where}.{type(module).__name__}.{name}": value
             for where, module in modules.items()

@@ -13,7 +13,7 @@ from torch import Tensor
 from isthmus.errors import InputError
 from isthmus.progress import notice
 
-# Weights by name: PLACE.CLASS.NAME, the place bottleneck or decoder.
+# Weights by name: PLACE.CLASS.NAME, the place bottleneck, decoder or the name of an objective.
 State = Mapping[str, Tensor]
 
 

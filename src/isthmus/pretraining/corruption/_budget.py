@@ -20,7 +20,7 @@ _TOKEN_BITS = 39
 class MaskingSettings(Settings):
     """How much is hidden, and what replaces it."""
 
-    rate: float = Field(0.30, gt=0, lt=1, description="share of non-special tokens chosen")
+    rate: float = Field(0.30, ge=0, lt=1, description="share of non-special tokens chosen; 0: none")
     mask_share: float = Field(0.8, ge=0, le=1, description="of the chosen, replaced by the mask")
     random_share: float = Field(0.1, ge=0, le=1, description="of the chosen, by a random token")
 
@@ -32,13 +32,18 @@ class MaskingSettings(Settings):
 
 
 def budget(maskable: Tensor, rate: float) -> Tensor:
-    """round(rate · n) of each row's n maskable tokens, at least 1 where there is one, as float64.
+    """round(rate · n) of each row's n maskable tokens, at least 1 unless the rate is 0, as float64.
 
     In float32 it would be another number: 0.3 · 95 is 28.5 and rounds to 28, but there it is a
     little more, hence 29.
     """
     available = maskable.sum(1, dtype=torch.float64)
-    return torch.minimum((available * rate).round_().clamp_(min=1), available)
+    return torch.minimum((available * rate).round_().clamp_(min=least(rate)), available)
+
+
+def least(rate: float) -> int:
+    """How many tokens are hidden at least: one, unless the rate is 0."""
+    return 1 if rate else 0
 
 
 def choose_uniformly(maskable: Tensor, drawn: Tensor, amount: Tensor) -> Tensor:
@@ -61,6 +66,8 @@ def most_hidden(batch: Batch, rate: float) -> int | None:
     """
     if "regular" not in batch:
         return None
+    if not rate:
+        return 0
     texts, tokens = len(batch["input_ids"]), len(batch["regular"])
     # A hair more: a whole number must not fall below itself.
     most = math.floor(rate * tokens + max(0.5, 1 - rate) * texts + 1e-6)

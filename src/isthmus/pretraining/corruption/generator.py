@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal
 
 import torch
 from pydantic import Field
@@ -15,14 +14,10 @@ from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import uniform
 from isthmus.pretraining.arithmetic import Shape, Texts
-from isthmus.pretraining.corruption._budget import (
-    MaskingSettings,
-    budget,
-    choose_uniformly,
-    most_hidden,
-)
+from isthmus.pretraining.corruption._budget import most_hidden
+from isthmus.pretraining.corruption.random_token import RandomToken, ReplacementSettings
 from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
-from isthmus.pretraining.labels import IGNORED, at_places, places_of
+from isthmus.pretraining.labels import at_places, places_of
 from isthmus.pretraining.parts import Corruption
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -31,7 +26,7 @@ from isthmus.training.task import Batch
 _SAMPLE_STREAM = 7
 
 
-class GeneratorSettings(MaskingSettings):
+class GeneratorSettings(ReplacementSettings):
     """Which model fills in, and which tokens must then be predicted."""
 
     mask_share: float = Field(1.0, ge=0, le=1, description="of the chosen, masked first")
@@ -40,12 +35,9 @@ class GeneratorSettings(MaskingSettings):
         None,
         description="a masked LM with this tokenizer, frozen; null: that of the encoder's side",
     )
-    labels: Literal["all", "chosen"] = Field(
-        "all", description="every token that is not special, or only those that were chosen"
-    )
 
 
-class Generator(Corruption):
+class Generator(RandomToken):
     """Uniformly chosen tokens, masked, then sampled from the generator's softmax.
 
     Sampling follows the generator's own arithmetic, so another device may draw another token where
@@ -116,12 +108,6 @@ class Generator(Corruption):
                 remedy="choose a generator made with the model's own tokenizer",
             )
 
-    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
-        """True at the tokens to replace."""
-        maskable = ~vocabulary.is_special(batch["input_ids"])
-        amount = budget(maskable, self.settings.rate)
-        return choose_uniformly(maskable, self.draw(batch, CHOICE_STREAM), amount)
-
     @torch.no_grad()
     def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
         """The ids with samples in the chosen places."""
@@ -137,19 +123,6 @@ class Generator(Corruption):
             logits = self.model.head(states)[:, vocabulary.regular].float()
         # In the order of the places; what is drawn for no place comes last, and is left over.
         return masked.masked_scatter(chosen, vocabulary.regular[sample(logits, chances)])
-
-    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
-        """Every token that is not special, unless the settings say otherwise."""
-        if self.settings.labels == "chosen":
-            return super().labels(batch, chosen, vocabulary)
-        special = vocabulary.is_special(batch["input_ids"])
-        return torch.where(special, IGNORED, batch["input_ids"])
-
-    def most_labels(self, batch: Batch) -> int | None:
-        """The tokens that are not special, or the budget."""
-        if self.settings.labels == "chosen":
-            return most_hidden(batch, self.settings.rate)
-        return len(batch["regular"]) if "regular" in batch else None
 
 
 def sample(logits: Tensor, chances: Tensor) -> Tensor:

@@ -17,7 +17,12 @@ from torch import Tensor
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import normal
-from isthmus.pretraining.corruption._budget import MaskingSettings, choose_smallest, most_hidden
+from isthmus.pretraining.corruption._budget import (
+    MaskingSettings,
+    choose_smallest,
+    least,
+    most_hidden,
+)
 from isthmus.pretraining.parts import Column, Corruption
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.corpus import TokenisedCorpus
@@ -32,7 +37,7 @@ _NOISE_STREAM = 6
 class ImportanceSettings(MaskingSettings):
     """How much chance there is in the choice, and where the statistics come from."""
 
-    rate: float = Field(0.50, gt=0, lt=1, description="share of non-special tokens chosen")
+    rate: float = Field(0.50, ge=0, lt=1, description="share of non-special tokens chosen; 0: none")
     sigma: float = Field(1.0, ge=0, description="of the noise on every token's importance")
     minimum_count: int = Field(1, ge=1, description="rarer n-grams count as unrelated words")
     statistics: str | None = Field(
@@ -116,7 +121,8 @@ class Importance(Corruption):
             scores += normal(self.draw(batch, _NOISE_STREAM)).mul_(self.settings.sigma)
         available = maskable.sum(1, dtype=torch.float64)
         # 0.29 · 100 is 28.999999999999996 in binary; a hair more keeps the floor the decimal one.
-        wanted = (available * self.settings.rate).add_(1e-9).floor_().clamp_(min=1)
+        wanted = (available * self.settings.rate).add_(1e-9).floor_()
+        wanted.clamp_(min=least(self.settings.rate))
         ordered = scores.neg_().masked_fill_(special, torch.inf)
         return choose_smallest(ordered, torch.minimum(wanted, available))
 

@@ -21,7 +21,7 @@ from isthmus.training.task import Batch
 class NestedSettings(MaskingSettings):
     """The decoder's rate in all, what it takes over from the encoder included."""
 
-    rate: float = Field(0.50, gt=0, lt=1, description="share of non-special tokens hidden in all")
+    rate: float = Field(0.50, ge=0, lt=1, description="share of non-special tokens hidden in all")
 
 
 class Nested(Corruption):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from isthmus.pretraining.corruption._budget import budget, choose_uniformly, most_hidden
@@ -15,7 +17,7 @@ CHOICE_STREAM = 2
 class Uniform(Corruption):
     """Exactly round(rate · n) of a text's n non-special tokens, each set equally likely."""
 
-    streams = (CHOICE_STREAM,)
+    streams: ClassVar[tuple[int, ...]] = (CHOICE_STREAM,)
 
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
         """True at the tokens to hide."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
-from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, prediction
+from isthmus.pretraining.arithmetic import FORWARD, TRAINED, Shape, Texts, prediction
 from isthmus.pretraining.parts import (
     Objective,
     ObjectiveSettings,
@@ -33,7 +33,11 @@ class BagOfWordsSettings(ObjectiveSettings):
     """What predicts, and through what."""
 
     projection: Literal["head", "embeddings"] = "head"
-    vector: Literal["cls", "mean"] = "cls"
+    vector: Literal["cls", "mean", "max"] = Field(
+        "cls",
+        description="what predicts: one state, or max: of each term the largest logit over the "
+        "text's ordinary tokens",
+    )
     target: Literal["own", "partner"] = Field(
         "own", description="the bag of the text itself, or of its neighbour where a view shows two"
     )
@@ -44,7 +48,8 @@ class BagOfWords(Objective):
 
     `vector: mean` predicts from the mean of the hidden states instead of [CLS], for encoders that
     will retrieve with mean pooling; `target: partner` predicts the neighbouring text of a view that
-    shows two, CoT-MAE without its decoder (neither is in the paper).
+    shows two, CoT-MAE without its decoder (neither is in the paper). `vector: max` is the bag of
+    DupMAE (ACL 2023): the logits are max_i head(H_i), over tokens i that are not special.
     """
 
     Settings = BagOfWordsSettings
@@ -55,7 +60,7 @@ class BagOfWords(Objective):
     def __init__(self, settings: BagOfWordsSettings) -> None:
         super().__init__(settings)
         self.reads = "first" if settings.vector == "cls" else "all"
-        self.trains = settings.vector
+        self.trains = None if settings.vector == "max" else settings.vector
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Refuses the literal equation where hidden states and embeddings differ in width."""
@@ -75,7 +80,10 @@ class BagOfWords(Objective):
         return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
 
     def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The logits of each text."""
+        """The logits of each text; of the largest ones, those of every token."""
+        if self.settings.vector == "max":  # only the largest have a gradient
+            every = shape.vocabulary * FORWARD + shape.head * TRAINED
+            return texts.inside * every
         if self.settings.projection == "embeddings":
             return TRAINED * len(texts.lengths) * shape.vocabulary
         return TRAINED * prediction(shape, len(texts.lengths))
@@ -84,20 +92,26 @@ class BagOfWords(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed loss, and its summed distance from the lower bound log|T|."""
-        vector = first_states(step) if self.settings.vector == "cls" else mean_states(step)
-        if self.settings.projection == "head":
-            prediction = backbone.predict(vector)
-        else:
-            prediction = Prediction(vector, backbone.word_embeddings, None)
         input_ids = step["input_ids"]
+        inside = ~vocabulary.is_special(input_ids)
         if self.settings.target == "partner":
             input_ids = input_ids[step["partner"]]
         bags = bag(input_ids, vocabulary)
         sizes = bags.sum(1)
-        loss = prediction.bag_cross_entropy(bags, sizes)
+        if self.settings.vector == "max":
+            largest = self._predict(step["hidden_states"], backbone).largest(inside)
+            loss = bag_of_words(largest, bags).sum()
+        else:
+            vector = first_states(step) if self.settings.vector == "cls" else mean_states(step)
+            loss = self._predict(vector, backbone).bag_cross_entropy(bags, sizes)
         # The bound of an empty bag is 0, as its loss.
         bound = sizes.clamp(min=1).to(loss.dtype).log().sum()
         return {"": loss, "gap": loss.detach() - bound}
+
+    def _predict(self, states: Tensor, backbone: Backbone) -> Prediction:
+        if self.settings.projection == "head":
+            return backbone.predict(states)
+        return Prediction(states, backbone.word_embeddings, None)
 
 
 def bag(input_ids: Tensor, vocabulary: Vocabulary) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.labels import IGNORED
@@ -10,11 +12,17 @@ from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.task import PretrainTask
 
 
+class ProbeMaskingSettings(MaskingSettings):
+    """How much is hidden, and what replaces it."""
+
+    rate: float = Field(0.30, gt=0, lt=1, description="share of non-special tokens chosen")
+
+
 class MaskedLm(Probe):
     """Mean cross-entropy at uniformly masked tokens; always the same ones, for every recipe."""
 
-    Settings = MaskingSettings
-    settings: MaskingSettings
+    Settings = ProbeMaskingSettings
+    settings: ProbeMaskingSettings
     better = "lower"
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:

@@ -1,18 +1,21 @@
 """Two neighbouring spans of a document; the decoder rebuilds each from the other's vector.
 
 CoT-MAE (AAAI 2023), section 3.2, "Sampling Strategies"; the uniform mixture of the three, and spans
-of at most 128 tokens that group whole sentences, are of section 4.1.
+of at most 128 tokens that group whole sentences, are of section 4.1; mixtures of two of table 4.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any, Literal
+from itertools import accumulate
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from isthmus.config import Settings
 from isthmus.nn.randomness import draw
@@ -21,7 +24,8 @@ from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.spans import Span, span_end, spans
 
 _PAIR_STREAM = 32
-_STRATEGIES = ("near", "overlap", "random")
+Strategy = Literal["near", "overlap", "random"]
+_STRATEGIES: tuple[Strategy, ...] = ("near", "overlap", "random")
 # Every masked language model frames a text with one special token on each side.
 _FRAME = 2
 
@@ -30,7 +34,20 @@ class NeighboursSettings(Settings):
     """How the two spans lie to each other, and how long they may be."""
 
     strategy: Literal["near", "overlap", "random", "mixture"] = "mixture"
+    weights: dict[Strategy, Annotated[float, Field(ge=0)]] | None = Field(
+        None,
+        description="of the strategies in a mixture, in any units; one that is not named is left "
+        "out; null: all three alike",
+    )
     span: int = Field(128, gt=_FRAME, description="most tokens of a span, special ones included")
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> Self:
+        if self.weights is not None and self.strategy != "mixture":
+            raise ValueError("weights are of strategy=mixture")
+        if self.weights is not None and not 0 < sum(self.weights.values()) < math.inf:
+            raise ValueError("at least one of near, overlap and random needs a weight above 0")
+        return self
 
 
 class Neighbours(View):
@@ -38,7 +55,8 @@ class Neighbours(View):
 
     near: adjacent spans that share nothing. overlap: the second begins inside the first and ends
     after it. random: any two different spans, which share nothing. mixture: one of the three,
-    drawn uniformly for each document and epoch. A document of one span is shown twice.
+    drawn for each document and epoch, uniformly or by their weights. A document of one span is
+    shown twice.
     """
 
     Settings = NeighboursSettings
@@ -75,7 +93,7 @@ class Neighbours(View):
         kind, first, second, order = draw(torch.tensor([key]), _PAIR_STREAM, 4)[0].tolist()
         strategy: str = self.settings.strategy
         if strategy == "mixture":
-            strategy = _STRATEGIES[kind % len(_STRATEGIES)]
+            strategy = self._drawn(kind)
         found = spans(len(document.tokens), document.sentences, limit)
         if strategy == "random":
             one = found.pop(first % len(found))
@@ -88,6 +106,15 @@ class Neighbours(View):
         if order % 2:
             one, other = other, one
         return _text(document, one), _text(document, other)
+
+    def _drawn(self, number: int) -> str:
+        """The strategy of a mixture that a 63-bit number draws."""
+        weights = self.settings.weights
+        if weights is None:
+            return _STRATEGIES[number % len(_STRATEGIES)]
+        names = [name for name in _STRATEGIES if weights.get(name)]
+        sums = list(accumulate(weights[name] for name in names))
+        return names[min(bisect_right(sums, number / 2**63 * sums[-1]), len(names) - 1)]
 
     def _limit(self, room: int) -> int:
         return min(room, self.settings.span - _FRAME)
