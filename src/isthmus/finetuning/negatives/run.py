@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from isthmus.collections import read_run
 from isthmus.collections.files import fingerprint
-from isthmus.errors import MismatchError
 from isthmus.finetuning.mining.candidates import CorpusIds, Ranker, TrainingCorpus
 from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.negatives._base import Source
+from isthmus.finetuning.negatives._files import Report, known_rankings
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking
-
-Report = Callable[[str], None]
 
 
 class RunSettings(MiningSettings):
@@ -54,49 +52,4 @@ def _rankings(
     found = read_run(file, problems).rankings
     if problems.counts:
         report(problems.summary())
-    given = [found.get(query.id, Ranking(query.id)) for query in queries]
-    _check_queries(given, file, report)
-    return _known(given, corpus, file, report)
-
-
-def _check_queries(rankings: Sequence[Ranking], file: str, report: Report) -> None:
-    without = sum(not len(ranking) for ranking in rankings)
-    if without == len(rankings):
-        raise MismatchError(
-            f"the run file ranks documents for none of the {without:,} training queries",
-            where=file,
-            allowed="a run of the queries that are trained on",
-            remedy="search with the training split's queries: isthmus search INDEX --queries …",
-        )
-    if without:
-        report(f"{file}: {without:,} of {len(rankings):,} training queries have no ranking there")
-
-
-def _known(
-    rankings: Sequence[Ranking], corpus: CorpusIds, file: str, report: Report
-) -> list[Ranking]:
-    """The rankings without unknown documents, which are an error unless problems are skipped."""
-    documents, skip = corpus.rows, corpus.reading.problems == "skip"
-    kept, unknown, total = [], [], 0
-    for ranking in rankings:
-        known = [(found, score) for found, score in ranking if found in documents]
-        if len(known) < len(ranking):
-            unknown += [found for found, _ in ranking if found not in documents]
-        total += len(ranking)
-        ids, scores = tuple(found for found, _ in known), tuple(score for _, score in known)
-        kept.append(Ranking(ranking.query_id, ids, scores))
-    if unknown:
-        message = (
-            f"{len(unknown):,} of the {total:,} documents ranked for training queries are not "
-        )
-        message += f"in the corpus, {unknown[0]!r} for example"
-        if not skip or len(unknown) == total:
-            raise MismatchError(
-                f"a run file from another corpus: {message}",
-                where=file,
-                allowed="ids of documents in the corpus",
-                remedy="give a run over this collection's documents"
-                + ("" if skip else "; or leave the others out: --set problems=skip"),
-            )
-        report(f"{file}: {message}; they are left out")
-    return kept
+    return known_rankings(found, queries, corpus, file, report)

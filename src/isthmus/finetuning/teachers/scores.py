@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
-from isthmus.collections import Problems
-from isthmus.collections.files import fingerprint, lines
-from isthmus.collections.trec import decimal
+from isthmus.collections.files import fingerprint
 from isthmus.config import Settings
-from isthmus.errors import MismatchError, shown
+from isthmus.errors import MismatchError
 from isthmus.finetuning.mining.candidates import NOTHING, CorpusIds, Rows, TrainingCorpus
 from isthmus.finetuning.mining.candidates import Scores as Matrix
 from isthmus.finetuning.pairs import LabelledQueries
+from isthmus.finetuning.score_files import read_scores
 from isthmus.finetuning.score_table import ENTRY, ScoreTable, digests
 from isthmus.finetuning.teachers._base import Teacher, TeacherSource, padded
 from isthmus.progress import notice
-
-_HEADERS = ("query-id", "query_id", "qid", "query")
 
 
 class ScoresSettings(Settings):
     """The file, and the score of pairs that it does not have."""
 
-    file: str = Field(description="a TREC run file, or query, document and score separated by tabs")
+    file: str = Field(
+        description="query, document and score separated by tabs, a TREC run file, jsonl or parquet"
+    )
     missing: float | None = Field(
         None, description="the score of pairs that are not in the file; null: they are refused"
     )
@@ -90,7 +89,7 @@ def _read(file: Path, corpus: CorpusIds, report: Callable[[str], None]) -> Score
     queries, rows, scores = array("Q"), array("I"), array("f")
     known: dict[str, int] = {}
     elsewhere = 0
-    for query_id, document_id, score in _lines(file, problems):
+    for query_id, document_id, score in read_scores(file, problems):
         if query_id not in known:
             known[query_id] = int(digests([query_id])[0])
         row = corpus.rows.get(document_id)
@@ -114,29 +113,3 @@ def _read(file: Path, corpus: CorpusIds, report: Callable[[str], None]) -> Score
     entries = np.empty(len(rows), ENTRY)
     entries["query"], entries["row"], entries["score"] = queries, rows, scores
     return ScoreTable(entries)
-
-
-def _lines(file: Path, problems: Problems) -> Iterator[tuple[str, str, float]]:
-    for number, line in lines(file, problems):
-        columns = line.split("\t")
-        if len(columns) != 3:
-            columns = line.split()
-        if len(columns) == 6:
-            columns = [columns[0], columns[2], columns[4]]
-        where = f"{file}:{number}"
-        if len(columns) != 3:
-            problems.report(
-                "broken line",
-                where,
-                f"{len(columns)} columns where three, or a run's six, are expected: {line[:60]!r}",
-                "write query, document and score, separated by tabs",
-            )
-            continue
-        if number == 1 and columns[0] in _HEADERS:
-            continue
-        score = decimal(columns[2])
-        if score is None or abs(score) > np.finfo(np.float32).max:
-            detail = f"the score {shown(columns[2])} is not a finite number"
-            problems.report("broken line", where, detail, "correct the score")
-            continue
-        yield columns[0], columns[1], score
