@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from isthmus.finetuning.pseudo_queries._base import HELD_OUT_DOCUMENTS
 from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import (
+    Selection,
     check_split,
     passages_of,
     stage_collection,
@@ -103,7 +104,8 @@ def train(stage: ResolvedStage) -> Path:
             if is_complete(stage.output):
                 notice(f"{stage.output} is complete already")
                 return final
-            encoder = _encoder(stage, split)
+            selection = Selection.of(settings, split)
+            encoder = _encoder(stage, selection)
             source = f"{fingerprint} {settings.kept}"
             data = _data(stage, encoder, collection, source, split, problems)
             mined = _mined(stage, data)
@@ -120,19 +122,19 @@ def train(stage: ResolvedStage) -> Path:
             results = _results(trainer, watched, mined, merger, own_results)
             with writing(final):
                 trainer.task.save(final)
-            seconds = time.monotonic() - began
-            finish_model(stage.output, {**results, "seconds": seconds, "log": history})
+            results |= {"selection": asdict(selection), "seconds": time.monotonic() - began}
+            finish_model(stage.output, {**results, "log": history})
         wait_for_everyone()
     return final
 
 
-def _encoder(stage: ResolvedStage, development_split: str | None) -> Any:
+def _encoder(stage: ResolvedStage, selection: Selection) -> Any:
     """The encoder to start from; says what is unusual about training it so."""
     training = stage.settings.training
     with named_at("model"):
         folder = model_folder(stage.settings.model)
         encoder = stage.kind.load(folder, training.dropout, training.seed)
-    warn_of_test_splits(stage.settings.split, development_split)
+    warn_of_test_splits(stage.settings.split, selection)
     for change in stage.kind.changes(stage.settings.model):
         notice(change)
     if "scores" in stage.kind.gives and (advice := outweighed_batch(stage.losses, stage.group)):

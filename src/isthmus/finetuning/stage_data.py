@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isthmus.collections import Collection, Problems, open_collection, open_corpus
+from isthmus.collections.reported_splits import reported_by
 from isthmus.errors import InputError, choices
 from isthmus.finetuning.development_set import is_test
 from isthmus.finetuning.pairs import (
@@ -91,8 +92,28 @@ def check_split(collection: Collection, settings: FinetuneSettings) -> None:
     )
 
 
-def warn_of_test_splits(trained: str, chosen_by: str | None) -> None:
+@dataclass(frozen=True)
+class Selection:
+    """Which queries choose the model: a split, or some of the training queries, held out."""
+
+    split: str | None  # None: no queries do, and the last model becomes final
+    held_out: bool = False
+    drawn: bool = False  # from documents
+    reported: str | None = None  # the data set whose papers report on the split
+
+    @classmethod
+    def of(cls, settings: FinetuneSettings, split: str | None) -> Selection:
+        """What the settings of a stage come to, `split` being that of its development queries."""
+        own = settings.development is not None and settings.development.held_out is not None
+        drawn = settings.pseudo_queries is not None
+        open_to_doubt = split is not None and not own and not drawn
+        reported = reported_by(settings.collection, str(split)) if open_to_doubt else None
+        return cls(split, own, drawn, reported)
+
+
+def warn_of_test_splits(trained: str, selection: Selection) -> None:
     """Says which split is no test any more: queries are trained on, or choose the model."""
+    chosen_by = selection.split
     if is_test(trained):
         notice(
             f"training on the split {trained!r}: what is measured on it afterwards says nothing "
@@ -104,4 +125,11 @@ def warn_of_test_splits(trained: str, chosen_by: str | None) -> None:
             f"development.split = {chosen_by!r}: the model is chosen by these queries, so what is "
             "measured on them afterwards is NO TEST (judgements of other queries, as "
             "qrels/dev.tsv, leave it one)"
+        )
+    if selection.reported is not None:
+        notice(
+            f"the model is chosen by the split {chosen_by!r}, on which papers report their results "
+            f"on {selection.reported}: what is measured on it afterwards flatters the model, and "
+            "is NOT COMPARABLE with theirs (--set development.held_out=300 chooses by training "
+            "queries)"
         )

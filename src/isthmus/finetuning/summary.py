@@ -43,6 +43,7 @@ def summary(output: Path) -> Table | None:
     caption = "A re-ranker orders the best of BM25 only: its measure is not a retriever's."
     mixed = measures and len({_retrieves(snapshot) for snapshot in found.values()}) > 1
     captions = [caption] if mixed else []
+    captions += dict.fromkeys(filter(None, (_chosen_by(snapshot) for snapshot in found.values())))
     if any("teacher" in snapshot["results"] for snapshot in found.values()):
         captions.append(
             "Beside a teacher: how well it orders what a retriever found, against that retriever."
@@ -51,22 +52,40 @@ def summary(output: Path) -> Table | None:
 
 
 def next_step(output: Path) -> str:
-    """The models that were made, and the command that uses them."""
-    results = read_snapshot(output)["results"]
+    """The models that were made, what chose them, and the command that uses them."""
+    snapshot = read_snapshot(output)
+    results = snapshot["results"]
     stages = {name: output / folder for name, folder in results.get("stages", {}).items()}
+    chosen = "" if stages else _chosen_by(snapshot)  # the table of stages says it of each
     if not _retrieves(read_snapshot(stages[results["final"]] if stages else output)):
-        return f"re-ranker: {output / 'final'}\nnext: isthmus search INDEX … --rerank {output}"
+        made = [f"re-ranker: {output / 'final'}", chosen]
+        return "\n".join([*filter(None, made), f"next: isthmus search INDEX … --rerank {output}"])
     step = f"isthmus index --model {output} --corpus … --output INDEX"
     rerankers = [folder for folder in stages.values() if not _retrieves(read_snapshot(folder))]
     made = [f"retriever: {output / 'final'}", *(f"re-ranker: {folder}" for folder in rerankers)]
     if rerankers:
         step += f", then isthmus search INDEX … --rerank {rerankers[-1]}"
-    return "\n".join([*made, f"next: {step}"])
+    return "\n".join([*filter(None, [*made, chosen]), f"next: {step}"])
 
 
 def _retrieves(snapshot: dict[str, Any]) -> bool:
     retrieves: bool = KINDS.load(snapshot["identity"]["settings"]["encoder"]).retrieves
     return retrieves
+
+
+def _chosen_by(snapshot: dict[str, Any]) -> str:
+    """A sentence about the queries that chose the model; "" where an older stage is silent."""
+    selection = snapshot["results"].get("selection")
+    if selection is None or selection["split"] is None:
+        return "" if selection is None else "No development queries chose a model."
+    if selection.get("drawn"):
+        return "Models are chosen by queries drawn from the documents."
+    if selection["held_out"]:
+        return f"Models are chosen by queries held out of the split {selection['split']!r}."
+    chosen = f"Models are chosen by the split {selection['split']!r}"
+    if reported := selection.get("reported"):
+        chosen += f", on which papers report their results on {reported}: NOT COMPARABLE with them"
+    return f"{chosen}."
 
 
 def _score(best: dict[str, Any]) -> str:

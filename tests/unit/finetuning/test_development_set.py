@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
 from isthmus.collections import Problems, open_collection
+from isthmus.config.output import read_snapshot
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
@@ -37,6 +38,7 @@ from isthmus.finetuning.negatives.bm25 import Bm25
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.summary import next_step
 from isthmus.finetuning.teachers._base import Teacher
 from isthmus.finetuning.teachers._check import check_teacher
 from isthmus.nn.backbone import Backbone
@@ -45,6 +47,7 @@ from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
+from isthmus.workflows.seen_queries import seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 DOCUMENTS = 150
@@ -503,15 +506,31 @@ def test_a_test_split_is_never_offered() -> None:
         assert "test" not in caught.value.allowed + caught.value.remedy
 
 
-@pytest.mark.parametrize("split", ["test", "dev"])
-def test_a_model_chosen_by_the_test_split(
-    folder: Path, settings: Make, split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = shutil.copytree(folder, tmp_path / "own", ignore=shutil.ignore_patterns("cache"))
+@pytest.mark.parametrize(("name", "split"), [("own", "test"), ("own", "dev"), ("msmarco", "dev")])
+def test_a_model_chosen_by_a_split_that_others_report_on(
+    folder: Path, settings: Make, name: str, split: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    own = shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("cache"))
     (own / "qrels" / "test.tsv").write_bytes((own / "qrels" / "dev.tsv").read_bytes())
-    run(settings(collection=str(own), development={"split": split}))
+    final = run(settings(collection=str(own), development={"split": split}))
     told = " ".join(capsys.readouterr().err.split())
     assert ("'test': the model is chosen by these queries" in told) == (split == "test")
+    assert ("papers report their results on MS MARCO" in told) == (name == "msmarco")
+    results = read_snapshot(final.parent)["results"]
+    reported = "MS MARCO" if name == "msmarco" else None
+    assert results["selection"] == {
+        "split": split, "held_out": False, "drawn": False, "reported": reported,
+    }  # fmt: skip
+    assert f"'split': '{split}'" in (final / "README.md").read_text()
+    said = next_step(final.parent)
+    assert f"Models are chosen by the split '{split}'" in said
+    assert ("on MS MARCO: NOT COMPARABLE" in said) == (name == "msmarco")
+    fingerprint = open_collection(str(own)).fingerprint()
+    assert "was chosen by the split" in str(seen(str(final), fingerprint, split))
+    assert "trained on the split 'train'" in str(seen(str(final.parent), fingerprint, "train"))
+    assert seen(str(final), fingerprint, "other") is None
+    assert seen(str(final), "of another collection", split) is None
 
 
 def test_held_out_queries_are_measured_by_and_not_trained_on(
