@@ -213,11 +213,12 @@ def test_the_loss_of_a_step(
         loss, count = 0.0, 0
         for row in rows:
             for place in loops.regular(row):
-                inner = torch.tensor(states[row][place]).double() @ part.dense.weight.T
-                inner = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in inner + part.dense.bias]
+                state = torch.tensor(states[row][place]).double()
+                inner = (part.dense.weight @ state + part.dense.bias).tolist()
+                inner = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in inner]
                 weights = part.decision.weight[0].tolist()
                 logit = sum(w * x for w, x in zip(weights, inner, strict=True))
-                logit = float(logit + part.decision.bias)
+                logit += part.decision.bias.item()
                 sign = 1 if seen[row][place] != loops.texts[row][place] else -1
                 loss += math.log1p(math.exp(-sign * logit))
                 count += 1

@@ -57,6 +57,7 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
         read_queries,
         read_run,
     )
+    from isthmus.finetuning.score_files import read_scores
 
     turns = cycle(("skip", "refuse"))
 
@@ -99,6 +100,23 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
         folder.mkdir()
         for file, content in (("collection", passages), ("queries", tabs), ("qrels", judged)):
             (folder / f"{file}.tsv").write_bytes(content[0])
+    wikipedia = [b'id\ttext\ttitle\n1\t"a ""b"" c"\tT\n2\tx\tU\n']
+    asked = [
+        b'[{"question": "q", "answers": ["a"], "positive_ctxs": [{"psg_id": "1"}]}, {}]',
+        b'{"Data": [{"Question": "q", "QuestionId": "t", "Answer": {"Value": "v"}}]}',
+    ]
+    answered = [b'where\t[\'Paris\', "it\'s"]\nwho\t["x"]\n']
+    for name in ("passages", "questions", "answers"):
+        folder = scratch / f"dpr {name}"
+        folder.mkdir()
+        for file, content in (
+            ("psgs_w100.tsv", wikipedia), ("nq.json", asked), ("test.csv", answered),
+        ):  # fmt: skip
+            (folder / file).write_bytes(content[0])
+    scored = [
+        b'{"qid": 1, "pid": "d", "score": 2.5}\n{"qid": "q", "scores": {"d": -1}}\n',
+        b'{"qid": 1, "pos": [{"pid": 2, "ce-score": 1}], "neg": {"s": [{"pid": 3}]}}',
+    ]
     for name in ("html", "markdown"):
         (scratch / name).mkdir()
     found = {
@@ -109,6 +127,7 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
         "queries tab": ("q.tsv", tabs, lambda p: read_queries(p, problems()), 45),
         "queries plain": ("q.txt", [*queries, *tabs], lambda p: read_queries(p, problems()), 25),
         "qrels": ("qrels.txt", judged, lambda p: read_judgements(p, problems()), 60),
+        "scores": ("s.jsonl", scored, lambda p: list(read_scores(p, problems())), 25),
         "run": ("run.trec", run, lambda p: read_run(p, problems()), 60),
         "html": ("html/page.html", [page], texts, 20),
         "markdown": ("markdown/page.md", [b"# Title\n\nSome *text*\n", b"plain\n\nm\n"], texts, 15),
@@ -120,6 +139,9 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
         ("msmarco corpus", "collection.tsv", passages),
         ("msmarco queries", "queries.tsv", tabs),
         ("msmarco qrels", "qrels.tsv", judged),
+        ("dpr passages", "psgs_w100.tsv", wikipedia),
+        ("dpr questions", "nq.json", asked),
+        ("dpr answers", "test.csv", answered),
     ):
         folder = scratch / name
         read = lambda _, folder=folder: collection(folder)  # noqa: E731

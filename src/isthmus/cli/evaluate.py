@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import isthmus
-from isthmus.cli.options import Json, settings_option
+from isthmus.cli.options import Json, Splits, settings_option
+
+if TYPE_CHECKING:
+    from isthmus import Report
 
 
 def evaluate(
@@ -16,7 +20,10 @@ def evaluate(
         typer.Argument(help="TREC run files; with --collection also models, as for --models."),
     ] = None,
     qrels: Annotated[
-        str | None, typer.Option(help="Judgements of run files: TREC qrels or BEIR tsv.")
+        str | None,
+        typer.Option(
+            help="Judgements of run files: TREC qrels, BEIR tsv, or a collection, of which --split."
+        ),
     ] = None,
     collection: Annotated[
         str | None, typer.Option(help="Instead: documents with judged queries, to be searched.")
@@ -29,9 +36,7 @@ def evaluate(
             "every model named, each fused with BM25.",
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Of the collection: test, or the only one that there is.")
-    ] = None,
+    split: Splits = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query of a collection.")] = None,
     measures: Annotated[
         str | None, typer.Option(help="Names as in ir_measures, e.g. 'RR@10 nDCG@10 R@100 AP'.")
@@ -50,22 +55,35 @@ def evaluate(
     --set pooling=mean and other settings of how models encode are those of `index`.
 
     Examples: isthmus evaluate --collection data/scifact --models runs/dense bm25 hybrid; isthmus
-    evaluate bm25.trec dense.trec --qrels qrels/test.tsv --output report
+    evaluate bm25.trec dense.trec --qrels qrels/test.tsv --output report; isthmus evaluate
+    dense.trec --qrels irds:beir/scifact --split test
     """
-    from rich.console import Console
-
-    report = isthmus.evaluate(
+    chosen: Any = split.split(",") if split and "," in split else split  # one report, or several
+    found: Report | dict[str, Report] = isthmus.evaluate(
         runs or (),
         qrels,
         collection=collection,
         models=models or (),
-        split=split,
+        split=chosen,
         depth=depth,
         measures=measures,
         output=output,
         settings=settings,
     )
-    if as_json:
-        typer.echo(report.to_json())
+    _show(found, as_json)
+
+
+def _show(found: Report | dict[str, Report], as_json: bool) -> None:
+    """Prints a report, or one of every split."""
+    from rich.console import Console
+
+    if as_json and isinstance(found, dict):
+        each = (f"{json.dumps(name)}: {report.to_json()}" for name, report in found.items())
+        typer.echo(f"{{{', '.join(each)}}}")
+    elif as_json and not isinstance(found, dict):
+        typer.echo(found.to_json())
     else:
-        Console().print(report)
+        for name, report in found.items() if isinstance(found, dict) else [("", found)]:
+            if name:
+                Console().print(f"split {name}", style="bold", highlight=False)
+            Console().print(report)

@@ -17,6 +17,16 @@ Cluster = Annotated[
         help="Share the work among machines: HOST:PORT of a Ray cluster, auto, or local.",
     ),
 ]
+Split = Annotated[
+    str | None, typer.Option(help="Of the collection: test, or the only one that there is.")
+]
+Splits = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPLIT[,SPLIT…]",
+        help="Of the collection: test, or the only one that there is. Several have a report each.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]
 OutputUnlessResumed = Annotated[

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import isthmus
 from isthmus.cli.lines import answer_lines, show
-from isthmus.cli.options import Cluster, Json, settings_option
+from isthmus.cli.options import Cluster, Json, Split, settings_option
+
+Reranker = Annotated[
+    str | None, typer.Option(help="A cross-encoder that reads the best once more.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
+]
 
 
 def search(
@@ -20,19 +28,16 @@ def search(
         typer.Argument(help="What to look for. Left out: answers line by line, loaded once."),
     ] = None,
     queries: Annotated[
-        str | None, typer.Option(help="Instead: a file of queries (jsonl or tsv).")
+        str | None, typer.Option(help="Instead: a file of queries (jsonl, tsv), or a collection.")
     ] = None,
+    split: Split = None,
     run: Annotated[str | None, typer.Option(help="And the new TREC run file.")] = None,
     hybrid: Annotated[
         list[str] | None,
         typer.Option("--with", help="Another index to fuse with, BM25 say. Repeatable."),
     ] = None,
-    rerank: Annotated[
-        str | None, typer.Option(help="A cross-encoder that reads the best once more.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
-    ] = None,
+    rerank: Reranker = None,
+    model: Model = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
     as_json: Json = False,
     cluster: Cluster = None,
@@ -44,7 +49,8 @@ def search(
     `error` in it, and the exit code is then 1.
 
     Examples: isthmus search idx "what is a bottleneck"; isthmus search idx; isthmus search idx
-    --queries q.jsonl --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set
+    --queries q.jsonl --run out.trec; isthmus search idx --queries irds:beir/scifact --split test
+    --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set
     rerank.candidates=50; isthmus search idx "a query" --set backend=hnsw
     """
     from isthmus.progress import result
@@ -64,10 +70,18 @@ def search(
         rerank=rerank,
         model=model,
         depth=depth,
+        split=split,
         cluster=cluster,
         settings=settings,
     )
     if isinstance(found, list):
         show(found, as_json)
     else:
-        result(f"run: {found}\nnext: isthmus evaluate {found} --qrels …")
+        result(f"run: {found}\nnext: isthmus evaluate {found} --qrels {_qrels(queries, split)}")
+
+
+def _qrels(queries: str | None, split: str | None) -> str:
+    """What follows --qrels in a command that measures the run."""
+    if queries is None or Path(queries).is_file():
+        return "…"
+    return f"{queries} --split {split}" if split else queries

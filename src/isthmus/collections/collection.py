@@ -52,6 +52,10 @@ class Collection(Corpus):
     def judgements(self, split: str) -> dict[str, dict[str, int]]:
         """Relevance by query id and document id."""
 
+    def answers(self, split: str) -> dict[str, list[str]]:
+        """The strings that answer each query; none where the collection has no such strings."""
+        return {}
+
 
 def choose_split(parts: Mapping[str, T], split: str, where: str) -> T:
     """What belongs to a split, or a SettingsError naming the splits that there are."""

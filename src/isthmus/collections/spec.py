@@ -16,7 +16,8 @@ from isthmus.registry import Registry
 FORMATS = Registry("isthmus.collections.formats", "collection format")
 
 _ALLOWED = (
-    "a BEIR folder (corpus.jsonl), an MS MARCO folder (collection.tsv), a folder of .txt, .md or "
+    "a BEIR folder (corpus.jsonl), an MS MARCO folder (collection.tsv), DPR's (psgs_w100.tsv), a "
+    "folder of .txt, .md or "
     ".html files, a data set folder (.parquet, .arrow), a .jsonl or .tsv file (also .gz, .zst, .xz)"
 )
 
@@ -64,6 +65,8 @@ def _sniff(path: Path) -> str:
             return "beir"
         if find_file(path, "collection.tsv"):
             return "msmarco"
+        if next(path.rglob("psgs_w100.tsv*"), None):
+            return "dpr"
         # Texts first: an index or a run that lies among them holds arrow files too.
         if next(texts_in(path, others), None):
             return "folder"
@@ -79,5 +82,5 @@ def _sniff(path: Path) -> str:
         where=str(path),
         allowed=_ALLOWED,
         remedy=conversions(others or [path.suffix.lower()])
-        or "say what it is: beir:PATH, folder:PATH, hf:PATH, jsonl:PATH or msmarco:PATH",
+        or "say what it is: beir:PATH, dpr:PATH, folder:PATH, hf:PATH, jsonl:PATH or msmarco:PATH",
     )

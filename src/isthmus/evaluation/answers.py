@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import regex  # type: ignore[import-untyped]
 
+from isthmus.collections import Judged
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.evaluation.ranking_order import best_first
+from isthmus.progress import Bar
 from isthmus.records import Run
 
 # A run of letters, numbers and marks is one token; any other visible character is one by itself.
@@ -24,6 +26,27 @@ def contains_answer(text: str, answers: Sequence[str]) -> bool:
     """
     passage = _tokens(text)
     return any(tokens != "  " and tokens in passage for tokens in map(_tokens, answers))
+
+
+def answer_texts(runs: Iterable[Run], judged: Judged, depth: int) -> dict[str, str]:
+    """The texts, without titles, of all documents among the first `depth` of the runs."""
+    wanted = {
+        document
+        for run in runs
+        for query in judged.queries
+        if query in run.rankings
+        for document in best_first(run.rankings[query], run.name)[:depth]
+    }
+    assert judged.corpus is not None, "answers are those of a collection"
+    found: dict[str, str] = {}
+    with Bar("reading the texts of answers", judged.corpus.count(), "documents") as bar:
+        for document in judged.corpus.documents():
+            if document.id in wanted:
+                found[document.id] = document.text
+                if len(found) == len(wanted):
+                    break
+            bar.advance(1)
+    return found
 
 
 def answer_accuracy(

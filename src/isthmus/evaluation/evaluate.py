@@ -2,66 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
-from isthmus.collections import Problems, read_judgements, read_run
+from isthmus.collections import Judged, Problems, open_judged, read_run
 from isthmus.config import Overrides
 from isthmus.config.output import claimed, finish, writing
-from isthmus.errors import InputError, MismatchError
-from isthmus.evaluation.measures import parse_measure, per_query
+from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.evaluation.answers import answer_accuracy, answer_texts
+from isthmus.evaluation.measures import AnswerAccuracy, parse_measure, per_query
 from isthmus.evaluation.report import Report, RunCounts, summarise
 from isthmus.evaluation.settings import EvaluationSettings
 from isthmus.progress import notice, track
 from isthmus.records import Judgements, Ranking, Run, is_passage
 
+ANSWER_MEASURES = ("Answer@5", "Answer@20", "Answer@100")
+
 
 def evaluate(
     runs: Sequence[Run | str | Path] | Run | str | Path,
-    qrels: Judgements | str | Path,
+    qrels: Judgements | Judged | str | Path,
     *,
+    split: str | None = None,
     measures: str | Sequence[str] | None = None,
     output: str | Path | None = None,
     settings: EvaluationSettings | Overrides = None,
+    notes: Sequence[str] = (),
 ) -> Report:
     """The report of one or several runs over all judged queries.
 
+    Judgements are a file, or those of a collection's `split`: `test`, or the only one. `Answer@k`
+    needs a collection with answers, whose texts are read for it.
     Measures are a sequence, or one text of names as ir_measures spells them, "RR@10 nDCG@10".
-    With `output`, that folder holds report.json, table.md, table.tex and per_query.tsv.
+    With `output`, that folder holds report.json, table.md, table.tex and per_query.tsv. `notes` are
+    sentences for the caption.
     """
     if isinstance(measures, str):
         measures = measures.replace(",", " ").split()
     settings = EvaluationSettings.given(settings, {"measures": measures})
     sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     problems = settings.account()
-    judged = _read_judgements(qrels, problems)
+    judged = _judged(qrels, split, problems)
+    settings = settings.model_copy(update={"measures": usual_measures(settings, judged)})
+    counted = _Counted(sources, judged, settings, problems)
     scores: dict[str, dict[str, dict[str, float]]] = {}
     counts: dict[str, RunCounts] = {}
     read: dict[str, dict[str, str]] = {}
     # One run at a time: the scores are small, the rankings need not be.
     for source in track(sources, "evaluating", total=len(sources), unit="run"):
-        run = source if isinstance(source, Run) else read_run(Path(source), problems)
+        run = _read(source, problems)
         where = str(source) if isinstance(source, str | Path) else f"run {run.name!r}"
         if run.name in scores:
-            raise InputError(
-                f"two runs are named {run.name!r}",
-                where=f"{read[run.name]['source']} and {where}",
-                allowed="a name of its own for each run: tables and tests go by it",
-                remedy="change the name (the last column of a run file), or give the run once",
-            )
+            _refuse_namesake(run.name, f"{read[run.name]['source']} and {where}")
         read[run.name] = {"source": where, "fingerprint": _fingerprint(run.rankings)}
-        _check_queries(run, judged, where)
+        _check_queries(run, judged.queries, where)
         run = _by_document(run, where) if settings.by == "document" else run
         kept = _without_self(run) if settings.drop_self else run
         counts[run.name] = _count(run, kept, judged)
         _warn(run.name, counts[run.name], settings)
-        if not counts[run.name].judged_documents:
-            _warn_of_another_corpus(kept, judged)
-        scores[run.name] = per_query(kept, judged, settings.measures)
+        if judged.judgements and not counts[run.name].judged_documents:
+            _warn_of_another_corpus(kept, judged.judgements)
+        scores[run.name] = counted(kept)
     if problems.counts:
         notice(problems.summary())
     if not scores:
@@ -71,30 +76,111 @@ def evaluate(
             allowed="one or more run files",
             remedy="give at least one",
         )
-    report = summarise(scores, settings, counts)
+    report = summarise(scores, settings, counts, notes)
     if output is not None:
-        data = {"runs": read, "judgements": _fingerprint(judged)}
-        with claimed(Path(output), "evaluate", {"settings": settings.described(), **data}):
+        data = {"runs": read, "judgements": _fingerprint(judged.judgements)}
+        identity = {"settings": settings.described(), **data, **counted.identity()}
+        with claimed(Path(output), "evaluate", identity):
             write_report(report, Path(output))
     return report
 
 
-def _read_judgements(source: Judgements | str | Path, problems: Problems) -> Judgements:
-    where, judgements = "judgements", source
-    if isinstance(judgements, str | Path):
-        where, judgements = str(source), read_judgements(Path(judgements), problems)
-    judged = {query: documents for query, documents in judgements.items() if documents}
-    if not judged:
+def _refuse_namesake(name: str, where: str) -> None:
+    raise InputError(
+        f"two runs are named {name!r}",
+        where=where,
+        allowed="a name of its own for each run: tables and tests go by it",
+        remedy="change the name (the last column of a run file), or give the run once",
+    )
+
+
+def usual_measures(settings: EvaluationSettings, judged: Judged) -> tuple[str, ...]:
+    """The measures: those that are chosen, or of answers alone those that count them.
+
+    Raises on measures that what is known of the queries does not suffice for.
+    """
+    if "measures" not in settings.model_fields_set and not judged.judgements:
+        return ANSWER_MEASURES
+    for name in settings.measures:
+        of_answers = isinstance(parse_measure(name, answers=True), AnswerAccuracy)
+        if not (judged.answers if of_answers else judged.judgements):
+            lacking, known = ("answers", "judgements") if of_answers else ("judgements", "answers")
+            raise SettingsError(
+                f"{name!r} needs {lacking}; of these queries {known} are known",
+                where="measures",
+                allowed="Answer@k for collections with answers (dpr:FOLDER, irds:dpr-w100/…) as "
+                "--collection or --qrels; other measures for queries with judged documents",
+                remedy=f"--measures '{' '.join(ANSWER_MEASURES)}'"
+                if judged.answers
+                else "leave it out, or name the collection in the place of a file of judgements",
+            )
+    return settings.measures
+
+
+class _Counted:
+    """The value of every query, by measure: of judged documents, and of answers in texts."""
+
+    def __init__(
+        self,
+        sources: Sequence[Run | str | Path],
+        judged: Judged,
+        settings: EvaluationSettings,
+        problems: Problems,
+    ) -> None:
+        parsed = {name: parse_measure(name, answers=True) for name in settings.measures}
+        self._measures, self._judged = settings.measures, judged
+        self._cutoffs = {
+            str(name): int(one["cutoff"])
+            for name, one in parsed.items()
+            if isinstance(one, AnswerAccuracy)
+        }
+        self._texts: Mapping[str, str] = {}
+        if self._cutoffs:  # of all runs at once: the corpus is read once
+            runs = (_read(source, problems) for source in sources)
+            if settings.by == "document":
+                runs = (_by_document(run, f"run {run.name!r}") for run in runs)
+            self._texts = answer_texts(runs, judged, max(self._cutoffs.values()) + 1)
+
+    def identity(self) -> dict[str, str]:
+        """A digest of the answers, where they are counted."""
+        if not self._cutoffs:
+            return {}
+        strings = repr(sorted(self._judged.answers.items())).encode()
+        return {"answers": xxhash.xxh3_128_hexdigest(strings)}
+
+    def __call__(self, run: Run) -> dict[str, dict[str, float]]:
+        """The values of one run; a judged query without answers counts as not answered."""
+        others = [name for name in self._measures if name not in self._cutoffs]
+        found = per_query(run, self._judged.judgements, others) if others else {}
+        if self._cutoffs:
+            strings = {query: self._judged.answers.get(query, ()) for query in self._judged.queries}
+            found |= answer_accuracy(run, strings, self._texts, list(self._cutoffs.values()))
+        return {name: found[name] for name in self._measures}
+
+
+def _read(source: Run | str | Path, problems: Problems) -> Run:
+    return source if isinstance(source, Run) else read_run(Path(source), problems)
+
+
+def _judged(
+    source: Judgements | Judged | str | Path, split: str | None, problems: Problems
+) -> Judged:
+    where = str(source) if isinstance(source, str | Path) else "judgements"
+    if isinstance(source, str | Path):
+        source = open_judged(source, split, problems)
+    if not isinstance(source, Judged):
+        source = Judged({query: documents for query, documents in source.items() if documents})
+    if not source.queries:
         raise InputError(
             "no query is judged",
             where=where,
             allowed="at least one judgement",
             remedy="check that this is the right file",
         )
-    return judged
+    return source
 
 
-def _check_queries(run: Run, judged: Judgements, where: str) -> None:
+def _check_queries(run: Run, judged: Mapping[str, object], where: str) -> None:
     if run.rankings.keys().isdisjoint(judged):
         raise MismatchError(
             f"run {run.name!r} answers none of the {len(judged):,} judged queries: "
@@ -126,14 +212,15 @@ def _without_self(run: Run) -> Run:
     return Run(run.name, rankings)
 
 
-def _count(run: Run, kept: Run, judged: Judgements) -> RunCounts:
+def _count(run: Run, kept: Run, known: Judged) -> RunCounts:
+    judged = known.queries
     answered = {query: kept.rankings[query] for query in judged if kept.rankings.get(query)}
     return RunCounts(
         answered=len(answered),
         missing=len(judged) - len(answered),
         unjudged=sum(query not in judged for query in run.rankings),
         judged_documents=sum(
-            document in judged[query]
+            document in known.judgements.get(query, ())
             for query, ranking in answered.items()
             for document in ranking.document_ids
         ),
@@ -148,8 +235,9 @@ def _warn(name: str, counts: RunCounts, settings: EvaluationSettings) -> None:
     """Notices about numbers that are computed but may mislead."""
     if counts.missing:
         notice(f"{name}: {counts.missing:,} judged queries have no results and score 0")
-    cutoffs = {one: parse_measure(one).params.get("cutoff", 0) for one in settings.measures}
-    if deeper := [one for one, cutoff in cutoffs.items() if cutoff > counts.depth]:
+    parsed = {one: parse_measure(one, answers=True) for one in settings.measures}
+    deeper = [o for o, one in parsed.items() if one.params.get("cutoff", 0) > counts.depth]
+    if deeper:
         have = "has a cutoff" if len(deeper) == 1 else "have cutoffs"
         depth = f"the run's {counts.depth} results per query"
         notice(f"{name}: {', '.join(deeper)} {have} deeper than {depth}")

@@ -2,7 +2,8 @@
 
 `nDCG@10`, `RR@10`, `R@100`, `Success@20`, `AP`, `Judged@10`, `RR(rel=2)@10` and every other
 measure of ir_measures that is a mean over queries; its aliases too (`MRR@10` is read and printed
-as `RR@10`, `MAP` as `AP`). One is ours: `R_cap@k`, the recall of LexMAE eq. 14.
+as `RR@10`, `MAP` as `AP`). Two are ours: `R_cap@k`, the recall of LexMAE eq. 14, and `Answer@k`,
+which `answers.py` counts.
 
 Which queries count: every query with at least one judgement, as in `trec_eval -c`. A query
 without results scores 0, and so does a query whose judgements are all 0: trec_eval evaluates it
@@ -27,6 +28,15 @@ from isthmus.records import Judgements, Run
 _pipeline: Any = ir_measures.DefaultPipeline  # ir_measures declares no types for its methods
 
 
+class AnswerAccuracy(Measure):
+    """Whether one of the top k texts holds an answer string: DPR's top-k accuracy."""
+
+    NAME = __name__ = "Answer"
+    SUPPORTED_PARAMS: dict[str, ParamInfo] = {  # noqa: RUF012 (as in ir_measures)
+        "cutoff": ir_measures.R.SUPPORTED_PARAMS["cutoff"]
+    }
+
+
 class CappedRecall(Measure):
     """Recall that 1.0 can always reach: found in the top k / min(k, relevant), LexMAE eq. 14."""
 
@@ -36,11 +46,15 @@ class CappedRecall(Measure):
 
 if CappedRecall.NAME not in registry:
     register(CappedRecall())  # type: ignore[no-untyped-call]
+    register(AnswerAccuracy())  # type: ignore[no-untyped-call]
     _pipeline.providers.append(TrecMeasures())  # type: ignore[no-untyped-call]
 
 
-def parse_measure(name: str, where: str = "measures") -> Measure:
-    """The measure of this name, refused before any file is read when nothing can compute it."""
+def parse_measure(name: str, where: str = "measures", answers: bool = False) -> Measure:
+    """The measure of this name, refused before any file is read when nothing can compute it.
+
+    `answers`: whether answer strings may be at hand, which `Answer@k` counts.
+    """
     try:
         measure = ir_measures.parse_measure(name)
     except NameError:
@@ -59,6 +73,15 @@ def parse_measure(name: str, where: str = "measures") -> Measure:
             where=where,
             allowed=_form(measure),
             remedy="write it in this form; a cutoff is a whole number from 1 on",
+        )
+    if isinstance(measure, AnswerAccuracy):
+        if answers:
+            return measure
+        raise SettingsError(
+            f"{name!r} counts answer strings, which are known to `isthmus evaluate` alone",
+            where=where,
+            allowed=", ".join(_computable()),
+            remedy="choose a measure of judged documents, such as Success@20",
         )
     if not isinstance(measure.aggregator(), MeanAgg):
         raise SettingsError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -54,6 +54,8 @@ class Report(BaseModel):
     counts: dict[str, RunCounts]
     settings: EvaluationSettings
     per_query: dict[str, dict[str, dict[str, float]]]
+    notes: tuple[str, ...] = ()
+    """Sentences about what the numbers may be mistaken for; part of the caption."""
 
     @property
     def letters(self) -> dict[str, str]:
@@ -117,11 +119,12 @@ class Report(BaseModel):
                 f"level {settings.alpha:g})."
             )
         for system, counts in self.counts.items():
-            if not counts.judged_documents:
+            of_documents = not all(name.startswith("Answer@") for name in self.measures)
+            if of_documents and not counts.judged_documents:
                 sentences.append(f"Not one document that {system} retrieved is judged.")
         if settings.drop_self:
             sentences.append("Results whose document is the query itself were dropped.")
-        return " ".join(sentences)
+        return " ".join([*sentences, *self.notes])
 
     def per_query_tsv(self) -> str:
         """One line per measure and query, one column per system, every digit kept."""
@@ -158,6 +161,7 @@ def summarise(
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
     settings: EvaluationSettings | Overrides = None,
     counts: Mapping[str, RunCounts] | None = None,
+    notes: Sequence[str] = (),
 ) -> Report:
     """The report of scores by system, measure and query, wherever they were computed.
 
@@ -201,6 +205,7 @@ def summarise(
         counts=dict(counts or {}),
         settings=settings,
         per_query=by_measure,
+        notes=tuple(notes),
     )
 
 

@@ -20,7 +20,8 @@ class EvaluationSettings(ReadingSettings):
     measures: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=("RR@10", "nDCG@10", "R@100", "Success@100"),
         min_length=1,
-        description="names as in ir_measures, and R_cap@k",
+        description="names as in ir_measures, R_cap@k, and Answer@k where there are answers; of a "
+        "split with answers alone Answer@5, @20 and @100",
     )
     test: Test = Field("t_test", description="paired and two-sided, over queries")
     correction: Correction = Field(
@@ -58,4 +59,4 @@ class EvaluationSettings(ReadingSettings):
     @field_validator("measures")
     @classmethod
     def _printed_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(str(parse_measure(name)) for name in names))
+        return tuple(dict.fromkeys(str(parse_measure(name, answers=True)) for name in names))

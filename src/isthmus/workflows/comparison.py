@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from pydantic import Field
 
-from isthmus.collections import Collection, open_collection, write_run
-from isthmus.collections.collection import choose_split
+from isthmus.collections import open_collection, write_run
+from isthmus.collections.judged import Judged, usual_split
 from isthmus.config import Overrides
 from isthmus.config.cache import cache_folder
 from isthmus.config.calls import check_arguments, several
@@ -18,16 +19,16 @@ from isthmus.config.output import claimed
 from isthmus.errors import SettingsError
 from isthmus.evaluation import EvaluationSettings, Report
 from isthmus.evaluation import evaluate as evaluate_runs
-from isthmus.evaluation.evaluate import write_report
+from isthmus.evaluation.evaluate import usual_measures, write_report
 from isthmus.evaluation.measures import parse_measure
 from isthmus.progress import notice
 from isthmus.records import Judgements, Ranking, Run
 from isthmus.retrieval.fusion import Fusion, fuse, fusions
 from isthmus.retrieval.verbs.index import IndexSettings
 from isthmus.workflows.compared_systems import Searches, System, systems
+from isthmus.workflows.seen_queries import seen
 
 _DEPTH = 100
-_TEST = "test"
 
 
 class EvaluateSettings(EvaluationSettings, EncodingChoice):
@@ -53,16 +54,17 @@ class EvaluateSettings(EvaluationSettings, EncodingChoice):
     @property
     def of_runs(self) -> EvaluationSettings:
         """Those on which the numbers of given rankings depend."""
-        return EvaluationSettings(
-            **{name: getattr(self, name) for name in EvaluationSettings.model_fields}
-        )
+        given = self.model_fields_set & set(EvaluationSettings.model_fields)
+        return EvaluationSettings(**{name: getattr(self, name) for name in given})
 
     def deepest(self) -> int:
         """How many documents of each ranking are evaluated; one more where one may be dropped."""
-        cutoffs = [parse_measure(name).params.get("cutoff", 0) for name in self.measures]
+        parsed = (parse_measure(name, answers=True) for name in self.measures)
+        cutoffs = [measure.params.get("cutoff", 0) for measure in parsed]
         return (self.depth or max(_DEPTH, *cutoffs)) + self.drop_self
 
 
+@overload
 def evaluate(
     runs: Sequence[Run | str | Path] | Run | str | Path = (),
     qrels: Judgements | str | Path | None = None,
@@ -74,16 +76,61 @@ def evaluate(
     measures: str | Sequence[str] | None = None,
     output: str | Path | None = None,
     settings: EvaluationSettings | Overrides = None,
-) -> Report:
+) -> Report: ...
+
+
+@overload
+def evaluate(
+    runs: Sequence[Run | str | Path] | Run | str | Path = (),
+    qrels: Judgements | str | Path | None = None,
+    *,
+    collection: str | None = None,
+    models: Sequence[str] | str = (),
+    split: list[str],
+    depth: int | None = None,
+    measures: str | Sequence[str] | None = None,
+    output: str | Path | None = None,
+    settings: EvaluationSettings | Overrides = None,
+) -> dict[str, Report]: ...
+
+
+def evaluate(
+    runs: Sequence[Run | str | Path] | Run | str | Path = (),
+    qrels: Judgements | str | Path | None = None,
+    *,
+    collection: str | None = None,
+    models: Sequence[str] | str = (),
+    split: str | list[str] | None = None,
+    depth: int | None = None,
+    measures: str | Sequence[str] | None = None,
+    output: str | Path | None = None,
+    settings: EvaluationSettings | Overrides = None,
+) -> Report | dict[str, Report]:
     """The report of one or several systems over all judged queries.
 
-    With `qrels`, of run files. With a `collection`, of models (also "bm25", index folders, "A+B",
-    and "hybrid": every model named, each fused with BM25), which are indexed, searched with the
-    judged queries of a split, and compared; what is no file among `runs` then counts as a model.
-    Interrupted and run again, it goes on. Measures are a sequence, or one text of names as
-    ir_measures spells them, "RR@10 nDCG@10". With `output`, that folder holds report.json,
-    table.md, table.tex and per_query.tsv, and with a collection the run files.
+    With `qrels`, a file or a collection, of run files. With a `collection`, of models (also "bm25",
+    index folders, "A+B", and "hybrid": every model named, each fused with BM25), which are indexed,
+    searched with the judged queries of a split, and compared; what is no file among `runs` then
+    counts as a model. Interrupted and run again, it goes on. Measures are a sequence, or one text,
+    "RR@10 nDCG@10", as in ir_measures. With `output`, that folder holds report.json, table.md,
+    table.tex and per_query.tsv, and with a collection the run files. A list of splits gives a
+    report of each, in a folder of its own below `output`.
     """
+    if isinstance(split, list):
+        return {
+            name: evaluate(
+                runs,
+                qrels,
+                collection=collection,
+                models=models,
+                split=name,
+                depth=depth,
+                measures=measures,
+                output=None if output is None else Path(output) / name.replace("/", "-"),
+                settings=settings,
+            )
+            for name in split
+        }
     if isinstance(measures, str):
         measures = measures.replace(",", " ").split()
     flags = {"measures": measures, "split": split, "depth": depth}
@@ -121,7 +168,7 @@ def _evaluate_runs(
     settings: EvaluateSettings,
 ) -> Report:
     of_collections = EvaluateSettings.model_fields.keys() - EvaluationSettings.model_fields
-    unused = of_collections & settings.model_fields_set
+    unused = (of_collections - {"split"}) & settings.model_fields_set
     if models or unused:
         name = "--models" if models else min(unused)
         raise SettingsError(
@@ -135,9 +182,11 @@ def _evaluate_runs(
             "there are no judgements to evaluate by",
             where="isthmus evaluate",
             allowed="run files with --qrels, or --collection with --models",
-            remedy="add --qrels FILE, or --collection and the models to compare",
+            remedy="add --qrels, a file or a collection, or --collection and the models to compare",
         )
-    return evaluate_runs(runs, qrels, output=output, settings=settings.of_runs)
+    return evaluate_runs(
+        runs, qrels, split=settings.split, output=output, settings=settings.of_runs
+    )
 
 
 def _compare(
@@ -157,9 +206,10 @@ def _compare(
         )
     fusions.check(settings.fusion, "fusion")
     source = open_collection(spec, problems := settings.account())
-    split = _split(source, settings.split, spec)
-    judged = {query: found for query, found in source.judgements(split).items() if found}
-    queries = [query for query in source.queries() if query.id in judged]
+    split = usual_split(source, settings.split, spec)
+    judged = Judged.of(source, split)
+    settings = settings.model_copy(update={"measures": usual_measures(settings, judged)})
+    queries = [query for query in source.queries() if query.id in judged.queries]
     deepest = settings.deepest()
     deep = max(deepest, settings.candidates if any(len(row.parts) > 1 for row in rows) else 0)
     how = settings.index.model_copy(update={**dict(settings.reading), **settings.chosen()})
@@ -173,25 +223,21 @@ def _compare(
         "runs": [str(run) if isinstance(run, str | Path) else run.name for run in runs],
     }
     notice(f"{len(queries):,} judged queries of the split {split!r}")
+    notes = [said for part in origins if (said := seen(part, searches.fingerprint, split))]
+    for note in notes:
+        notice(note)
+    measured = partial(evaluate_runs, qrels=judged, settings=settings.of_runs, notes=notes)
     if output is None:
-        found = _ranked(searches, rows, origins, settings)
-        return evaluate_runs([*found, *runs], judged, settings=settings.of_runs)
+        return measured([*_ranked(searches, rows, origins, settings), *runs])
     with claimed(Path(output), "evaluate", identity):
         found = _ranked(searches, rows, origins, settings)
-        report = evaluate_runs([*found, *runs], judged, settings=settings.of_runs)
+        report = measured([*found, *runs])
         for run in found:
             write_run(Path(output) / "runs" / f"{run.name.replace('/', '_')}.trec", run)
         write_report(report, Path(output))
     if problems.counts:
         notice(problems.summary())
     return report
-
-
-def _split(collection: Collection, named: str | None, where: str) -> str:
-    splits = collection.splits()
-    if named is None and len(splits) == 1:
-        return splits[0]
-    return choose_split(dict(zip(splits, splits, strict=True)), named or _TEST, where)
 
 
 def _ranked(

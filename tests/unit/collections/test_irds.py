@@ -8,7 +8,12 @@ import pytest
 from ir_datasets.datasets.base import Dataset
 from ir_datasets.formats import BaseDocs, BaseQrels, BaseQueries, GenericDoc, GenericQuery, TrecQrel
 
-from isthmus.collections import open_collection, open_corpus
+from isthmus.collections import (
+    open_collection,
+    open_corpus,
+    open_judged,
+    open_queries,
+)
 from isthmus.errors import InputError, MissingPackageError
 from isthmus.records import Document, Query
 
@@ -50,6 +55,7 @@ def registered() -> None:
     for name, dataset in {
         "isthmus-tiny": Dataset(Documents()),
         "isthmus-tiny/test": Dataset(Documents(), Queries(), Judged()),
+        "isthmus-tiny/unjudged": Dataset(Documents(), Queries()),
         "isthmus-unreachable": Dataset(Unreachable()),
     }.items():
         if name not in list(ir_datasets.registry):
@@ -64,6 +70,13 @@ def test_one_split_or_their_parent(name: str) -> None:
     assert found.splits() == ["test"]
     assert found.judgements("test") == {"q1": {"d2": 2}}
     assert found.fingerprint() != open_corpus("irds:isthmus-unreachable").fingerprint()
+
+
+def test_queries_without_judgements_can_be_searched_for() -> None:
+    assert open_queries("irds:isthmus-tiny/unjudged") == [Query("q1", "which")]
+    assert open_queries("irds:isthmus-tiny/test") == [Query("q1", "which")]
+    with pytest.raises(InputError, match="no queries and judgements"):
+        open_judged("irds:isthmus-tiny/unjudged")
 
 
 def test_an_unknown_id_suggests_the_nearest() -> None:

@@ -10,7 +10,7 @@ from isthmus.errors import InputError, SettingsError
 
 
 def test_every_format_is_a_scheme() -> None:
-    expected = ["beir", "docstrings", "folder", "hf", "irds", "jsonl", "msmarco"]
+    expected = ["beir", "docstrings", "dpr", "folder", "hf", "irds", "jsonl", "msmarco"]
     assert FORMATS.names() == expected
 
 
@@ -25,6 +25,7 @@ def test_an_unknown_scheme_suggests_the_nearest() -> None:
     [
         ("corpus.jsonl", '{"_id": "1", "text": "t"}\n', "Beir"),
         ("collection.tsv", "1\tt\n", "Msmarco"),
+        ("data/psgs_w100.tsv", "1\tt\ta title\n", "Dpr"),
         ("deep/er/notes.md", "t\n", "Folder"),
         ("page.html", "t\n", "Folder"),
     ],

@@ -52,9 +52,10 @@ class Irds(Collection):
         return screened(self._documents(), problems, f"irds:{self.identifier}")
 
     def queries(self) -> Iterator[Query]:
-        """The queries of all splits, each once."""
+        """The queries of all splits, each once; of an id without judgements, its own."""
         found: dict[str, Query] = {}
-        for name, part in self._parts.items():
+        alone = {self.identifier: self._dataset} if self._dataset.has_queries() else {}
+        for name, part in (self._parts or alone).items():
             source = f"irds:{self.identifier} queries of {name}"
             fetched = self._fetched(part.queries_iter)
             given = ((source, Query(each.query_id, each.default_text())) for each in fetched)
@@ -72,6 +73,13 @@ class Irds(Collection):
         for judged in self._fetched(part.qrels_iter):
             judgements.setdefault(judged.query_id, {})[judged.doc_id] = judged.relevance
         return judgements
+
+    def answers(self, split: str) -> dict[str, list[str]]:
+        """The strings that answer each query, of data sets such as dpr-w100."""
+        part = choose_split(self._parts, split, f"irds:{self.identifier}")
+        if not part.has_queries() or "answers" not in part.queries_cls()._fields:
+            return {}
+        return {each.query_id: list(each.answers) for each in self._fetched(part.queries_iter)}
 
     def fingerprint(self) -> str:
         """A digest of the id and the version of ir_datasets, which checks what it downloads."""

@@ -10,7 +10,7 @@ from typing import overload
 from pydantic import Field
 
 from isthmus.cluster import ClusterSettings, connected
-from isthmus.collections import read_queries, write_run
+from isthmus.collections import open_queries, write_run
 from isthmus.collections.settings import ReadingSettings
 from isthmus.collections.trec import ExistingRun
 from isthmus.config import Overrides
@@ -63,6 +63,10 @@ class SearchSettings(Combination, ReadingSettings):
         description="what is ranked, of an index of passages: documents, each as its best passage, "
         "or passages, with ids DOCUMENT#NUMBER",
     )
+    split: str | None = Field(
+        None,
+        description="whose queries, where they are a collection's; null: test, or the only one",
+    )
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
     )
@@ -80,6 +84,7 @@ def search(
     rerank: str | None = None,
     model: str | None = None,
     depth: int | None = None,
+    split: str | None = None,
     cluster: str | None = None,
     settings: SearchSettings | Overrides = None,
 ) -> Hits: ...
@@ -96,6 +101,7 @@ def search(
     rerank: str | None = None,
     model: str | None = None,
     depth: int | None = None,
+    split: str | None = None,
     cluster: str | None = None,
     settings: SearchSettings | Overrides = None,
 ) -> Hits | Path: ...
@@ -111,11 +117,13 @@ def search(
     rerank: str | None = None,
     model: str | None = None,
     depth: int | None = None,
+    split: str | None = None,
     cluster: str | None = None,
     settings: SearchSettings | Overrides = None,
 ) -> Hits | Path:
-    """The hits of one query, or the run file written for a file of queries.
+    """The hits of one query, or the run file written for many queries.
 
+    Those are of a file, or of a collection the judged ones of `split`: `test`, or the only one.
     A file that holds another run is refused and left as it is.
     """
     flags = {
@@ -123,18 +131,26 @@ def search(
         "hybrid": several(hybrid) or None,
         "model": model,
         "rerank.model": rerank,
+        "split": split,
         "cluster.address": cluster,
     }
     settings = SearchSettings.given(settings, flags)
     if (query is None) == (queries is None) or (queries is None) != (run is None):
         raise SettingsError(
-            "a search takes one query, or a file of queries and a run file to write",
+            "a search takes one query, or a file or collection of queries and a run file to write",
             where="isthmus search",
-            allowed='INDEX "a query", or INDEX --queries FILE --run FILE',
+            allowed='INDEX "a query", or INDEX --queries FILE|COLLECTION --run FILE',
             remedy="give one of the two",
         )
     optional = {"query": query, "queries": queries, "run": run}
     check_arguments("search", {"index": index}, optional)
+    if query is not None and settings.split is not None:
+        raise SettingsError(
+            f"split = {settings.split!r} has no meaning for one query",
+            where="--split",
+            allowed="a split of --queries, where that is a collection",
+            remedy="leave it out",
+        )
     with connected(settings.cluster):
         if query is not None:
             return _answer(_searcher(index, settings), query, settings)
@@ -186,7 +202,7 @@ def _search_many(
     tag = settings.tag or run.stem
     existing = ExistingRun(run, tag)
     problems = settings.account()
-    asked = list(read_queries(queries, problems))
+    asked = open_queries(queries, settings.split, problems)
     searcher = _searcher(index, settings)
     rankings: dict[str, Ranking] = {}
     at_once = _QUERIES_AT_ONCE
@@ -240,7 +256,7 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> set[s
         raise SettingsError(
             f"{str(index)!r} is a {tuned}hybrid, which says itself what {min(decided)!r} is",
             where=min(decided),
-            allowed="depth, rerank, backend, by, tag, problems, line_limit and cluster",
+            allowed="depth, rerank, backend, by, split, tag, problems, line_limit and cluster",
             remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
         )
     return fused
