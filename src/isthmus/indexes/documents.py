@@ -160,8 +160,12 @@ class DocumentStore:
         for same in np.split(places, np.flatnonzero(np.diff(blocks[places])) + 1):
             if len(same):
                 block = blocks[same[0]]
-                taken = column.chunk(block).take(pa.array(rows[same] - self._starts[block]))
-                found[same] = taken.to_pylist()
+                inside = np.ascontiguousarray(rows[same] - self._starts[block], dtype=np.int64)
+                # Of its memory: pa.array imports pandas, which takes as long as a whole search.
+                numbers = pa.Array.from_buffers(
+                    pa.int64(), len(inside), [None, pa.py_buffer(inside)]
+                )
+                found[same] = column.chunk(block).take(numbers).to_pylist()
         return found.tolist()
 
     def _value(self, column: str, row: int) -> str:

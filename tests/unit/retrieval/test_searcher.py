@@ -366,11 +366,15 @@ def test_unwritable_run_file(bm25: Searcher, tmp_path: Path) -> None:
         search(tmp_path / "bm25", queries=tmp_path / "queries.tsv", run=tmp_path / "file" / "out")
 
 
-def test_bm25_search_starts_without_torch(bm25: Searcher, tmp_path: Path) -> None:
+def test_bm25_search_starts_without_torch(tmp_path: Path) -> None:
+    text = " ".join(f"The river is {n} feet deep here, and it was less before." for n in range(80))
+    corpus = tmp_path / "long.jsonl"
+    corpus.write_text(json.dumps({"_id": "d0", "text": text}), encoding="utf-8")
+    index(str(corpus), tmp_path / "bm25", settings={"passages.length": 16})
     code = (
         "import sys; from isthmus import search; "
         f"print(search({str(tmp_path / 'bm25')!r}, 'river')[0].id); "
-        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy imports'"
+        "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules), 'heavy imports'"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("d0\n", 0), done.stderr
