@@ -128,9 +128,13 @@ def test_without_judged_queries_and_a_folder_of_texts(
         some = " ".join(words[number : number + 12])
         (folder / f"{number}.md").write_text(f"# {words[number]}\n\n{some}.", encoding="utf-8")
     told = commands.succeed(
-        "adapt", folder, "--model", model, "--output", tmp_path / "run", *sets(*PLAIN)
-    )
+        "adapt", folder, "--model", model, "--output", tmp_path / "run",
+        *sets(*PLAIN, "bm25.language=german"),
+    )  # fmt: skip
     assert "NOT MEASURED" in told.stdout
+    bm25 = json.loads((tmp_path / "run" / "index" / "bm25" / "manifest.json").read_text())["bm25"]
+    assert bm25["stemmer"] == "german"
+    assert "no effect" not in told.stderr, "of the encoder's index"
     assert not (tmp_path / "run" / "report").exists()
     assert (tmp_path / "run" / "index" / "adapted").is_dir()
     assert not (tmp_path / "run" / "index" / "as-it-was").exists()

@@ -47,6 +47,7 @@ from isthmus.workflows.workload import work
 # Settings that runs from before 2026-11-18 do not know: left out of their identity where not set.
 _LATER = (
     "encoder", "query_prompt", "document_prompt", "include_prompt", "truncate_dim", "passages",
+    "bm25",
 )  # fmt: skip
 _SPLITS = ("test", "dev", "validation", "valid")
 

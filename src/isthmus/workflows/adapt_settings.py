@@ -9,6 +9,7 @@ from pydantic import Field
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config.encoding import EncodingChoice
 from isthmus.evaluation import EvaluationSettings
+from isthmus.indexes.manifest import Bm25Settings
 from isthmus.retrieval.cutting import Chosen
 
 
@@ -34,6 +35,9 @@ class AdaptSettings(ReadingSettings, EncodingChoice):
         None,
         description="whether long documents are learnt and indexed by passages, or how these are "
         "cut; null: yes for a folder of files, no otherwise",
+    )
+    bm25: Bm25Settings | None = Field(
+        None, description="of the index that the report compares with: its language, k1, b, …"
     )
     dense: dict[str, Any] = Field(description="settings of `isthmus finetune`, without labels")
     dot: dict[str, Any] = Field({}, description="what differs where inner products compare")

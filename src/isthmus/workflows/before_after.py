@@ -14,7 +14,7 @@ from isthmus.progress import track
 from isthmus.records import Run
 from isthmus.retrieval.fusion import fuse, fusions
 from isthmus.retrieval.searcher import Searcher, open_searcher
-from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
 from isthmus.workflows.adapt_settings import AdaptSettings
 
 BEFORE, AFTER, LABELLED = "as it was", "adapted", "adapted + labels"
@@ -29,10 +29,15 @@ def compare(
     settings: AdaptSettings, judged: Judged | None, models: Mapping[str, str]
 ) -> Report | None:
     """Builds the indexes that are needed; compares the systems where queries are judged."""
-    output, chosen = Path(settings.output), _index_settings(settings)
-    systems = {"BM25": "bm25", **(models if judged else dict(list(models.items())[-1:]))}
+    output = Path(settings.output)
+    systems = {"BM25": BM25, **(models if judged else dict(list(models.items())[-1:]))}
     folders = {
-        name: index(settings.documents, output / "index" / _slug(name), model, settings=chosen)
+        name: index(
+            settings.documents,
+            output / "index" / _slug(name),
+            model,
+            settings=_index_settings(settings, model),
+        )
         for name, model in systems.items()
     }
     if judged is None:
@@ -41,8 +46,11 @@ def compare(
     return _compared(settings, *judged, searchers, output / "report")
 
 
-def _index_settings(settings: AdaptSettings) -> IndexSettings:
-    return IndexSettings(passages=settings.passages, **dict(settings.reading))
+def _index_settings(settings: AdaptSettings, model: str) -> IndexSettings:
+    chosen = IndexSettings(passages=settings.passages, **dict(settings.reading))
+    if model == BM25 and settings.bm25 is not None:
+        return chosen.model_copy(update={"bm25": settings.bm25})
+    return chosen
 
 
 def _compared(
