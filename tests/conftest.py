@@ -66,6 +66,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Leaves out what matters at a power cut alone; tests cut none, but crash and kill."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real collections; tests that need it skip, saying so, where it is absent."""

@@ -45,7 +45,6 @@ def crash_at_every_step(build: Build, place: Path, steps: Steps) -> tuple[int, s
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("isthmus.config.output.environment", dict)  # quicker
-        patch.setattr(os, "fsync", lambda _: None)  # what a crash, not a power cut, leaves
         with pytest.MonkeyPatch.context() as watching:
             count = _instrument(watching, steps, fail_at=-1, after=False)
             build(place / "whole")

@@ -76,7 +76,6 @@ def tiny(patch: pytest.MonkeyPatch, block: int) -> None:
     patch.setattr(ngrams_module, "in_parallel", one_after_the_other)
     patch.setattr(pmi_module, "in_parallel", one_after_the_other)
     patch.setattr(pmi_module, "_PIECE_TOKENS", 5)
-    patch.setattr("os.fsync", lambda _: None)  # thousands of tiny files
     # Real pools are shut down at the end; there is none.
     patch.setattr(ngrams_module, "let_go", lambda jobs: None)
     patch.setattr(pmi_module, "let_go", lambda jobs: None)

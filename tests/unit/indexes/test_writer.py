@@ -111,10 +111,8 @@ def merge(opened: IndexWriter) -> None:
 def test_crash_at_every_step(
     tmp_path: Path,
     dense_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
     changes: list[Callable[[IndexWriter], None]],
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     build_faiss(dense_folder, ApproximationSettings())  # so few documents that it finds all
     *earlier, last = changes
     with IndexWriter(dense_folder) as opened:
