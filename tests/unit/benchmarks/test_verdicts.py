@@ -138,6 +138,18 @@ def test_missing_cells_are_named_and_the_rest_is_judged() -> None:
     assert verdict.findings[1].difference == pytest.approx(0.04, abs=0.015)  # of bow alone
 
 
+def test_one_seed_decides_nothing_about_methods() -> None:
+    def first(result: CellResult) -> bool:
+        return result.cell.pretraining_seed == 1
+
+    verdict = judged(BEATS, {"bow": 0.04}, first)
+    assert verdict.decision == "undecided"
+    assert verdict.reason.startswith("one seed: significant for these models")
+    assert not verdict.complete  # two runs of three are missing
+    alone = judged(BEATS, {"bow": 0.04}, first, settings=ReportSettings(over="queries"))
+    assert alone.decision == "held"
+
+
 def test_nothing_done_is_open() -> None:
     verdict = judged(BEATS, {}, lambda result: result.cell.start == "none")
     assert (verdict.decision, verdict.overall) == ("undecided", None)

@@ -42,6 +42,11 @@ class Estimate:
     number_of_queries: int
     number_of_seeds: int
 
+    @property
+    def knows_seeds(self) -> bool:
+        """Whether anything is known about what other seeds would give."""
+        return self.both is not self.queries
+
     def chosen(self, settings: ReportSettings) -> Effect:
         """The effect that the settings judge by."""
         return self.both if settings.over == "both" else self.queries

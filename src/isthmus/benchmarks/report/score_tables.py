@@ -183,5 +183,5 @@ def _caption(
         for column in columns
     )
     if absent:
-        sentences.append(f"{absent} cells have no score yet.")
+        sentences.append(f"Without a score yet: {absent}.")
     return " ".join(sentences)

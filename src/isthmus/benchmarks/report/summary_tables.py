@@ -187,7 +187,7 @@ def _beside(outcomes: Outcomes, value: ExpectedValue, comparable: bool) -> Itera
         value.kind,
         value.task,
         f"{value.collection} {value.measure}",
-        f"{value.value:g}",
+        shown(value.value),
         "–" if ours is None else shown(ours.mean),
         "yes" if comparable else "no",
     )

@@ -29,6 +29,8 @@ class Finding:
     detectable: float | None = None
     without: tuple[str, ...] = ()
     """Starts that the claim names and that have no scores there yet."""
+    partial: bool = False
+    """Whether runs of the others are missing too."""
 
     @property
     def difference(self) -> float:
@@ -54,7 +56,9 @@ class Verdict:
     @property
     def complete(self) -> bool:
         """Whether every cell that the claim speaks of is there."""
-        return all(found.estimate is not None and not found.without for found in self.findings)
+        return not any(
+            found.estimate is None or found.without or found.partial for found in self.findings
+        )
 
 
 def rule(settings: ReportSettings) -> str:
@@ -67,8 +71,8 @@ def rule(settings: ReportSettings) -> str:
         "and no place significantly below. Did not hold: the average is significantly below 0, or "
         f"its {settings.confidence:.0%} interval ends below {settings.smallest_effect:g}, the "
         "smallest difference that matters. Undecided: all else, with the average that would have "
-        f"been found with {settings.power:.0%} power. A claim about cost holds if the ratio of the "
-        "mean costs stays within its factor."
+        f"been found with {settings.power:.0%} power; and whatever one seed alone says. A claim "
+        "about cost holds if the ratio of the mean costs stays within its factor."
     )
 
 
@@ -94,7 +98,8 @@ def _verdict(name: str, claim: Claim, outcomes: Outcomes, settings: ReportSettin
     tested = iter(zip(estimates, p_values, strict=True))
     findings = []
     for place, terms, without in found:
-        finding = Finding(place, None, without=without)
+        partial = any(_lacks_runs(term, outcomes) for term in terms)
+        finding = Finding(place, None, without=without, partial=partial)
         if terms:
             compared, p_value = next(tested)
             finding = _measured(finding, compared, p_value, len(known), settings)
@@ -140,6 +145,10 @@ def _decide(
     signs = f", above 0 at {above} of {len(known)} places" if len(known) > 1 else ""
     significant = overall.corrected_p_value < settings.alpha
     assert overall.interval is not None
+    assert overall.estimate is not None
+    if settings.over == "both" and not overall.estimate.knows_seeds:
+        here = "significant" if significant else "not significant"
+        return "undecided", f"one seed: {here} for these models{signs}; of the methods, more decide"
     if significant and overall.difference < 0:
         return "did not hold", f"significantly the other way{signs}"
     if overall.interval[1] < settings.smallest_effect:
@@ -172,6 +181,11 @@ def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tupl
         for key in [(term.column, term.weight > 0)]
     ]
     return kept, missing
+
+
+def _lacks_runs(term: Term, outcomes: Outcomes) -> bool:
+    scores = outcomes.scores(term.start, term.column)
+    return scores is not None and scores.runs < outcomes.runs(term.column.task)
 
 
 def _weights(terms: Sequence[Term]) -> dict[tuple[Column, bool], float]:
