@@ -45,6 +45,7 @@ def subjects_per_cell(order: np.ndarray, subjects: np.ndarray) -> float:
     return float(np.mean([len(np.unique(cell)) for cell in cells]))
 
 
+@pytest.mark.slow
 def test_documents_of_a_subject_are_neighbours(
     monkeypatch: pytest.MonkeyPatch, vectors: scipy.sparse.csr_matrix, subjects: np.ndarray
 ) -> None:

@@ -87,6 +87,7 @@ def expected(kind: str, vectors: dict[str, Any], query: Any, depth: int) -> Rank
     return Ranking.sorted("q", found, depth)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     kind=st.sampled_from(["dense", "inverted"]),

@@ -159,6 +159,7 @@ def test_crash_at_every_step(
     assert found[-1] == wanted
 
 
+@pytest.mark.slow
 def test_one_failed_step_of_a_merge_loses_nothing(tmp_path: Path, dense_folder: Path) -> None:
     """A disk that fails once: the writer lives on, and cleans up by the manifest that counts."""
     with IndexWriter(dense_folder) as opened:

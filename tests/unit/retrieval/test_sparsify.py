@@ -110,6 +110,7 @@ def test_files_and_the_same_job_again(
         sparsify("model", **small, output=tmp_path / "curve", settings=SparsifySettings(terms=[3]))
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed(
     small: dict[str, str], tmp_path: Path, sparse_encoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
