@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from isthmus.encoders.loader import load_encoder as load_encoder
     from isthmus.errors import IsthmusError as IsthmusError
     from isthmus.evaluation.report import Report as Report
+    from isthmus.evaluation.suite import SuiteReport as SuiteReport
     from isthmus.finetuning.finetune import finetune as finetune
     from isthmus.inspection.catalogue import listing as listing
     from isthmus.inspection.doctor import doctor as doctor
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from isthmus.workflows.comparison import evaluate as evaluate
     from isthmus.workflows.quickstart import quickstart as quickstart
     from isthmus.workflows.rerun import rerun as rerun
+    from isthmus.workflows.several_collections import evaluate_suite as evaluate_suite
 
 _HOMES = {
     "isthmus.benchmarks.report.benchmark_report": ["benchmark_report"],
@@ -72,6 +74,7 @@ _HOMES = {
     "isthmus.encoders.loader": ["load_cross_encoder", "load_encoder"],
     "isthmus.errors": ["IsthmusError"],
     "isthmus.evaluation.report": ["Report"],
+    "isthmus.evaluation.suite": ["SuiteReport"],
     "isthmus.finetuning.finetune": ["finetune"],
     "isthmus.inspection.catalogue": ["listing"],
     "isthmus.inspection.doctor": ["doctor"],
@@ -97,6 +100,7 @@ _HOMES = {
     "isthmus.workflows.comparison": ["evaluate"],
     "isthmus.workflows.quickstart": ["quickstart"],
     "isthmus.workflows.rerun": ["rerun"],
+    "isthmus.workflows.several_collections": ["evaluate_suite"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_HOME]

@@ -11,7 +11,7 @@ import isthmus
 from isthmus.cli.options import Json, Splits, settings_option
 
 if TYPE_CHECKING:
-    from isthmus import Report
+    from isthmus import Report, SuiteReport
 
 
 def evaluate(
@@ -26,7 +26,11 @@ def evaluate(
         ),
     ] = None,
     collection: Annotated[
-        str | None, typer.Option(help="Instead: documents with judged queries, to be searched.")
+        list[str] | None,
+        typer.Option(
+            help="Instead: documents with judged queries, to be searched. Repeatable: then with "
+            "averages, and on how many each system is best."
+        ),
     ] = None,
     models: Annotated[
         list[str] | None,
@@ -40,6 +44,10 @@ def evaluate(
     depth: Annotated[int | None, typer.Option(help="Documents per query of a collection.")] = None,
     measures: Annotated[
         str | None, typer.Option(help="Names as in ir_measures, e.g. 'RR@10 nDCG@10 R@100 AP'.")
+    ] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(help="Queries to show whose first documents differ between the systems."),
     ] = None,
     output: Annotated[
         str | None,
@@ -55,25 +63,33 @@ def evaluate(
     --set pooling=mean and other settings of how models encode are those of `index`.
 
     Examples: isthmus evaluate --collection data/scifact --models runs/dense bm25 hybrid; isthmus
+    evaluate --collection data/scifact --collection data/nfcorpus --models runs/dense bm25; isthmus
     evaluate bm25.trec dense.trec --qrels qrels/test.tsv --output report; isthmus evaluate
     dense.trec --qrels irds:beir/scifact --split test
     """
-    chosen: Any = split.split(",") if split and "," in split else split  # one report, or several
+    options: Any = {
+        "split": split, "depth": depth, "measures": measures, "examples": examples,
+        "output": output, "settings": settings,
+    }  # fmt: skip
+    _show(_evaluated(collection or [], models or [], runs or [], qrels, options), as_json)
+
+
+def _evaluated(
+    collections: list[str], models: list[str], runs: list[str], qrels: str | None, options: Any
+) -> Report | SuiteReport | dict[str, Report]:
+    """The reports of one collection or of several."""
+    if len(collections) > 1:
+        return isthmus.evaluate_suite(collections, [*models, *runs], **options)
+    alone, split = next(iter(collections), None), options["split"]
+    if split and "," in split:  # a report of each
+        options["split"] = split.split(",")
     found: Report | dict[str, Report] = isthmus.evaluate(
-        runs or (),
-        qrels,
-        collection=collection,
-        models=models or (),
-        split=chosen,
-        depth=depth,
-        measures=measures,
-        output=output,
-        settings=settings,
+        runs, qrels, collection=alone, models=models, **options
     )
-    _show(found, as_json)
+    return found
 
 
-def _show(found: Report | dict[str, Report], as_json: bool) -> None:
+def _show(found: Report | SuiteReport | dict[str, Report], as_json: bool) -> None:
     """Prints a report, or one of every split."""
     from rich.console import Console
 

@@ -265,7 +265,7 @@ def _fingerprint(nested: Any) -> str:
 
 
 def write_report(report: Report, output: Path) -> None:
-    """Writes report.json, table.md, table.tex and per_query.tsv into a claimed folder."""
+    """Writes report.json, table.md, table.tex, per_query.tsv, and examples.md if there are any."""
     table = report.table()
     files = {
         "report.json": report.to_json() + "\n",
@@ -273,6 +273,9 @@ def write_report(report: Report, output: Path) -> None:
         "table.tex": table.latex(),
         "per_query.tsv": report.per_query_tsv(),
     }
+    if report.examples:
+        shown = (example.markdown() for example in report.example_tables())
+        files["examples.md"] = "\n".join(shown)
     with writing(output):
         for name, text in files.items():
             (output / name).write_text(text, encoding="utf-8")

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from rich.table import Table as TerminalTable
+from rich.console import Group
 
 from isthmus.config import Overrides
 from isthmus.errors import InputError
 from isthmus.evaluation.bootstrap import mean_intervals
+from isthmus.evaluation.first_hits import Example
 from isthmus.evaluation.settings import EvaluationSettings
 from isthmus.evaluation.significance import Comparisons, compare
 from isthmus.evaluation.tables import Cell, Table, format_score, plain_text
@@ -56,6 +57,8 @@ class Report(BaseModel):
     per_query: dict[str, dict[str, dict[str, float]]]
     notes: tuple[str, ...] = ()
     """Sentences about what the numbers may be mistaken for; part of the caption."""
+    examples: tuple[Example, ...] = ()
+    """Queries to which the systems' first documents differ, where they were wanted."""
 
     @property
     def letters(self) -> dict[str, str]:
@@ -85,8 +88,8 @@ class Report(BaseModel):
         columns = ("#", "system", *self.measures)
         return Table(columns, tuple(rows), self._caption(), names=2, interval_note=note)
 
-    def __rich__(self) -> TerminalTable:
-        return self.table().terminal()
+    def __rich__(self) -> Group:
+        return Group(self.table().terminal(), *(one.terminal() for one in self.example_tables()))
 
     def __repr__(self) -> str:
         return plain_text(self)
@@ -94,7 +97,11 @@ class Report(BaseModel):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        return self.table().html()
+        return "".join(table.html() for table in (self.table(), *self.example_tables()))
+
+    def example_tables(self) -> list[Table]:
+        """A table for each example."""
+        return [example.table() for example in self.examples]
 
     def _cell(self, system: str, measure: str) -> Cell:
         low, high = self.intervals[measure][system]
@@ -107,17 +114,7 @@ class Report(BaseModel):
 
     def _caption(self) -> str:
         settings = self.settings
-        sentences = [f"Means over {self.queries:,} judged queries."]
-        pairs = len(self.comparisons[self.measures[0]].pairs)
-        if pairs:
-            test = _TESTS[settings.test]
-            if settings.test == "randomisation":
-                test += f" with {settings.randomisation_samples:,} samples"
-            sentences.append(
-                f"Letters: significantly better than the systems of those letters ({test}, "
-                f"{_CORRECTIONS[settings.correction]} over {pairs} pairs per measure, "
-                f"level {settings.alpha:g})."
-            )
+        sentences = [f"Means over {self.queries:,} judged queries.", *filter(None, [self.tests()])]
         for system, counts in self.counts.items():
             of_documents = not all(name.startswith("Answer@") for name in self.measures)
             if of_documents and not counts.judged_documents:
@@ -125,6 +122,20 @@ class Report(BaseModel):
         if settings.drop_self:
             sentences.append("Results whose document is the query itself were dropped.")
         return " ".join([*sentences, *self.notes])
+
+    def tests(self) -> str:
+        """A sentence on what the letters mean; "" where there is nothing to compare."""
+        settings, pairs = self.settings, len(self.comparisons[self.measures[0]].pairs)
+        if not pairs:
+            return ""
+        test = _TESTS[settings.test]
+        if settings.test == "randomisation":
+            test += f" with {settings.randomisation_samples:,} samples"
+        return (
+            f"Letters: significantly better than the systems of those letters ({test}, "
+            f"{_CORRECTIONS[settings.correction]} over {pairs} pairs per measure, "
+            f"level {settings.alpha:g})."
+        )
 
     def per_query_tsv(self) -> str:
         """One line per measure and query, one column per system, every digit kept."""

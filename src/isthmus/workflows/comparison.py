@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -26,6 +25,7 @@ from isthmus.records import Judgements, Ranking, Run
 from isthmus.retrieval.fusion import Fusion, fuse, fusions
 from isthmus.retrieval.verbs.index import IndexSettings
 from isthmus.workflows.compared_systems import Searches, System, systems
+from isthmus.workflows.rank_one import with_examples
 from isthmus.workflows.seen_queries import seen
 
 _DEPTH = 100
@@ -47,6 +47,9 @@ class EvaluateSettings(EvaluationSettings, EncodingChoice):
         "weighted_sum", description="of hybrids: weighted_sum, reciprocal_rank or raw_sum"
     )
     candidates: int = Field(1000, ge=1, description="documents per query that hybrids fuse")
+    examples: int = Field(
+        0, ge=0, description="queries to show whose first documents differ between systems"
+    )
     index: IndexSettings = Field(
         IndexSettings(), description="how models are indexed: all that `isthmus index` takes"
     )
@@ -74,6 +77,7 @@ def evaluate(
     split: str | None = None,
     depth: int | None = None,
     measures: str | Sequence[str] | None = None,
+    examples: int | None = None,
     output: str | Path | None = None,
     settings: EvaluationSettings | Overrides = None,
 ) -> Report: ...
@@ -89,6 +93,7 @@ def evaluate(
     split: list[str],
     depth: int | None = None,
     measures: str | Sequence[str] | None = None,
+    examples: int | None = None,
     output: str | Path | None = None,
     settings: EvaluationSettings | Overrides = None,
 ) -> dict[str, Report]: ...
@@ -103,6 +108,7 @@ def evaluate(
     split: str | list[str] | None = None,
     depth: int | None = None,
     measures: str | Sequence[str] | None = None,
+    examples: int | None = None,
     output: str | Path | None = None,
     settings: EvaluationSettings | Overrides = None,
 ) -> Report | dict[str, Report]:
@@ -110,11 +116,9 @@ def evaluate(
 
     With `qrels`, a file or a collection, of run files. With a `collection`, of models (also "bm25",
     index folders, "A+B", and "hybrid": every model named, each fused with BM25), which are indexed,
-    searched with the judged queries of a split, and compared; what is no file among `runs` then
-    counts as a model. Interrupted and run again, it goes on. Measures are a sequence, or one text,
-    "RR@10 nDCG@10", as in ir_measures. With `output`, that folder holds report.json, table.md,
-    table.tex and per_query.tsv, and with a collection the run files. A list of splits gives a
-    report of each, in a folder of its own below `output`.
+    searched with a split's judged queries, and compared; what is no file among `runs` counts as a
+    model. Run again, it goes on. Measures are a sequence or one text. `output` gets tables, JSON,
+    scores and run files; of a list of splits, in a folder each. `examples` are queries to show.
     """
     if isinstance(split, list):
         return {
@@ -126,6 +130,7 @@ def evaluate(
                 split=name,
                 depth=depth,
                 measures=measures,
+                examples=examples,
                 output=None if output is None else Path(output) / name.replace("/", "-"),
                 settings=settings,
             )
@@ -133,7 +138,7 @@ def evaluate(
         }
     if isinstance(measures, str):
         measures = measures.replace(",", " ").split()
-    flags = {"measures": measures, "split": split, "depth": depth}
+    flags = {"measures": measures, "split": split, "depth": depth, "examples": examples}
     if isinstance(settings, EvaluationSettings):  # those of run files, or all
         settings = settings.model_dump(exclude_unset=True)
     settings = EvaluateSettings.given(settings, flags)
@@ -216,7 +221,7 @@ def _compare(
     searches = Searches(spec, source.fingerprint(), queries, deep, how)
     origins = {part: searches.origin(part) for row in rows for part in row.parts}
     identity = {
-        "settings": settings.model_dump(mode="json"),
+        "settings": settings.model_dump(mode="json", exclude={"examples"}),
         "collection": searches.fingerprint,
         "split": split,
         "systems": {row.name: [origins[part] for part in row.parts] for row in rows},
@@ -226,7 +231,12 @@ def _compare(
     notes = [said for part in origins if (said := seen(part, searches.fingerprint, split))]
     for note in notes:
         notice(note)
-    measured = partial(evaluate_runs, qrels=judged, settings=settings.of_runs, notes=notes)
+
+    def measured(every: Sequence[Run | str | Path]) -> Report:
+        report = evaluate_runs(every, judged, settings=settings.of_runs, notes=notes)
+        shown = settings.examples
+        return with_examples(report, every, judged.judgements, source, queries, shown)
+
     if output is None:
         return measured([*_ranked(searches, rows, origins, settings), *runs])
     with claimed(Path(output), "evaluate", identity):
