@@ -54,11 +54,15 @@ def command(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def run(*given: Any, quiet: bool = False, verbose: bool = False, **named: Any) -> None:
-        if quiet or verbose:
-            from isthmus import progress
+        if not (quiet or verbose):
+            return verb(*given, **named)
+        from isthmus import progress
 
-            progress.set_voice(quiet, verbose)
-        verb(*given, **named)
+        progress.set_voice(quiet, verbose)
+        try:
+            verb(*given, **named)
+        finally:
+            progress.console.quiet = False
 
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)

@@ -81,10 +81,8 @@ def test_json_and_quiet(index: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert hit.pop("score") > 0
     assert hit == {"rank": 1, "id": "1", "title": "", "snippet": "the quick fox"}
     corpus, other = str(index.parent / "docs.jsonl"), str(index.parent / "other")
-    try:
-        app(["index", "--corpus", corpus, "--output", other, "--quiet"], standalone_mode=False)
-    finally:
-        progress.console.quiet = False
+    app(["index", "--corpus", corpus, "--output", other, "--quiet"], standalone_mode=False)
+    assert not progress.console.quiet  # for the next command
     shown = capsys.readouterr()
     assert shown.out.startswith("index: ")
     assert not shown.err
@@ -109,10 +107,7 @@ def test_the_place_of_a_passage_is_words_and_numbers(
 def test_a_quiet_doctor_says_nothing_of_the_machine(
     index: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        app(["doctor", str(index), "--quiet"], standalone_mode=False)
-    finally:
-        progress.console.quiet = False
+    app(["doctor", str(index), "--quiet"], standalone_mode=False)
     shown = capsys.readouterr().out
     assert "manifest.json" in shown
     assert "numpy" not in shown
