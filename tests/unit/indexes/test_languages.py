@@ -140,6 +140,8 @@ def test_languages_are_told_by_script_or_guessed_by_stop_words() -> None:
     assert likely(["Komórka dzieli się na dwie części i każda z nich jest nową"]) == "polish"
     german = [text for _, text in TEXTS["german"].values()]
     assert is_certain(german, "german")
+    assert likely(few := ["dog mat end", "cat dog"]) == "danish"  # all of these are Danish words
+    assert not is_certain(few, "danish")
     assert not is_certain(
         [*german, "The cell divides, and this is what it was for. " * 40], "german"
     )

@@ -18,6 +18,7 @@ _LETTERS = 4000  # of each text whose language is guessed
 _LEAST = 0.15  # of all words
 _CERTAIN = 3  # times as many as English stop words
 _APART = 1.3  # times as many as of the next language
+_VARIED = 10  # different stop words: "dog" and "end" are Danish ones, and no Danish text
 _COMPARED = (  # of languages that put spaces between words
     "DANISH", "DUTCH", "EN_PLUS", "FRENCH", "GERMAN", "ITALIAN", "NORWEGIAN", "POLISH",
     "PORTUGUESE", "RUSSIAN", "SPANISH", "SWEDISH", "TURKISH",
@@ -55,7 +56,7 @@ def stop_words(language: str | None, many: bool = False) -> frozenset[str]:
 
 def likely(texts: Iterable[str]) -> str | None:
     """The language whose stop words are most of the words of some texts; None where few are."""
-    shares = _shares(texts)
+    shares = _shares(_words(texts))
     best = max(shares, key=shares.__getitem__)
     if shares[best] < 1.5 * shares["EN_PLUS"]:  # many a text holds words of English
         best = "EN_PLUS"
@@ -65,18 +66,23 @@ def likely(texts: Iterable[str]) -> str | None:
 
 
 def is_certain(texts: Iterable[str], language: str) -> bool:
-    """Whether texts hold far more stop words of a language than of English and of any other.
+    """Whether texts hold many stop words of a language, far more than of English and of any other.
 
     Danish and Norwegian, say, share too many.
     """
-    shares = _shares(texts)
+    words = _words(texts)
+    shares = _shares(words)
+    varied = len(stop_words(language) & words.keys()) >= _VARIED
     share, english = shares.pop(language.upper()), shares.pop("EN_PLUS")
-    return share > max(_CERTAIN * english, _APART * max(shares.values()))
+    return varied and share > max(_CERTAIN * english, _APART * max(shares.values()))
 
 
-def _shares(texts: Iterable[str]) -> dict[str, float]:
+def _words(texts: Iterable[str]) -> Counter[str]:
+    return Counter(word for text in texts for word in _WORD.findall(text[:_LETTERS].lower()))
+
+
+def _shares(words: Counter[str]) -> dict[str, float]:
     """The share of words that are stop words of each language that is compared."""
-    words = Counter(word for text in texts for word in _WORD.findall(text[:_LETTERS].lower()))
     return {
         name: sum(words[word] for word in listed) / (words.total() or 1)
         for name, listed in {**_lists(), "POLISH": _POLISH}.items()
