@@ -1,4 +1,4 @@
-"""The same systems on several collections: averages, and on how many each is best."""
+"""Systems compared on several collections: averages, and on how many each is best."""
 
 from __future__ import annotations
 

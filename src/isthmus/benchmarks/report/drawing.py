@@ -235,7 +235,7 @@ def _label(dot: Dot, x: float, y: float, taken: list[tuple[float, float]]) -> st
 
 
 def _apart(places: Sequence[float]) -> list[float]:
-    """The same places, moved so that letters at them do not overlap."""
+    """Places moved apart so that the letters at them do not overlap."""
     order = sorted(range(len(places)), key=places.__getitem__)
     moved = [0.0] * len(places)
     lowest = -math.inf

@@ -126,7 +126,7 @@ class Outcomes:
 
     @cached_property
     def failed(self) -> tuple[CellResult, ...]:
-        """The cells that were tried in vain."""
+        """The cells that failed."""
         return tuple(result for result in self.cells if result.status == "failed")
 
     def scores(self, start: str, column: Column) -> Scores | None:

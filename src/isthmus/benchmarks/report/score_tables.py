@@ -138,7 +138,7 @@ def _cell(outcomes: Outcomes, start: str, column: Column, letters: str, best: bo
         return Cell(FAILED if failed else MISSING, quiet=True)
     spread = "" if math.isnan(scores.spread) else f"± {shown(scores.spread)}"
     if scores.runs < wanted:
-        spread = f"{spread} ({scores.runs}/{wanted})".strip()
+        spread = ", ".join(filter(None, [spread, f"{scores.runs}/{wanted} runs"]))
     return Cell(shown(scores.mean), letters=letters, interval=spread, best=best)
 
 

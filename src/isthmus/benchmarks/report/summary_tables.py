@@ -139,8 +139,9 @@ def cost_table(outcomes: Outcomes) -> Table | None:
     return Table(
         ("#", "start", *(names[place] for place in used)),
         tuple((*row[:2], *(row[place] for place in used)) for row in rows),
-        "What a cell took, on average over tasks and seeds. A pre-training is shared by the cells "
-        "that start from it.",
+        "What a cell took, on average over the tasks and seeds that are done: while cells are "
+        "missing, rows of different tokens cannot be compared. A pre-training is shared by the "
+        "cells that start from it.",
         names=2,
         groups=(("", 2), *(group for group in groups if group[1])),
     )

@@ -115,7 +115,7 @@ def _first(outcomes: Outcomes, start: str, column: Column) -> dict[str, str]:
 
 
 def _with_texts(found: Iterable[WinsAndLosses], outcomes: Outcomes) -> list[WinsAndLosses]:
-    """The same with texts, from every collection that can be opened without the network."""
+    """Wins and losses with texts, of every collection that can be opened without the network."""
     done = []
     for compared in found:
         name = compared.column.collection
