@@ -57,17 +57,18 @@ def is_ours(folder: Path) -> bool:
     return (folder / SNAPSHOT).is_file()  # which names no verb any more: what is beside it decides
 
 
-def _foreign(folder: Path) -> Iterator[Path]:
-    """What is in a folder, or in the indexes and segments inside, and not of an index."""
-    holds_indexes = folder.name == SEGMENTS or re.fullmatch(STATE, folder.name)
+def _foreign(folder: Path, of_indexes: bool = False) -> Iterator[Path]:
+    """What is in an index, or in a folder `of_indexes`, and does not belong there."""
     for entry in folder.iterdir():
         if _HIDDEN.fullmatch(entry.name):
             continue
         if not entry.is_dir() or entry.is_symlink():
             if entry.name not in _FILES and not is_searched(entry):
                 yield entry
-        elif holds_indexes or entry.name == SEGMENTS or re.fullmatch(STATE, entry.name):
+        elif of_indexes:
             yield from _foreign(entry)
+        elif entry.name == SEGMENTS or re.fullmatch(STATE, entry.name):
+            yield from _foreign(entry, of_indexes=True)
         elif entry.name not in get_args(Approximation):
             yield entry
 

@@ -125,6 +125,12 @@ def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> 
         ("finetuning", {"trainnig": {}}, "unknown key 'trainnig'"),
         ("collections", {"made": {"spec": "beir:{data}/made", "split": "tset"}}, "'tset'"),
         ("zero_shot", ["made", "other"], "zero_shot names 'other'"),
+        (
+            "collections",
+            {"made": {"spec": "beir:{data}/made", "split": "train"}},
+            "would be tested",
+        ),
+        ("finetuning", {"development": {"split": "test"}}, "would be tested"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_run(
@@ -187,9 +193,13 @@ def test_what_is_left_out_by_null_is_left_out_of_lists_and_claims_too(
     given = {
         **values,
         "starts": {**values["starts"], "bow": None},
-        "tasks": {"all": {"collection": "made", "starts": ["none", "bow"]}},
+        "tasks": {
+            "all": {"collection": "made", "starts": ["none", "bow"]},
+            "few": {"collection": "made", "starts": ["bow"]},  # with none of its own left
+        },
         "claims": {"bow": claim, "mlm": {**claim, "higher": {"starts": ["mlm"]}}},
     }
     made = plan(given, tmp_path)
     assert {step.cell.start for step in made.steps.values() if step.cell is not None} == {"none"}
     assert list(made.protocol.claims) == ["mlm"]
+    assert list(made.protocol.tasks) == ["all"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from isthmus.config.output import only_writer, read_snapshot, write_snapshot
+from isthmus.encoders.dense import DenseEncoder
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.manifest import workplace
+from isthmus.indexes.replacement import check_replaceable
 from isthmus.indexes.verification import read_manifest
 from isthmus.inspection.doctor import doctor
 from isthmus.retrieval.verbs.index import IndexSettings, index
@@ -241,6 +243,26 @@ def test_hidden_files_and_outputs_of_other_verbs_are_not_overwritten(
     write_snapshot(run, "finetune", {}, {})
     with pytest.raises(OutputError, match="not an index"):
         index(corpus, run, overwrite=True)
+
+
+def test_what_lies_in_a_folder_does_not_depend_on_its_name(corpus: str, tmp_path: Path) -> None:
+    folder = index(corpus, tmp_path / "202401")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "vectors.npy").write_bytes(b"mine")
+    with pytest.raises(OutputError, match="more than an index: mine"):
+        index(corpus, folder, overwrite=True, settings={"bm25.k1": 2.0})
+    (folder / "mine").rename(folder / "segments")
+    (folder / "segments" / "vectors.npy").unlink()
+    approximate = folder / "segments" / "000001" / "hnsw"
+    approximate.mkdir(parents=True)
+    (approximate / "approximate.json").write_text("{}", encoding="utf-8")
+    check_replaceable(folder)
+
+
+def test_an_encoder_without_a_name_is_none_of_several(corpus: str, tmp_path: Path) -> None:
+    loaded = cast(DenseEncoder, object())
+    with pytest.raises(InputError, match="has no name"):
+        index(corpus, tmp_path / "both", loaded, hybrid=["bm25"])
 
 
 def test_what_a_killed_overwriting_left_is_removed(

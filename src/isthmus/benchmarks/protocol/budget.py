@@ -18,8 +18,10 @@ def tokens_of(values: Mapping[str, Any]) -> float:
     """
     training = values.get("training") or {}
     view = values.get("view")
-    name = view.get("name") if isinstance(view, Mapping) else view
-    tokens = float(values.get("max_length", 144)) * (2 if name in _TWO_TEXTS else 1)
+    given: Mapping[str, Any] = view if isinstance(view, Mapping) else {"name": view}
+    tokens = float(values.get("max_length", 144))
+    if given.get("name") in _TWO_TEXTS:
+        tokens = 2 * min(tokens, float(given.get("span", tokens)))
     if (steps := training.get("max_steps")) is None:
         return tokens * float(training.get("num_train_epochs", 3.0))
     passes = training.get("gradient_accumulation_steps", 1)

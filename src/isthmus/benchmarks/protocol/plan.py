@@ -25,6 +25,7 @@ from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import IsthmusError, SettingsError, choices
 from isthmus.evaluation.measures import parse_measure
 from isthmus.finetuning import pipeline
+from isthmus.finetuning.development_set import is_test
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
@@ -187,6 +188,7 @@ class Plan:
         values: Values = {}
         if task.finetune:
             values = self._finetuning(cell, task)
+            _refuse_seen(values, protocol.collections[task.collection].split, cell.task)
             if task.teacher is not None:
                 teacher, teacher_digest = self._teacher(cell.task, task, order)
         tests = tuple(
@@ -226,6 +228,8 @@ class Plan:
             return origin, origin_digest, read
         corpus = start.corpus or self.protocol.collections[collection].corpus or collection
         label = corpus if corpus in self.protocol.collections else digest(corpus)[:8]
+        if start.after is not None and start.corpus is not None:
+            label += f"-{digest(origin)[:8]}"  # what it goes on from may be of the task's corpus
         step = f"pretrain/{name}/{label}/p{cell.pretraining_seed}"
         if step not in self.steps:
             known = self.protocol.collections.get(start.corpus or collection)
@@ -362,3 +366,18 @@ def _named(place: str) -> Iterator[None]:
     except IsthmusError as error:
         error.where = f"{place}: {error.where.removeprefix(f'{place}: ')}"
         raise
+
+
+def _refuse_seen(values: Values, tested: str, task: str) -> None:
+    """Raises where a task tests the queries that it trains on, or that choose its model."""
+    development = values.get("development", {})
+    seen = {values.get("split", "train")}
+    if development is not None and development.get("held_out") is None:
+        seen.add(development.get("split") or ("" if is_test(tested) else tested))
+    if tested in seen:
+        raise SettingsError(
+            f"the split {tested!r} would be tested, and trained on or used to choose the model",
+            where=f"tasks.{task}",
+            allowed="a split that training does not see",
+            remedy="development: null, development.held_out, or another split of the collection",
+        )

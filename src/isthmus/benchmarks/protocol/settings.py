@@ -38,14 +38,24 @@ def _names(value: Any) -> set[str]:
     return {name for of in lists if isinstance(of, list) for name in of if isinstance(name, str)}
 
 
-def _without(value: Any, dropped: set[str]) -> Any:
-    """A list, or the lists `starts` and `kinds` of a mapping, without names that were left out."""
-    if isinstance(value, list):
-        return [one for one in value if not (isinstance(one, str) and one in dropped)]
-    if isinstance(value, Mapping):
-        lists = {key: value[key] for key in ("starts", "kinds") if key in value}
-        return {**value, **{key: _without(of, dropped) for key, of in lists.items()}}
-    return value
+def _without(names: Any, dropped: set[str]) -> Any:
+    """A list without names that were left out; anything else as it is."""
+    if not isinstance(names, list):
+        return names
+    return [one for one in names if not (isinstance(one, str) and one in dropped)]
+
+
+def _thinned(task: Any, dropped: Mapping[str, set[str]]) -> Any:
+    """A task without starts and kinds that were left out; None where none of its own stay."""
+    if not isinstance(task, Mapping):
+        return task
+    lists = {key: task[key] for key in ("starts", "kinds") if task.get(key)}
+    kept = {key: _without(names, dropped.get(key, set())) for key, names in lists.items()}
+    return {**task, **kept} if all(kept.values()) else None
+
+
+def _nulls(section: Mapping[str, Any]) -> set[str]:
+    return {name for name, inner in section.items() if inner is None}
 
 
 def _distinct(seeds: list[int]) -> list[int]:
@@ -203,16 +213,22 @@ class Protocol(Settings):
             return values
         sections = {key: values.get(key) for key in _SECTIONS}
         found = {key: of for key, of in sections.items() if isinstance(of, Mapping)}
-        dropped = {name for of in found.values() for name, inner in of.items() if inner is None}
+        if "tasks" in found:
+            gone = {key: _nulls(of) for key, of in found.items()}
+            thinned = {name: _thinned(task, gone) for name, task in found["tasks"].items()}
+            found["tasks"] = thinned
+        dropped = {key: _nulls(of) for key, of in found.items()}
+        every = set().union(*dropped.values())
         kept = {
             key: {
-                name: _without(inner, dropped)
+                name: inner
                 for name, inner in of.items()
-                if inner is not None and not (key == "claims" and _names(inner) & dropped)
+                if inner is not None and not (key == "claims" and _names(inner) & every)
             }
             for key, of in found.items()
         }
-        return {**values, **kept, "zero_shot": _without(values.get("zero_shot", []), dropped)}
+        zero_shot = _without(values.get("zero_shot", []), dropped.get("collections", set()))
+        return {**values, **kept, "zero_shot": zero_shot}
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from isthmus.benchmarks.protocol.claims import Claim, Selection
 from isthmus.benchmarks.protocol.settings import Protocol
@@ -238,23 +238,29 @@ def _side(
     return terms
 
 
+def _costs(side: Selection, cost: str, outcomes: Outcomes) -> dict[tuple[Any, ...], list[float]]:
+    """What the cells of a side cost, by kind, task and seeds."""
+    kinds, tasks, _ = _spelt_out(side, outcomes.protocol)
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for result in outcomes.cells:
+        cell, value = result.cell, getattr(result.cost, cost)
+        chosen = cell.start in side.starts and cell.kind in kinds and cell.task in tasks
+        if result.status == "done" and chosen and value is not None:
+            place = (cell.kind, cell.task, cell.pretraining_seed, cell.finetuning_seed)
+            found.setdefault(place, []).append(value)
+    return found
+
+
 def _cost_verdict(name: str, claim: Claim, outcomes: Outcomes) -> Verdict:
     assert claim.cost is not None
-    values = [
-        [
-            value
-            for result in outcomes.cells
-            if result.status == "done"
-            and result.cell.start in side.starts
-            and result.cell.kind in (side.kinds or outcomes.protocol.kinds)
-            and result.cell.task in (side.tasks or outcomes.protocol.tasks)
-            and (value := getattr(result.cost, claim.cost)) is not None
-        ]
-        for side in (claim.higher, claim.lower)
-    ]
-    if not all(values):
+    sides = [_costs(side, claim.cost, outcomes) for side in (claim.higher, claim.lower)]
+    alike = sides[0].keys() & sides[1].keys()
+    if alike:  # the costs of one task are not compared with those of another
+        sides = [{place: costs for place, costs in side.items() if place in alike}
+                 for side in sides]  # fmt: skip
+    if not all(sides):
         return Verdict(name, claim, "undecided", "no cell of one side has this cost")
-    higher, lower = fmean(values[0]), fmean(values[1])
+    higher, lower = (fmean(map(fmean, side.values())) for side in sides)
     held = lower <= claim.factor * higher
     ratio = f"{lower / higher:.2f}" if higher else "infinitely many"
     what = claim.cost.replace("_", " ")

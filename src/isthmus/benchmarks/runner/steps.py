@@ -113,11 +113,18 @@ def _train(step: Step, place: Place, values: Values, told: Values) -> None:
         **told,
         "digest": step.digest,
         "tokens": step.tokens,
-        "seconds": time.monotonic() - began,
+        "seconds": time.monotonic() - began + _seconds_before(step, place),
         "probes": _last_probes(results.get("log", [])),
     }
     _publish(final, place.model(step.name), record, halved=step.work == "base")
     shutil.rmtree(output)
+
+
+def _seconds_before(step: Step, place: Place) -> float:
+    """What the pre-training took that a step goes on from; the base is common to all."""
+    chained = step.work == "pretrain" and step.start != "base"
+    seconds: float = place.record(step.start).get("seconds", 0.0) if chained else 0.0
+    return seconds
 
 
 def _last_probes(log: Iterable[Mapping[str, float]]) -> dict[str, float]:

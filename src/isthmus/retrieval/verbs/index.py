@@ -113,6 +113,13 @@ def index(
     if not names:
         _check_language(language, [model or BM25], settings)
         return _index_one(corpus, Path(output), model, settings, overwrite)
+    if model is not None and not isinstance(model, str | Path):
+        raise InputError(
+            "an encoder that is loaded has no name in a folder of several indexes",
+            where="model",
+            allowed="names of models, where there are several",
+            remedy='save it, and name its folder: hybrid=["bm25", FOLDER]',
+        )
     models = by_name([*([str(model)] if model else []), *names])
     _check_language(language, models.values(), settings)
 
