@@ -273,9 +273,9 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 @pytest.mark.parametrize(
     ("verb", "kilobytes"),
     [
-        *(("pretrain", size) for size in (8, 1_500, 8_000)),
-        *(("finetune", size) for size in (60, 1_500, 8_000)),
-        *(("index", size) for size in (8, 220)),
+        *(("pretrain", size) for size in (8, 1_000, 2_200)),
+        *(("finetune", size) for size in (60, 1_000, 2_200)),
+        *(("index", size) for size in (8, 140)),
         *(("bm25", size) for size in (8, 100)),
     ],
 )

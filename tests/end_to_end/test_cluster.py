@@ -30,6 +30,7 @@ from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
+from isthmus.retrieval import shards as shards_module
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs import index as indexing_module
 from isthmus.retrieval.verbs.index import IndexSettings, index
@@ -231,7 +232,7 @@ def test_what_was_built_before_an_interruption_stays(
     description = Description(
         **{k: v for k, v in read_manifest(one) if k in Description.model_fields}
     )
-    fill = partial(indexing_module._fill_shard, {}, settings)
+    fill = partial(shards_module._fill_shard, {}, BLOCK)
     folder = tmp_path / "many"
 
     def torn() -> Iterator[Document]:
@@ -328,7 +329,7 @@ def test_errors_of_other_machines_arrive(
     assert encoder is not None
     source = open_collection(str(cranfield), Problems("skip"))
     description = indexing_module._describe(
-        CorpusOrigin(spec="c", fingerprint="c"), encoder, None, IndexSettings(), source
+        CorpusOrigin(spec="c", fingerprint="c"), encoder, None, IndexSettings(), source, None
     )
     assert description.encoder is not None
     other = description.encoder.model_copy(update={"fingerprint": "another"})
@@ -336,7 +337,7 @@ def test_errors_of_other_machines_arrive(
         cluster, tmp_path / "index", description.model_copy(update={"encoder": other}), SHARD
     )
     with pytest.raises(MismatchError, match="has another encoder") as caught:
-        builder.add(source.documents(), partial(indexing_module._fill_shard, {}, IndexSettings()))
+        builder.add(source.documents(), partial(shards_module._fill_shard, {}, BLOCK))
     assert caught.value.where == str(models["dense"])
     assert not list(workplace(tmp_path / "index").glob("*attempt*"))
 

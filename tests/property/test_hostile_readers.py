@@ -118,9 +118,9 @@ def collection(spec: str, problems: Problems) -> None:
 
 
 def scores(file: str, problems: Problems) -> None:
-    from isthmus.finetuning.teachers.scores import _lines
+    from isthmus.finetuning.score_files import read_scores
 
-    assert all(abs(score) < 4e38 for _, _, score in _lines(Path(file), problems))
+    assert all(abs(score) < 4e38 for _, _, score in read_scores(Path(file), problems))
 
 
 def package(file: str, problems: Problems) -> None:

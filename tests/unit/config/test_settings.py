@@ -82,7 +82,7 @@ def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
         ({"training": 3}, "training = 3", "a mapping with the keys per_device"),
         ({"problems": "skp"}, "problems = 'skp'", "skip, refuse"),
         ({"corruption": {"name": "uniform", "rate": 2}}, "corruption.rate = 2", "float: share"),
-        ({"objectives": {"bag_of_words": {"vector": "max"}}}, "vector = 'max'", "mean"),
+        ({"objectives": {"bag_of_words": {"vector": "sum"}}}, "vector = 'sum'", "cls, max, mean"),
         ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "mapping"),
         ({"objectives": {}}, "objectives = {}", "mapping"),
         ({"corruption": {"name": "importance", "rate": 9}}, "corruption.rate = 9", "float: share"),
@@ -143,8 +143,8 @@ def test_masked_lm_without_corruption_names_who_provides_labels() -> None:
     )
     assert error.where == "objectives.masked_lm"
     assert error.allowed == (
-        "'labels' comes from: corruption generator, corruption importance, corruption uniform, "
-        "corruption whole_word"
+        "'labels' comes from: corruption generator, corruption importance, "
+        "corruption random_token, corruption uniform, corruption whole_word"
     )
     assert error.remedy == "add one of these to the recipe, or remove objectives.masked_lm"
 
