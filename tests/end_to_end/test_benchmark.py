@@ -19,10 +19,22 @@ _SHORT = {"query_max_length": 8, "document_max_length": 16, "audit": False}
 
 
 @pytest.fixture(scope="module")
-def protocol(model: Path, collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def judged(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of the queries to train on, the others to test with."""
+    folder: Path = tmp_path_factory.mktemp("judged") / "collection"
+    shutil.copytree(collection, folder)
+    head, *lines = (collection / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    for split, chosen in (("train", lines[:60]), ("test", lines[60:])):
+        text = "\n".join([head, *chosen, ""])
+        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def protocol(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     values: dict[str, Any] = {
         "base": {"model": str(model)},
-        "collections": {"made": {"spec": "beir:{data}", "split": "train"}},
+        "collections": {"made": {"spec": "beir:{data}"}},
         "starts": {"none": {}, "bow": {"recipe": "bow"}},
         "kinds": {"dense": {"recipe": "dense"}},
         "tasks": {
@@ -43,11 +55,11 @@ def protocol(model: Path, collection: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def whole(
-    commands: Any, protocol: Path, collection: Path, tmp_path_factory: pytest.TempPathFactory
+    commands: Any, protocol: Path, judged: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The folder of a benchmark that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole") / "benchmark"
-    run(commands, protocol, collection, folder)
+    run(commands, protocol, judged, folder)
     return folder
 
 
@@ -72,14 +84,14 @@ def table(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_killed_at_random_it_ends_with_the_same_table(
-    killed: Callable[..., Any], whole: Path, protocol: Path, collection: Path, tmp_path: Path
+    killed: Callable[..., Any], whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "benchmark"
 
     def progress() -> object:
         return sorted(str(path) for path in folder.glob("*/*"))
 
-    hits = killed(words(protocol, collection, folder), progress, kills=4, longest=0.3)
+    hits = killed(words(protocol, judged, folder), progress, kills=4, longest=0.3)
     assert hits.total() >= 2
     assert table(folder) == table(whole)
     assert len(table(folder)) == 3
@@ -90,12 +102,12 @@ def test_killed_at_random_it_ends_with_the_same_table(
 
 @pytest.mark.slow
 def test_cells_brought_back_count_and_seeds_added_later_run_alone(
-    commands: Any, whole: Path, protocol: Path, collection: Path, tmp_path: Path
+    commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "benchmark"
     shutil.copytree(whole / "cells", folder / "cells")
     before = {file: file.stat().st_mtime_ns for file in (folder / "cells").iterdir()}
-    said = run(commands, protocol, collection, folder, "--set", "seeds.finetuning=[1,2]")
+    said = run(commands, protocol, judged, folder, "--set", "seeds.finetuning=[1,2]")
     assert "5 done, 0 left, 0 failed" in said
     assert before == {file: file.stat().st_mtime_ns for file in before}
     new = {file.name for file in (folder / "cells").iterdir()} - {file.name for file in before}
@@ -104,12 +116,12 @@ def test_cells_brought_back_count_and_seeds_added_later_run_alone(
 
 @pytest.mark.slow
 def test_a_cell_of_other_settings_is_never_mixed_in(
-    commands: Any, whole: Path, protocol: Path, collection: Path, tmp_path: Path
+    commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "benchmark"
     shutil.copytree(whole / "cells", folder / "cells")
     result = commands.run(
-        *words(protocol, collection, folder), "--set", "finetuning.training.learning_rate=1e-3"
+        *words(protocol, judged, folder), "--set", "finetuning.training.learning_rate=1e-3"
     )
     assert result.returncode == 2
     assert "was made with other settings or data: fine-tuning" in result.stderr
@@ -117,7 +129,7 @@ def test_a_cell_of_other_settings_is_never_mixed_in(
 
 @pytest.mark.slow
 def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
-    commands: Any, whole: Path, protocol: Path, collection: Path, tmp_path: Path
+    commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "benchmark"
     # A model without layers cannot be read: what begins with it fails, the rest does not.
@@ -125,7 +137,7 @@ def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
     broken.mkdir()
     (broken / "config.json").write_text("{}")
     result = commands.run(
-        *words(protocol, collection, folder), "--set", f"starts.broken={{model: {broken}}}",
+        *words(protocol, judged, folder), "--set", f"starts.broken={{model: {broken}}}",
         "--set", "tasks.as-it-is=null", "--set", "starts.bow=null",
     )  # fmt: skip
     assert result.returncode == 1
