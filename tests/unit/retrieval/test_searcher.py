@@ -252,6 +252,9 @@ def test_snippets_show_the_rarest_words() -> None:
         shown, other, _ = snippets(texts, query)
         assert "bottleneck in it" in shown
         assert other.startswith("a retriever")
+    far = f"a retriever of documents {'filler ' * 100} one bottleneck {'filler ' * 100}"
+    shown, *_ = snippets([far, common, common], "a bottleneck of retrievers of documents")
+    assert "one bottleneck" in shown
     chinese = (
         "安装程序的图形版本。" * 40
         + "系统会询问您现在是否希望创建帐户。"
