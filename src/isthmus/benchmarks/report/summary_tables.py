@@ -204,6 +204,6 @@ def failure_table(outcomes: Outcomes) -> Table | None:
         seeds = f"{cell.pretraining_seed}, {cell.finetuning_seed}"
         reason = shortened(" ".join((result.reason or "no reason was kept").split()), _REASON)
         rows.append(tuple(map(Cell, (cell.start, cell.kind, cell.task, seeds, reason))))
-    caption = "Cells that failed; `isthmus benchmark run` tries them again when it is asked to."
+    caption = "Cells that failed; `isthmus benchmark run` runs them again."
     columns = ("start", "kind", "task", "seeds", "reason")
     return Table(columns, tuple(rows), caption, names=5)
