@@ -7,6 +7,7 @@ from torch import Tensor
 
 from isthmus.nn.packing import Asking, take_rows
 from isthmus.nn.vocabulary_product import IGNORED as IGNORED
+from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 # The fields of a step that hold labels, and those that hold their places in the flattened batch.
@@ -71,3 +72,11 @@ def at_places(places: Tensor, labels: Tensor, *values: Tensor) -> tuple[Tensor, 
     """
     found, *others = (take_rows(value.flatten(0, 1), places) for value in (labels, *values))
     return torch.where(places < 0, IGNORED, found), *others
+
+
+def at_regular(step: Batch, vocabulary: Vocabulary) -> tuple[Tensor, ...]:
+    """Original tokens, the encoder's states and the tokens it read, wherever none is special."""
+    places = step.get("regular")
+    if places is None:
+        places = places_of(~vocabulary.is_special(step["input_ids"]))
+    return at_places(places, step["input_ids"], step["hidden_states"], step["encoder_ids"])

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.arithmetic import Shape, Texts
-from isthmus.pretraining.labels import at_places, places_of
+from isthmus.pretraining.labels import at_regular
 from isthmus.pretraining.objectives._detection import Detector
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -33,10 +33,5 @@ class Detection(Detector):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed loss, and the number of tokens judged right."""
-        places = step.get("regular")
-        if places is None:
-            places = places_of(~vocabulary.is_special(step["input_ids"]))
-        targets, states, seen = at_places(
-            places, step["input_ids"], step["hidden_states"], step["encoder_ids"]
-        )
+        targets, states, seen = at_regular(step, vocabulary)
         return self._losses(states, seen, targets)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, prediction
-from isthmus.pretraining.labels import at_places, places_of
+from isthmus.pretraining.labels import at_regular
 from isthmus.pretraining.parts import Objective
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -35,12 +35,7 @@ class ReplacedToken(Objective):
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
     ) -> dict[str, Tensor]:
         """The summed cross-entropy, and the share of all tokens that are restored replacements."""
-        places = step.get("regular")
-        if places is None:
-            places = places_of(~vocabulary.is_special(step["input_ids"]))
-        targets, states, seen = at_places(
-            places, step["input_ids"], step["hidden_states"], step["encoder_ids"]
-        )
+        targets, states, seen = at_regular(step, vocabulary)
         prediction = backbone.predict(states)
         with torch.no_grad():
             guessed = prediction.most_likely()
