@@ -25,7 +25,7 @@ setup-development: .venv/test.installed ## the same, with everything the tests a
 quickstart: .venv/run.installed ## an encoder adapted to documentation strings, before and after, about five minutes on 2 cores
 	$(BIN)/isthmus quickstart
 
-test: .venv/test.installed ## run the tests, some 22 minutes of the processor, half as long on 2 idle cores; some of them: make test TESTS=tests/golden
+test: .venv/test.installed ## run the tests, some twelve minutes on 2 idle cores; some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)
 
 test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: about two minutes
