@@ -131,13 +131,13 @@ def _bars(drawn: Drawn) -> str:
         (*drawn.positive_ranks, drawn.positives_not_ranked),
         strict=True,
     ):
-        widths = (
-            100 * count / max(sum(drawn.ranks) + drawn.random, 1),
-            100 * positives / max(sum(drawn.positive_ranks) + drawn.positives_not_ranked, 1),
+        shares = (
+            count / max(sum(drawn.ranks) + drawn.random, 1),
+            positives / max(sum(drawn.positive_ranks) + drawn.positives_not_ranked, 1),
         )
         cells = "".join(
-            f'<td class=number>{number:,}<td class=bar><div style="width:{width:.1f}%"></div>'
-            for number, width in zip((count, positives), widths, strict=True)
+            f'<td class=number>{number:,}<td class=bar><div style="--share:{share:.3f}"></div>'
+            for number, share in zip((count, positives), shares, strict=True)
         )
         lines.append(f"<tr><td>{name}{cells}")
     head = f"<tr><th>rank by {escape(drawn.source)}<th colspan=2>negatives<th colspan=2>relevant"

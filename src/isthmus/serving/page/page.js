@@ -1,0 +1,111 @@
+// Where the page starts: one state, in the address, that every view shows.
+
+import { findToken, get, keepToken } from "./api.js";
+import { read, settle, write } from "./address.js";
+import { $, failure, h, own, plural } from "./elements.js";
+import { Inspect } from "./inspect.js";
+import { Judgements } from "./judgements.js";
+import { listen } from "./keys.js";
+import { Panel } from "./panel.js";
+import { Search } from "./search.js";
+
+const PAUSE = 120; // milliseconds without a key after which a query is searched
+
+async function start() {
+  findToken();
+  let about;
+  try {
+    about = await get("about");
+  } catch (error) {
+    if (error.status === 401) askForToken(error);
+    else $("results").replaceChildren(failure(error, start));
+    return;
+  }
+  $("collection").replaceChildren(own(about.title), ` ${plural(about.documents, "document")}`);
+  $("query").placeholder = `Search ${about.title}`;
+  run(about);
+}
+
+function run(about) {
+  let state = read();
+  const judgements = new Judgements(about);
+  const search = new Search(about, go, judgements);
+  const panel = new Panel(about, go, judgements);
+  const inspect = new Inspect(about, go);
+
+  function go(changes, typed = false) {
+    state = { ...state, ...changes };
+    write(state, typed);
+    show();
+  }
+
+  function show() {
+    const inspecting = state.view === "inspect";
+    const inPanel = $("panel").contains(document.activeElement);
+    $("search-view").hidden = inspecting;
+    $("inspect-view").hidden = !inspecting;
+    for (const [id, on] of [["to-search", !inspecting], ["to-inspect", inspecting]]) {
+      if (on) $(id).setAttribute("aria-current", "page");
+      else $(id).removeAttribute("aria-current");
+    }
+    document.title = [inspecting ? "Inspect" : state.query, about.title, "isthmus"].filter(Boolean).join(" · ");
+    if (inspecting) inspect.update(state);
+    else search.update(state);
+    panel.update(inspecting ? { ...state, id: null } : state);
+    search.mark();
+    if (inPanel && !state.id && search.opener?.isConnected) search.opener.focus();
+  }
+
+  wire(search, go, () => state);
+  addEventListener("popstate", () => {
+    settle();
+    state = read();
+    $("query").value = state.query ?? "";
+    $("text").value = state.text ?? "";
+    show();
+  });
+  listen({ search, panel, judgements, go, state: () => state });
+  $("query").value = state.query ?? "";
+  show();
+  if (!state.query && !state.view) $("query").focus();
+}
+
+/** The box searches while it is typed in; the links of the header change the view without loading the page again. */
+function wire(search, go, state) {
+  let timer;
+  const query = $("query");
+  const ask = (typed) => {
+    clearTimeout(timer);
+    if (query.value !== (state().query ?? "")) go({ query: query.value, id: null, why: null }, typed);
+    if (!typed) settle();
+  };
+  query.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(ask, PAUSE, true);
+  });
+  query.addEventListener("change", () => ask(false));
+  $("search-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    ask(false);
+  });
+  for (const [id, view] of [["to-search", null], ["to-inspect", "inspect"]]) {
+    $(id).addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      go({ view });
+    });
+  }
+}
+
+function askForToken(error) {
+  const dialog = $("token");
+  const input = h("input", { type: "password", id: "token-value", required: true, autocomplete: "off" });
+  dialog.replaceChildren(
+    h("h2", { id: "token-title" }, "A token is needed"),
+    h("p", { class: "quiet" }, own(error.why || error.message)),
+    h("form", { method: "dialog", onsubmit: () => { keepToken(input.value.trim()); start(); } },
+      h("label", { for: "token-value" }, "Token"), input, h("button", { class: "main" }, "Go on")));
+  dialog.showModal();
+}
+
+start();
