@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from isthmus.retrieval.verbs.update import delete as delete
     from isthmus.retrieval.verbs.update import merge as merge
     from isthmus.retrieval.verbs.update import open_writer as open_writer
+    from isthmus.serving.serve import open_app as open_app
+    from isthmus.serving.serve import serve as serve
     from isthmus.workflows.adapt import adapt as adapt
     from isthmus.workflows.comparison import evaluate as evaluate
     from isthmus.workflows.quickstart import quickstart as quickstart
@@ -96,6 +98,7 @@ _HOMES = {
     "isthmus.retrieval.verbs.sync": ["Sync", "sync"],
     "isthmus.retrieval.verbs.tune": ["tune"],
     "isthmus.retrieval.verbs.update": ["Writer", "add", "delete", "merge", "open_writer"],
+    "isthmus.serving.serve": ["open_app", "serve"],
     "isthmus.workflows.adapt": ["adapt"],
     "isthmus.workflows.comparison": ["evaluate"],
     "isthmus.workflows.quickstart": ["quickstart"],

@@ -31,6 +31,7 @@ from isthmus.retrieval.verbs.sparsify import SparsifySettings
 from isthmus.retrieval.verbs.sync import SyncSettings
 from isthmus.retrieval.verbs.tune import TuneSettings
 from isthmus.retrieval.verbs.update import AddSettings, DeleteSettings, MergeSettings
+from isthmus.serving.settings import ServeSettings
 from isthmus.workflows.comparison import EvaluateSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "merge": MergeSettings,
     "sync": SyncSettings,
     "search": SearchSettings,
+    "serve": ServeSettings,
     "tune": TuneSettings,
     "sparsify": SparsifySettings,
     "evaluate": EvaluateSettings,

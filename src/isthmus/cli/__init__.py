@@ -36,6 +36,7 @@ from isthmus.cli import (
     quickstart,
     rerun,
     search,
+    serve,
     sparsify,
     sync,
     tune,
@@ -58,7 +59,7 @@ app = typer.Typer(
 _PANELS = {
     "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
     "Search": (
-        index.index, search.search, add.add, delete.delete, sync.sync, merge.merge,
+        index.index, search.search, serve.serve, add.add, delete.delete, sync.sync, merge.merge,
         tune.tune, sparsify.sparsify, encode.encode, export.export,
     ),
     "Evaluate": (evaluate.evaluate,),

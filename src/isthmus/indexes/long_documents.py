@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from isthmus.indexes.index import Documents, Index
-from isthmus.records import Document, Ranking, document_of
+from isthmus.records import Document, Passage, Ranking, document_of
 
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
@@ -85,6 +85,16 @@ class LongDocuments:
                 chosen[document_of(passage)] = passage
         rows = [self._passages.row(passage) for passage in chosen.values()]
         return [self._passages.document(row) for row in rows if row is not None]
+
+    def whole(self, document_id: str) -> Document | None:
+        """A document put together from its passages, at their places in its text, or None."""
+        rows = map(self._passages.row, self._passages.passages([document_id]))
+        parts = [cast(Passage, self._passages.document(row)) for row in rows if row is not None]
+        text = ""
+        for one in sorted(parts, key=lambda part: part.start):
+            # What no passage holds is white space between them.
+            text = text.ljust(one.start) + one.text[max(0, len(text) - one.start) :]
+        return Document(document_id, text, parts[0].title) if parts else None
 
     def _among(
         self, queries: Any, query_ids: Sequence[str], documents: Collection[str]

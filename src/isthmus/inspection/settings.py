@@ -24,6 +24,7 @@ VERBS = {
     "sync": "isthmus.retrieval.verbs.sync:SyncSettings",
     "merge": "isthmus.retrieval.verbs.update:MergeSettings",
     "search": "isthmus.retrieval.verbs.search:SearchSettings",
+    "serve": "isthmus.serving.settings:ServeSettings",
     "tune": "isthmus.retrieval.verbs.tune:TuneSettings",
     "sparsify": "isthmus.retrieval.verbs.sparsify:SparsifySettings",
     "evaluate": "isthmus.workflows.comparison:EvaluateSettings",

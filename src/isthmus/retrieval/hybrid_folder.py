@@ -30,7 +30,7 @@ from isthmus.indexes.manifest import HYBRID, STATE, stated_manifest
 from isthmus.progress import notice
 from isthmus.retrieval.cascade import CascadeSearcher
 from isthmus.retrieval.hybrid import HybridSearcher
-from isthmus.retrieval.searcher import Searcher, Unit, open_searcher
+from isthmus.retrieval.searcher import Encoder, Searcher, Unit, open_searcher
 
 if TYPE_CHECKING:
     from isthmus.indexes.approximation import Backend
@@ -129,31 +129,39 @@ def open_hybrid(
     backend: Backend = "numpy",
     changed: Mapping[str, Any] | None = None,
     by: Unit = "document",
+    encoders: dict[str, Encoder] | None = None,
 ) -> HybridSearcher:
     """The hybrid in a folder; an index that has another encoder since is refused.
 
     `hybrid.json` may come from another machine: an index outside the folder is read only if it was
     built or opened here before, and a notice names it. `changed` is what differs from its
     combination. A writer may replace the indexes while they are opened; then they are opened again.
+    `encoders` are as in `open_searcher`.
     """
     while True:
         hybrid = read_hybrid(Path(folder))
         try:
-            return _open_hybrid(Path(folder), hybrid, backend, changed or {}, by)
+            return _open_hybrid(Path(folder), hybrid, backend, changed or {}, by, encoders)
         except (InputError, OSError):
             if read_hybrid(Path(folder)).state == hybrid.state:
                 raise
 
 
 def _open_hybrid(
-    folder: Path, hybrid: Hybrid, backend: Backend, changed: Mapping[str, Any], by: Unit
+    folder: Path,
+    hybrid: Hybrid,
+    backend: Backend,
+    changed: Mapping[str, Any],
+    by: Unit,
+    encoders: dict[str, Encoder] | None,
 ) -> HybridSearcher:
     file = folder / HYBRID
     if outside := [each.index for each in hybrid.members if Path(each.index).is_absolute()]:
         for index in outside:
             _check_known(index, file)
         notice(f"{folder}: reading its indexes {', '.join(outside)}")
-    searchers = open_together(hybrid.folders(folder), backend=backend, by=by)
+    folders = hybrid.folders(folder)
+    searchers = open_together(folders, backend=backend, by=by, encoders=encoders)
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := fingerprint(searcher)) != member.encoder:
             raise MismatchError(
@@ -185,18 +193,19 @@ def open_together(
     model: str | None = None,
     backend: Backend = "numpy",
     by: Unit = "document",
+    encoders: dict[str, Encoder] | None = None,
 ) -> list[Searcher]:
     """A searcher per index, the first one with the encoder at `model`; all of one corpus.
 
     The backend is for the indexes of its kind, one at least; the others are searched exactly. All
-    are remembered as opened by this user.
+    are remembered as opened by this user. `encoders` are as in `open_searcher`.
     """
     suited = [suits(backend, stated_manifest(Path(folder)).kind) for folder in folders]
     backends = [backend if suit or not any(suited) else "numpy" for suit in suited]
     first, *others = folders
-    searchers = [open_searcher(first, model, backends[0], by)]
+    searchers = [open_searcher(first, model, backends[0], by, encoders)]
     for folder, chosen in zip(others, backends[1:], strict=True):
-        searchers.append(open_searcher(folder, backend=chosen, by=by))
+        searchers.append(open_searcher(folder, None, chosen, by, encoders))
         if not searchers[0].has_same_documents(searchers[-1]):
             raise MismatchError(
                 f"{str(first)!r} and {str(folder)!r} hold different documents",

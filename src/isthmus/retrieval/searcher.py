@@ -132,6 +132,13 @@ class Searcher:
                 )
         return [self.index.store.document(row) for row in rows.values() if row is not None]
 
+    def whole(self, document_id: str) -> Document | None:
+        """The document of this id, one indexed in passages put together from these, or None."""
+        if isinstance(self.index, LongDocuments):
+            return self.index.whole(document_id)
+        row = self.index.store.row(document_id)
+        return None if row is None else self.index.store.document(row)
+
     def _answer(self, texts: Sequence[str], depth: int, ids: Sequence[str]) -> list[Ranking]:
         return self.index.search(self._queries(texts), depth, ids) if texts else []
 
@@ -145,6 +152,7 @@ def open_searcher(
     model: str | None = None,
     backend: Backend = "numpy",
     by: Unit = "document",
+    encoders: dict[str, Encoder] | None = None,
 ) -> Searcher:
     """A searcher over an index folder, with the encoder recorded there or found at `model`.
 
@@ -152,6 +160,7 @@ def open_searcher(
     itself.
     `backend` hnsw, ivf or seismic searches an approximation, which must lie beside the index.
     Inside `with connected(…)`, the segments of an index lie open on the machines of the cluster.
+    `encoders` holds those that are loaded already, and takes in one that is loaded here.
     """
     folder = Path(folder)
     index = open_index(folder, backend)
@@ -160,14 +169,21 @@ def open_searcher(
     long = index.manifest.passages is not None and by == "document"
     if (origin := index.manifest.encoder) is None:
         return Searcher(None, LongDocuments(index) if long else index)
+    loaded = {} if encoders is None else encoders
+    key = f"{origin.fingerprint} {origin.backend}"
+    if key not in loaded:
+        loaded[key] = _query_encoder(folder, origin, model)
+    index = spread(index, folder, backend)
+    return Searcher(loaded[key], LongDocuments(index) if long else index)
+
+
+def _query_encoder(folder: Path, origin: EncoderOrigin, model: str | None) -> Encoder:
     name = encoder_name(folder, origin, model)
-    exact = origin.backend == "torch-float32"
     notice(f"{folder}: loading its encoder {name}")
     from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
 
-    encoder = load_query_encoder(name, origin.fingerprint, exact, origin.settings)
-    index = spread(index, folder, backend)
-    return Searcher(encoder, LongDocuments(index) if long else index)
+    exact = origin.backend == "torch-float32"
+    return load_query_encoder(name, origin.fingerprint, exact, origin.settings)
 
 
 def check_passages(manifest: Manifest, folder: Path) -> None:

@@ -6,7 +6,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import cache
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from isthmus.indexes.bm25.stop_words import stop_words
 from isthmus.indexes.languages import HANGUL, UNSPACED
@@ -15,6 +17,7 @@ _LENGTH = 200  # characters
 _BEFORE = _LENGTH // 4  # of what surrounds the first word
 _AFTER = _LENGTH - _BEFORE - 20  # in which words count: the last one is shown whole
 _STEM = 6  # letters in which forms of a word are taken to agree
+_SHORT = 3  # letters of words that have no plural
 _MOST = 2000  # words of a text that are looked at
 _MARK = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)  # of a heading
 _WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
@@ -28,8 +31,7 @@ def snippets(texts: Sequence[str], query: str) -> list[str]:
     A word is the rarer the fewer of the texts hold it.
     """
     texts = [" ".join(_MARK.sub("", text).split()) for text in texts]
-    wanted = {word for _, word in _words(query)}
-    wanted = wanted - stop_words("english", many=True) or wanted
+    wanted = _wanted(query)
     places = [
         [(at, word) for at, word in _words(text, alone=True) if word in wanted] for text in texts
     ]
@@ -38,6 +40,46 @@ def snippets(texts: Sequence[str], query: str) -> list[str]:
         _cut(text, _densest(found[:_MOST], holding))
         for text, found in zip(texts, places, strict=True)
     ]
+
+
+def marked(snippet: str, query: str) -> list[tuple[str, bool]]:
+    """The snippet in parts, each with whether it is of words of the query, stop words aside."""
+    wanted, matches = _wanted(query), bytearray(len(snippet))
+    for match in _WORD.finditer(snippet):
+        for start, end in _found(match, wanted):
+            matches[start:end] = b"\1" * (end - start)
+    parts = groupby(zip(snippet, matches, strict=True), key=itemgetter(1))
+    return [("".join(letter for letter, _ in part), bool(found)) for found, part in parts]
+
+
+def _found(match: re.Match[str], wanted: set[str]) -> Iterator[tuple[int, int]]:
+    """Where the words of a query stand in a run of letters: all of it, or some of its pairs."""
+    run, first = match[0].lower(), match.start()
+    if not _UNSPACED.match(run):
+        if _stem(run) in wanted:
+            yield match.span()
+        return
+    for place in range(len(run)):
+        if run[place : place + 2] in wanted and place + 1 < len(run):
+            yield first + place, first + place + 2
+        elif run[place] in wanted:
+            yield first + place, first + place + 1
+
+
+def _stem(word: str) -> str:
+    """What forms of a word have in common: their first letters, without the s of a plural."""
+    return word[:_STEM].removesuffix("s") if len(word) > _SHORT else word
+
+
+def _wanted(query: str) -> set[str]:
+    """The words of a query that are looked for."""
+    words = {word for _, word in _words(query)}
+    return words - _stop_words() or words
+
+
+@cache
+def _stop_words() -> frozenset[str]:
+    return frozenset(map(_stem, stop_words("english", many=True)))
 
 
 def _words(text: str, alone: bool = False) -> Iterator[tuple[int, str]]:
@@ -54,7 +96,7 @@ def _words(text: str, alone: bool = False) -> Iterator[tuple[int, str]]:
             if alone:
                 yield match.end() - 1, match[0][-1]
         else:
-            yield match.start(), match[0][:_STEM]
+            yield match.start(), _stem(match[0])
 
 
 def _densest(places: Sequence[tuple[int, str]], holding: Counter[str]) -> int:

@@ -1,0 +1,255 @@
+"""The addresses of a server: what can be asked, and what the answers are."""
+
+# Annotations are read when the app is made, with limits of their own: none is left as a text.
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query
+from fastapi.responses import JSONResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from isthmus._version import __version__
+from isthmus.errors import choices
+from isthmus.records import Document
+from isthmus.serving import messages
+from isthmus.serving.page_files import page_files
+from isthmus.serving.refusals import ERRORS, RefusalError, answer_errors
+from isthmus.serving.retrievers import Offer, Retrievers
+from isthmus.serving.service import Service
+from isthmus.serving.text_vectors import encoded
+
+_LONGEST = 200_000  # characters of a document that are sent
+
+
+def application(service: Service, title: str) -> FastAPI:
+    """The app over a service, which closes with it."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        service.close()
+
+    app = FastAPI(
+        title=title,
+        version=__version__,
+        summary="Search, and see why.",
+        lifespan=lifespan,
+        docs_url=None,  # they fetch scripts from elsewhere
+        redoc_url=None,
+    )
+    answer_errors(app)
+    api = APIRouter(prefix="/api", responses=ERRORS)
+    _add_searching(api, service, title)
+    _add_looking_inside(api, service)
+    _add_judging(api, service)
+    _add_changing(api, service)
+    app.include_router(api)
+    _add_files(app, service)
+    return app
+
+
+def _add_searching(api: APIRouter, service: Service, title: str) -> None:
+    limits = service.settings.limits
+    asked = Annotated[str, Query(min_length=1, max_length=limits.query_characters)]
+    deep = Annotated[int, Query(ge=1, le=limits.depth)]
+
+    @api.get("/health", response_model=messages.Health)
+    async def health() -> Any:
+        """Whether the server answers."""
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    @api.get("/about", response_model=messages.About)
+    async def about() -> Any:
+        """What is served: retrievers by name, the limits, and what else can be done."""
+        now = service.current
+        return {
+            "title": title,
+            "documents": now.documents,
+            "retrievers": [
+                {"name": one.name, "kind": one.kind, "model": one.model}
+                for one in now.by_name.values()
+            ],
+            "default": now.default,
+            "models": list(now.encoders),
+            "writable": service.settings.writable,
+            "judging": service.judgements is not None,
+            "limits": limits.model_dump(include=set(messages.LimitsAbout.model_fields)),
+        }
+
+    @api.get("/search", response_model=messages.SearchAnswer)
+    async def search(q: asked, retriever: str | None = None, depth: deep = 10) -> Any:
+        """The documents that a retriever, or the default one, finds best for a query."""
+        offer = _chosen(service.current, retriever)
+        return JSONResponse(await service.search(offer, q, depth))
+
+    @api.get("/document", response_model=messages.DocumentAnswer)
+    async def document(id: messages.DocumentId) -> Any:  # noqa: A002 (the parameter's public name)
+        """One document; of a very long one the beginning."""
+        found = await service.other(partial(service.current.document, id))
+        if found is None:
+            raise _no_document(id)
+        text = found.text[:_LONGEST]
+        answer = {"id": found.id, "title": found.title, "text": text}
+        return JSONResponse({**answer, "characters": len(found.text)})
+
+
+def _add_looking_inside(api: APIRouter, service: Service) -> None:
+    limits = service.settings.limits
+
+    @api.post("/encode", response_model=messages.EncodeAnswer)
+    async def encode(body: messages.EncodeBody) -> Any:
+        """The vectors of texts, as queries or as documents."""
+        if len(body.texts) > limits.texts:
+            raise _too_much("texts", len(body.texts), limits.texts, "texts")
+        for text in body.texts:
+            _check_length(text, limits.text_characters)
+        now = service.current
+        offer = _with_encoder(now, body.retriever)
+        vectors = await service.other(partial(encoded, offer, body.texts, body.kind))
+        return JSONResponse({"retriever": offer.name, "vectors": vectors})
+
+
+def _add_judging(api: APIRouter, service: Service) -> None:
+    limits = service.settings.limits
+    asked = Annotated[str, Query(min_length=1, max_length=limits.query_characters)]
+
+    def answer(grades: dict[str, int]) -> JSONResponse:
+        found = [{"id": one, "grade": grade} for one, grade in grades.items()]
+        return JSONResponse({"judgements": found})
+
+    @api.get("/judgements", response_model=messages.JudgementsAnswer)
+    async def judgements(q: asked) -> Any:
+        """The judged documents of a query."""
+        if service.judgements is None:
+            raise _switched_off("judgements", "--judgements FOLDER")
+        return answer(service.judgements.of(q))
+
+    @api.post("/judgements", response_model=messages.JudgementsAnswer)
+    async def judge(body: messages.JudgementBody) -> Any:
+        """Judges a document, or takes a judgement back; answered once it is on the disk."""
+        if service.judgements is None:
+            raise _switched_off("judgements", "--judgements FOLDER")
+        _check_length(body.query, limits.query_characters)
+        if await service.other(partial(service.current.document, body.id)) is None:
+            raise _no_document(body.id)
+        return answer(await service.judge(body.query, body.id, body.grade))
+
+
+def _add_changing(api: APIRouter, service: Service) -> None:
+    limits = service.settings.limits
+
+    @api.post("/documents", response_model=messages.UpdateAnswer)
+    async def add(body: messages.DocumentsBody) -> Any:
+        """Adds documents, or replaces those of the same ids; answered once they are on the disk."""
+        _check_writable(service)
+        if len(body.documents) > limits.documents:
+            raise _too_much("documents", len(body.documents), limits.documents, "documents")
+        new = [Document(one.id, one.text, one.title) for one in body.documents]
+        for one in new:
+            if not one.contents().strip():
+                raise RefusalError(
+                    422,
+                    f"document {one.id!r} has neither title nor text",
+                    where="documents",
+                    why="documents with something to search for",
+                    fix="nothing was added: leave it out, or give it a text",
+                )
+        return JSONResponse(asdict(await service.add(new)))
+
+    @api.delete("/documents", response_model=messages.UpdateAnswer)
+    async def delete(id: messages.DocumentId) -> Any:  # noqa: A002 (the parameter's public name)
+        """Takes a document away; answered once that is on the disk."""
+        _check_writable(service)
+        update = await service.delete([id])
+        if not update.deleted:
+            raise _no_document(id)
+        return JSONResponse(asdict(update))
+
+
+def _add_files(app: FastAPI, service: Service) -> None:
+    files = page_files()
+
+    @app.get("/metrics", response_class=Response, responses=ERRORS)
+    async def metrics() -> Response:
+        """Counters and histograms for Prometheus."""
+        return Response(service.measurements.text(), media_type=CONTENT_TYPE_LATEST)
+
+    def show(name: str) -> Callable[[], Any]:
+        async def file() -> Response:
+            content, kind = files[name]
+            return Response(content, media_type=kind)
+
+        return file
+
+    # An address per file: no name in a request is ever looked for on the disk.
+    for name in files:
+        address = "/" if name == "index.html" else f"/page/{name}"
+        app.add_api_route(address, show(name), include_in_schema=False)
+
+
+def _chosen(now: Retrievers, name: str | None) -> Offer:
+    name = now.default if name is None else name
+    if name not in now.by_name:
+        raise RefusalError(
+            404,
+            f"there is no retriever {name!r}",
+            where="retriever",
+            why=choices(name, now.by_name),
+            fix="choose one of these",
+        )
+    return now.by_name[name]
+
+
+def _with_encoder(now: Retrievers, name: str | None) -> Offer:
+    first = next(iter(now.encoders), now.default)
+    offer = _chosen(now, first if name is None else name)
+    if offer.name not in now.encoders:
+        raise RefusalError(
+            422,
+            f"the retriever {offer.name!r} has no encoder of its own",
+            where="retriever",
+            why=choices(offer.name, now.encoders),
+            fix="choose one of these" if now.encoders else "serve a dense or sparse index",
+        )
+    return offer
+
+
+def _check_length(text: str, most: int) -> None:
+    if len(text) > most:
+        raise _too_much("text", len(text), most, "characters")
+
+
+def _check_writable(service: Service) -> None:
+    if not service.settings.writable:
+        raise _switched_off("documents", "--writable")
+
+
+def _too_much(where: str, found: int, most: int, unit: str) -> RefusalError:
+    what = f"{found:,} {unit} are more than a request may hold"
+    return RefusalError(
+        422, what, where=where, why=f"at most {most:,} {unit}", fix="send fewer at a time"
+    )
+
+
+def _no_document(document_id: str) -> RefusalError:
+    return RefusalError(
+        404,
+        f"there is no document {document_id!r}",
+        where="id",
+        why="ids that a search returned",
+        fix="search again: it may have been deleted",
+    )
+
+
+def _switched_off(what: str, option: str) -> RefusalError:
+    return RefusalError(
+        403,
+        f"this server takes no {what}",
+        where=f"/api/{what}",
+        why=f"a server that was started with {option}",
+        fix=f"start it with {option}",
+    )

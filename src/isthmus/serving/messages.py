@@ -1,0 +1,159 @@
+"""What requests and answers hold, as /openapi.json describes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DocumentId = Annotated[str, Field(min_length=1, max_length=512)]
+Grade = Annotated[int, Field(ge=0, le=3)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Health(BaseModel):
+    """Whether the server answers."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class RetrieverAbout(BaseModel):
+    """A retriever that can be asked for by name."""
+
+    name: str
+    kind: Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
+    model: str | None
+
+
+class LimitsAbout(BaseModel):
+    """The most that a request may ask for."""
+
+    query_characters: int
+    depth: int
+    text_characters: int
+    texts: int
+    documents: int
+
+
+class About(BaseModel):
+    """What is served."""
+
+    title: str
+    documents: int
+    retrievers: list[RetrieverAbout]
+    default: str
+    models: list[str]
+    writable: bool
+    judging: bool
+    limits: LimitsAbout
+
+
+class SnippetPart(BaseModel):
+    """A part of a snippet; a match is of words of the query."""
+
+    text: str
+    match: bool
+
+
+class FoundDocument(BaseModel):
+    """A hit; of a document in passages, its best one, with heading and place."""
+
+    id: str
+    rank: int
+    score: float
+    title: str
+    snippet: list[SnippetPart]
+    heading: str | None
+    place: str | None
+
+
+class SearchAnswer(BaseModel):
+    """Hits, best first; a note says why there are none."""
+
+    query: str
+    retriever: str
+    milliseconds: dict[str, float]
+    hits: list[FoundDocument]
+    note: str | None
+
+
+class DocumentAnswer(BaseModel):
+    """A document; of a very long one the beginning, of as many characters in all."""
+
+    id: str
+    title: str
+    text: str
+    characters: int
+
+
+class EncodeBody(_Body):
+    """Texts to encode, by the encoder of a retriever."""
+
+    texts: list[str] = Field(min_length=1)
+    retriever: str | None = None
+    kind: Literal["query", "document"] = "query"
+
+
+class EncodeAnswer(BaseModel):
+    """A list of numbers per text, or of a sparse encoder the weights of its tokens."""
+
+    retriever: str
+    vectors: list[list[float]] | list[dict[str, float]]
+
+
+class InspectBody(_Body):
+    """A text to look into, by some of the models, or by all."""
+
+    text: str = Field(min_length=1)
+    models: list[str] | None = Field(None, min_length=1)
+
+
+class JudgementBody(_Body):
+    """How relevant a document is for a query, 0 to 3; null takes the judgement back."""
+
+    query: str = Field(min_length=1)
+    id: DocumentId
+    grade: Grade | None
+
+
+class Judgement(BaseModel):
+    """The grade of a document."""
+
+    id: str
+    grade: int
+
+
+class JudgementsAnswer(BaseModel):
+    """The judged documents of a query."""
+
+    judgements: list[Judgement]
+
+
+class NewDocument(_Body):
+    """A document to add."""
+
+    id: DocumentId
+    title: str = ""
+    text: str = ""
+
+
+class DocumentsBody(_Body):
+    """Documents to add; those of the same ids are replaced."""
+
+    documents: list[NewDocument] = Field(min_length=1)
+
+
+class UpdateAnswer(BaseModel):
+    """What a change, now on the disk, came to: documents new, replaced, deleted, and in all."""
+
+    added: int
+    replaced: int
+    deleted: int
+    documents: int
+
+
+Json = dict[str, Any]

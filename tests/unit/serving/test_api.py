@@ -1,0 +1,150 @@
+"""What the API answers: what `isthmus search` finds, and every refusal in its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+import isthmus
+from isthmus.retrieval.hybrid_folder import read_hybrid
+from isthmus.serving.page_files import page_files
+
+Open = Callable[..., TestClient]
+PARTS = {"what", "where", "why", "fix"}
+
+
+def refusal(answer: object) -> str:
+    """What an answer says is wrong; every refusal has all its parts."""
+    error = answer.json()["error"]  # type: ignore[attr-defined]
+    assert error.keys() == PARTS
+    assert all(error.values())
+    return str(error["what"])
+
+
+def test_every_retriever_answers_as_search_does(client: TestClient, folders: Path) -> None:
+    about = client.get("/api/about").json()
+    assert [one["kind"] for one in about["retrievers"]] == ["bm25", "dense", "hybrid"]
+    assert about["default"] == "hybrid"
+    assert about["models"] == ["encoder"]
+    assert about["documents"] == 6
+    places = read_hybrid(folders / "both").folders(folders / "both")
+    for name, index in (("bm25", places[0]), ("encoder", places[1]), ("hybrid", folders / "both")):
+        expected = isthmus.search(index, "the river bank", depth=4)
+        found = client.get(
+            "/api/search", params={"q": "the river bank", "retriever": name, "depth": 4}
+        ).json()
+        assert [hit["id"] for hit in found["hits"]] == [hit.id for hit in expected]
+        scores = [hit["score"] for hit in found["hits"]]
+        assert scores == pytest.approx([hit.score for hit in expected], rel=1e-5)
+        shown = ["".join(part["text"] for part in hit["snippet"]) for hit in found["hits"]]
+        assert shown == [hit.snippet for hit in expected]
+        assert [hit["rank"] for hit in found["hits"]] == list(range(1, len(expected) + 1))
+
+
+def test_snippets_mark_words_of_the_query_and_stages_their_time(client: TestClient) -> None:
+    found = client.get("/api/search", params={"q": "the rivers", "retriever": "bm25"}).json()
+    marked = {part["text"] for part in found["hits"][0]["snippet"] if part["match"]}
+    assert marked == {"river"}
+    spent = found["milliseconds"]
+    assert spent.keys() == {"wait", "encode", "search", "rerank", "snippets", "total"}
+    assert 0 < spent["search"] <= spent["total"]
+    assert client.get("/api/search?q=a%20river&retriever=encoder").json()["milliseconds"]["encode"]
+    metrics = client.get("/metrics").text
+    assert 'isthmus_stage_seconds_count{retriever="bm25",stage="search"}' in metrics
+    assert 'isthmus_requests_total{path="/api/search",status="200"}' in metrics
+
+
+def test_a_query_that_finds_nothing_says_why(client: TestClient) -> None:
+    for query, note in (("the", "no words to search for"), ("zebra", "no document holds a term")):
+        found = client.get("/api/search", params={"q": query, "retriever": "bm25"}).json()
+        assert found["hits"] == []
+        assert note in found["note"]
+
+
+def test_documents_come_as_they_are_whole_or_in_passages(
+    client: TestClient, folders: Path, tmp_path: Path, open_client: Open
+) -> None:
+    found = client.get("/api/document", params={"id": "script"}).json()
+    assert found["title"] == "<script>alert(1)</script>"
+    assert found["text"] == "A text with <b>marks</b> of HTML & entities."
+    corpus = tmp_path / "long.jsonl"
+    text = " ".join(f"Sentence number {n} speaks of water and stone." for n in range(120))
+    corpus.write_text(f'{{"_id": "long", "text": "{text}"}}\n', encoding="utf-8")
+    isthmus.index(str(corpus), tmp_path / "cut", settings={"passages": True})
+    cut = open_client(tmp_path / "cut")
+    whole = cut.get("/api/document", params={"id": "long"}).json()
+    assert whole["text"] == text
+    assert whole["characters"] == len(text)
+    (hit,) = cut.get("/api/search?q=sentence%20number%2090").json()["hits"]
+    assert hit["place"].startswith("passage ")
+
+
+def test_texts_are_encoded_as_by_the_encoder(client: TestClient, folders: Path) -> None:
+    encoder = isthmus.load_encoder(str(folders / "encoder"))
+    found = client.post("/api/encode", json={"texts": ["a river", "snow"]}).json()
+    assert found["retriever"] == "encoder"
+    expected = encoder.encode_queries(["a river", "snow"])
+    for mine, theirs in zip(found["vectors"], expected, strict=True):
+        assert mine == pytest.approx(theirs.tolist(), abs=1e-5)
+    assert "no encoder" in refusal(
+        client.post("/api/encode", json={"texts": ["a"], "retriever": "bm25"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "what"),
+    [
+        ("/api/search?q=river&retriever=dens", 404, "no retriever 'dens'"),
+        (f"/api/search?q={'a' * 1001}", 422, "q: String should have at most 1000"),
+        ("/api/search?q=river&depth=101", 422, "depth: Input should be less than or equal to 100"),
+        ("/api/search?q=river&depth=0", 422, "greater than or equal to 1"),
+        ("/api/search", 422, "q: Field required"),
+        ("/api/document?id=nowhere", 404, "no document 'nowhere'"),
+        ("/api/judgements?q=river", 403, "takes no judgements"),
+        ("/api/nothing", 404, "Not Found"),
+        ("/page/..%2F..%2Fserve.py", 404, "Not Found"),
+        ("/page/%2Fetc%2Fpasswd", 404, "Not Found"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_refused_in_parts(
+    client: TestClient, path: str, status: int, what: str
+) -> None:
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert what in refusal(answer)
+
+
+def test_what_a_server_was_not_started_for_is_refused(client: TestClient) -> None:
+    for answer in (
+        client.post("/api/documents", json={"documents": [{"id": "n", "text": "new"}]}),
+        client.delete("/api/documents?id=river"),
+        client.post("/api/judgements", json={"query": "a river", "id": "river", "grade": 1}),
+    ):
+        assert answer.status_code == 403
+        assert "takes no" in refusal(answer)
+    assert client.get("/api/document?id=river").status_code == 200
+
+
+def test_every_file_of_the_page_and_nothing_else_is_served(client: TestClient) -> None:
+    for name, (content, kind) in page_files().items():
+        answer = client.get("/" if name == "index.html" else f"/page/{name}")
+        assert answer.content == content
+        assert answer.headers["content-type"].startswith(kind)
+    assert client.get("/page/index.html").status_code == 404
+
+
+def test_an_error_inside_is_said_without_what_was_inside(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr("isthmus.serving.service._show", broken)
+    answer = client.get("/api/search?q=river")
+    assert answer.status_code == 500
+    assert refusal(answer) == "the server failed to answer"
+    assert "secret" not in answer.text
+    assert "a secret" in capfd.readouterr().err

@@ -1,0 +1,128 @@
+"""Indexes that change while they are served: by the server, by others, and not as they should."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+import isthmus
+from isthmus.errors import OutputError, SettingsError
+from isthmus.serving.guard import Guard
+from isthmus.serving.service import Service
+from isthmus.serving.settings import ServeSettings
+
+Open = Callable[..., TestClient]
+NEW = {"id": "fire", "title": "Volcano", "text": "A volcano erupts beside the river."}
+
+
+def ids(client: TestClient, query: str, retriever: str = "bm25") -> list[str]:
+    found = client.get("/api/search", params={"q": query, "retriever": retriever}).json()
+    return [hit["id"] for hit in found["hits"]]
+
+
+def test_documents_are_searched_once_they_are_acknowledged(own: Path, open_client: Open) -> None:
+    client = open_client(own, writable=True, check_seconds=0.0)
+    answer = client.post("/api/documents", json={"documents": [NEW]})
+    assert answer.json() == {"added": 1, "replaced": 0, "deleted": 0, "documents": 7}
+    assert ids(client, "volcano") == ["fire"]
+    assert "fire" in ids(client, "volcano", "hybrid")
+    assert isthmus.search(own, "volcano", depth=1)[0].id == "fire"  # and on the disk
+    changed = {**NEW, "text": "A glacier."}
+    answer = client.post("/api/documents", json={"documents": [changed]})
+    assert answer.json()["replaced"] == 1
+    assert client.get("/api/document?id=fire").json()["text"] == "A glacier."
+    assert client.delete("/api/documents?id=fire").json()["documents"] == 6
+    assert ids(client, "volcano") == []
+    assert client.delete("/api/documents?id=fire").status_code == 404
+    assert client.get("/api/document?id=fire").status_code == 404
+
+
+def test_a_change_that_fails_leaves_nothing_behind(
+    own: Path, open_client: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = open_client(own, writable=True)
+    empty = {"documents": [NEW, {"id": "empty", "text": " "}]}
+    assert client.post("/api/documents", json=empty).status_code == 422
+    with monkeypatch.context() as patch:
+        patch.setattr("isthmus.retrieval.verbs.update.Writer.commit", _no_space)
+        answer = client.post("/api/documents", json={"documents": [NEW]})
+    assert answer.status_code == 500
+    assert "space" not in answer.text
+    assert ids(client, "volcano") == []
+    snowy = {"id": "snowy", "text": "a blizzard"}
+    assert client.post("/api/documents", json={"documents": [snowy]}).json()["documents"] == 7
+    assert ids(client, "volcano") == []
+    assert ids(client, "blizzard") == ["snowy"]
+
+
+def _no_space(_: object) -> None:
+    raise OutputError("no space", where="disk", allowed="space", remedy="free some")
+
+
+def test_a_writable_server_is_the_one_writer_until_it_ends(own: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({"_id": "m", "text": "more"}) + "\n", encoding="utf-8")
+    server = TestClient(isthmus.open_app(own, settings={"writable": True}))
+    with server, pytest.raises(OutputError, match="another process is writing"):
+        isthmus.add(own, str(more))
+    assert isthmus.add(own, str(more)).documents == 7
+    apart = ["/".join((str(own), "000002", name)) for name in ("bm25", "encoder")]
+    with pytest.raises(SettingsError, match="cannot be changed together"):
+        isthmus.open_app(apart, settings={"writable": True})
+
+
+def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
+    own: Path, tmp_path: Path
+) -> None:
+    service = Service([own], ServeSettings(check_seconds=0.0))
+    before = service.current
+    assert service.refresh() is before
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({"_id": "fire", "text": "volcano"}) + "\n", encoding="utf-8")
+    isthmus.add(own, str(more))
+    isthmus.delete(own, "river")
+    after = service.refresh()
+    assert after is service.current
+    assert after.document("fire") is not None
+    assert after.document("river") is None
+    assert after.documents == 6
+    # Its files have no names any more, and it still answers.
+    assert before.document("river") is not None
+    assert before.document("fire") is None
+    one, two = (now.by_name["encoder"].plain.encoder for now in (before, after))  # type: ignore[attr-defined]
+    assert one is two, "the encoder was loaded again"
+    service.close()
+
+
+def test_indexes_that_do_not_agree_are_not_taken_up_until_they_do(
+    own: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    apart = [tmp_path / "bm25", tmp_path / "encoder"]
+    for folder in apart:
+        shutil.copytree(own / "000001" / folder.name, folder)
+    service = Service(apart, ServeSettings(check_seconds=0.0))
+    before = service.current
+    isthmus.delete(apart[0], "river")
+    assert service.refresh() is service.refresh() is before
+    assert capfd.readouterr().err.count("those of before are served") == 1
+    isthmus.delete(apart[1], "river")
+    assert service.refresh().documents == 5
+    text = service.measurements.text().decode()
+    assert 'isthmus_openings_total{outcome="failed"} 1.0' in text
+    service.close()
+
+
+def test_a_running_server_looks_by_itself(own: Path, tmp_path: Path) -> None:
+    app = isthmus.open_app(own, settings={"check_seconds": 0.01})
+    assert isinstance(app, Guard)
+    with TestClient(app, base_url="http://localhost") as client:
+        isthmus.delete(own, "river")
+        for _ in range(1000):
+            if client.get("/api/about").json()["documents"] == 5:
+                break
+        assert "river" not in ids(client, "river")

@@ -1,0 +1,108 @@
+"""Queries that wait are answered together, each as it would be alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from isthmus.records import Query, Ranking
+from isthmus.retrieval.hybrid_folder import open_hybrid
+from isthmus.retrieval.retriever import Retriever
+from isthmus.serving.measurements import Measurements
+from isthmus.serving.query_batches import Batches, Found
+from isthmus.serving.refusals import RefusalError
+from isthmus.serving.stages import RememberingEncoder, measured
+
+TEXTS = ["river bank", "snow in winter", "a loan of money", "the old mill", "東京", "boats"]
+
+
+class Gate:
+    """A retriever that waits for a sign at its first search, and notes how many came together."""
+
+    def __init__(self, inner: Retriever, refused: str = "") -> None:
+        self.open, self.reached = Event(), Event()
+        self.sizes: list[int] = []
+        self.inner, self.refused = inner, refused
+
+    def search(self, queries: Sequence[Query], depth: int, problems: object) -> list[Ranking]:
+        self.sizes.append(len(queries))
+        self.reached.set()
+        assert self.open.wait(30)
+        if any(query.text == self.refused for query in queries):
+            raise ValueError(self.refused)
+        return self.inner.search(queries, depth)
+
+
+@pytest.fixture
+def batches() -> Iterator[Batches]:
+    found = Batches("searching", together=4, waiting=6, measurements=Measurements())
+    yield found
+    found.close()
+
+
+async def asked(batches: Batches, gate: Gate, texts: Sequence[str]) -> list[Found | BaseException]:
+    """The answers to one query, and to those that came while it was answered."""
+    first = asyncio.create_task(batches.search(gate, "first", 3))  # type: ignore[arg-type]
+    await asyncio.to_thread(gate.reached.wait, 30)
+    others = [asyncio.create_task(batches.search(gate, text, 3)) for text in texts]  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    gate.open.set()
+    return await asyncio.gather(first, *others, return_exceptions=True)
+
+
+def test_what_waits_is_answered_together_as_it_would_be_alone(
+    folders: Path, batches: Batches
+) -> None:
+    hybrid = open_hybrid(folders / "both")
+    gate = Gate(hybrid)
+    _, *found = asyncio.run(asked(batches, gate, TEXTS))
+    assert gate.sizes == [1, 4, 2]
+    for text, one in zip(TEXTS, found, strict=True):
+        (alone,) = hybrid.search([Query("q", text)], 3)
+        assert isinstance(one, Found)
+        assert one.ranking.document_ids == alone.document_ids
+        assert one.ranking.scores == pytest.approx(alone.scores, rel=1e-4)
+        assert one.seconds.keys() == {"wait", "encode", "search", "rerank"}
+
+
+def test_a_query_that_fails_fails_alone(folders: Path, batches: Batches) -> None:
+    gate = Gate(open_hybrid(folders / "both"), refused="boats")
+    found = asyncio.run(asked(batches, gate, ["snow", "boats", "mill"]))
+    assert [isinstance(one, Found) for one in found] == [True, True, False, True]
+    assert str(found[2]) == "boats"
+
+
+def test_more_than_may_wait_are_refused(folders: Path, batches: Batches) -> None:
+    gate = Gate(open_hybrid(folders / "both"))
+    found = asyncio.run(asked(batches, gate, ["snow"] * 8))
+    refused = [one for one in found if isinstance(one, RefusalError)]
+    assert [one.status for one in refused] == [503] * 2
+    assert refused[0].answer().headers["retry-after"] == "1"
+
+
+def test_vectors_of_the_last_queries_are_kept(folders: Path) -> None:
+    encoder = open_hybrid(folders / "both").searchers[1].encoder  # type: ignore[attr-defined]
+    calls: list[list[str]] = []
+
+    class Counting:
+        name, fingerprint = "counting", encoder.fingerprint
+        has_tokens = encoder.has_tokens
+
+        def encode_queries(self, texts: Sequence[str]) -> object:
+            calls.append(list(texts))
+            return encoder.encode_queries(texts)
+
+    kept = RememberingEncoder(Counting(), 2)  # type: ignore[arg-type]
+    with measured() as seconds:
+        found = kept.encode_queries(["snow", "mill", "snow"])
+    assert seconds["encode"] > 0
+    assert 0 <= seconds["search"] < seconds["encode"]
+    assert found == pytest.approx(encoder.encode_queries(["snow", "mill", "snow"]), abs=1e-5)
+    kept.encode_queries(["mill", "boats"])
+    kept.encode_queries(["snow"])  # the one that was asked for longest ago
+    kept.encode_queries(["boats"])
+    assert calls == [["snow", "mill"], ["boats"], ["snow"]]
