@@ -64,7 +64,7 @@ def _fill_shard(
             allowed="the same files under this path on every machine",
             remedy="put the encoder on storage that all machines share",
         )
-    vars(encoder).pop("cut_texts", None)  # of the shards before
+    encoder.cut_texts.restart()
     with builder_for(folder, description) as builder:
         for block, vectors in encoder.encode_blocks(blocks(documents, block_size)):
             builder.add(block, vectors)

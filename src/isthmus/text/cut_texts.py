@@ -14,6 +14,10 @@ class CutTexts:
     def __init__(self, room: int, prompt: int = 0) -> None:
         self.room = room
         self.prompt = prompt
+        self.restart()
+
+    def restart(self) -> None:
+        """Counts from nothing again."""
         self.texts = self.cut = self.tokens = self.lost = 0
 
     def count(self, lengths: Iterable[int]) -> None:

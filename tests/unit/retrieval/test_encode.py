@@ -77,6 +77,9 @@ def test_how_a_model_encodes_is_a_setting_as_for_an_index(scene: Path) -> None:
     cut = encoder.cut_texts
     assert cut.room == 144 - 3, "the prompt's tokens are not the text's"
     assert cut.tokens == sum(2 * n + 1 for n in range(1, 6))
+    for folder in ("first", "second"):
+        isthmus.index(docs, scene / folder, encoder)
+        assert cut.texts == 5, "each index counts its own texts"
 
 
 def test_texts_that_are_not_there_leave_nothing(scene: Path) -> None:

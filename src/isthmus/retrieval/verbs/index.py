@@ -245,6 +245,7 @@ def _index(
         if cut is not None:
             notice(cut.summary())
     else:
+        encoder.cut_texts.restart()
         done = _fill(source, cutter, encoder, output, description, request, settings.block_size)
         later = f" (without the {done:,} from before; `isthmus doctor {output}` counts all)"
         notice(encoder.cut_texts.summary() + later * bool(done))

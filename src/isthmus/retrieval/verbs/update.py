@@ -133,6 +133,8 @@ def _put(
         done = writer.resume(documents)
         if done:
             notice(f"resuming after {done:,} documents")
+        if encoder is not None:
+            encoder.cut_texts.restart()
         with Bar(f"adding {corpus}", total, "documents", done) as bar:
             for block in blocks(documents, settings.block_size):
                 writer.add(block, _vectors(encoder, block))
