@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
 
 from isthmus.benchmarks.protocol.cells import Tested
 from isthmus.benchmarks.protocol.plan import Step
@@ -20,8 +25,10 @@ from isthmus.records import Query, Run
 from isthmus.retrieval.many_queries import answers
 from isthmus.retrieval.searcher import Searcher
 from isthmus.retrieval.verbs.index import index
+from isthmus.text.tokenizer import Tokenizer
 
 _ALONE = 20  # queries that are timed one by one
+_REMEMBERED = 200_000  # texts whose tokens a process keeps
 
 
 def tests_of(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], dict[str, float]]:
@@ -30,6 +37,7 @@ def tests_of(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], d
     `folder` holds one index after the other, and is gone at the end.
     """
     encoder = load_encoder(model)
+    encoder.tokenizer = _Remembering(encoder.tokenizer.pretrained)
     parameters = sum(weight.numel() for weight in encoder.backbone.parameters())
     costs: dict[str, float] = {"parameters": float(parameters)}
     found: dict[str, Tested] = {}
@@ -85,3 +93,34 @@ def _judged(spec: str, split: str) -> tuple[list[Query], dict[str, dict[str, int
     choose_split(dict.fromkeys(collection.splits()), split, spec)
     judged = {query: of for query, of in collection.judgements(split).items() if of}
     return [query for query in collection.queries() if query.id in judged], judged
+
+
+class _Split:
+    """The tokens of a text, in little memory."""
+
+    def __init__(self, encoding: Any) -> None:
+        self._ids: npt.NDArray[np.int32] = np.array(encoding.ids, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the tokens."""
+        found: list[int] = self._ids.tolist()
+        return found
+
+
+class _Remembering(Tokenizer):
+    """A tokenizer that reads no text twice in one process: every cell has the same documents."""
+
+    _known: ClassVar[dict[tuple[str, int], _Split]] = {}  # by tokenizer and hash of the text
+
+    def split(self, texts: list[str]) -> list[Any]:
+        """The tokens of each text alone."""
+        keys = [(self.fingerprint, xxhash.xxh3_128_intdigest(text.encode())) for text in texts]
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._known}
+        found = dict(zip(new, map(_Split, super().split([*new.values()])), strict=True))
+        if len(self._known) + len(found) <= _REMEMBERED:
+            self._known |= found
+        return [found[key] if key in found else self._known[key] for key in keys]
