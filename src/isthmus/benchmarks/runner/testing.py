@@ -122,5 +122,5 @@ class _Remembering(Tokenizer):
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._known}
         found = dict(zip(new, map(_Split, super().split([*new.values()])), strict=True))
         if len(self._known) + len(found) <= _REMEMBERED:
-            self._known |= found
+            self._known.update(found)
         return [found[key] if key in found else self._known[key] for key in keys]

@@ -245,7 +245,6 @@ def _index(
         if cut is not None:
             notice(cut.summary())
     else:
-        encoder.cut_texts.restart()
         done = _fill(source, cutter, encoder, output, description, request, settings.block_size)
         later = f" (without the {done:,} from before; `isthmus doctor {output}` counts all)"
         notice(encoder.cut_texts.summary() + later * bool(done))
@@ -355,6 +354,7 @@ def _fill(
 ) -> int:
     """Fills an index; how many of its rows were there before."""
     assert description.encoder is not None
+    encoder.cut_texts.restart()
     with builder_for(output, description) as builder:
         done, total, unit = builder.rows, source.count(), "documents"
         if cutter is not None:
