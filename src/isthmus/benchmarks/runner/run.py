@@ -86,7 +86,7 @@ def benchmark(
         schedule.remove_models()
         with connected(chosen.cluster) as machines:
             if machines is not None:
-                run_on(machines, schedule, deadline, partial(_settle, schedule))
+                run_on(machines, schedule, deadline, partial(_settle_aloud, schedule))
             elif schedule.waiting:
                 _run(schedule, min(count, len(schedule.waiting)), gpus, deadline)
         outcome = _outcome(schedule)
@@ -179,15 +179,22 @@ def _settle(schedule: Schedule, ended: Ended) -> None:
         notice(f"{name} FAILED: {ended.reason}")
 
 
-def _line(schedule: Schedule, running: dict[str, float], count: int) -> str:
+def _settle_aloud(schedule: Schedule, ended: Ended) -> None:
+    """Counts a step that has ended on a cluster, and says how far the cells are."""
+    _settle(schedule, ended)
+    notice(_counts(schedule))
+
+
+def _counts(schedule: Schedule) -> str:
     done, left, failed = schedule.counts()
+    return f"cells: {done:,} done, {left:,} left, {failed:,} failed"
+
+
+def _line(schedule: Schedule, running: dict[str, float], count: int) -> str:
     now = Counter(schedule.plan.steps[name].work for name in running)
     what = ", ".join(f"{number} {work}" for work, number in now.items())
     seconds = schedule.seconds_left(running, count)
-    return (
-        f"cells: {done:,} done, {left:,} left, {failed:,} failed; running: {what or 'nothing'}; "
-        f"about {_duration(seconds)} to go"
-    )
+    return f"{_counts(schedule)}; running: {what or 'nothing'}; about {_duration(seconds)} to go"
 
 
 def _describe(schedule: Schedule) -> None:
