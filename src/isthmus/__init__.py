@@ -26,8 +26,14 @@ if TYPE_CHECKING:
     from isthmus.evaluation.suite import SuiteReport as SuiteReport
     from isthmus.finetuning.finetune import finetune as finetune
     from isthmus.inspection.catalogue import listing as listing
+    from isthmus.inspection.coverage import Coverage as Coverage
     from isthmus.inspection.doctor import doctor as doctor
+    from isthmus.inspection.explain import explain as explain
+    from isthmus.inspection.explanation import Explanation as Explanation
     from isthmus.inspection.importance import importance as importance
+    from isthmus.inspection.inspect import inspect as inspect
+    from isthmus.inspection.inspect import open_inspect as open_inspect
+    from isthmus.inspection.inspected import Inspection as Inspection
     from isthmus.inspection.masking import masking as masking
     from isthmus.inspection.negatives import negatives as negatives
     from isthmus.inspection.probe import ProbeReport as ProbeReport
@@ -79,8 +85,13 @@ _HOMES = {
     "isthmus.evaluation.suite": ["SuiteReport"],
     "isthmus.finetuning.finetune": ["finetune"],
     "isthmus.inspection.catalogue": ["listing"],
+    "isthmus.inspection.coverage": ["Coverage"],
     "isthmus.inspection.doctor": ["doctor"],
+    "isthmus.inspection.explain": ["explain"],
+    "isthmus.inspection.explanation": ["Explanation"],
     "isthmus.inspection.importance": ["importance"],
+    "isthmus.inspection.inspect": ["inspect", "open_inspect"],
+    "isthmus.inspection.inspected": ["Inspection"],
     "isthmus.inspection.masking": ["masking"],
     "isthmus.inspection.negatives": ["negatives"],
     "isthmus.inspection.probe": ["ProbeReport", "probe"],

@@ -21,6 +21,7 @@ from isthmus.cli import app
 from isthmus.config import Settings, resolve
 from isthmus.finetuning import pipeline
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.inspection.inspect import InspectSettings
 from isthmus.inspection.probe import CheckpointSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -59,6 +60,8 @@ SETTINGS: dict[str, type[Settings]] = {
     "evaluate": EvaluateSettings,
     "export": ExportSettings,
     "benchmark report": ReportSettings,
+    "inspect": InspectSettings,
+    "explain": SearchSettings,
     "probe": CheckpointSettings,
     "benchmark speed": SpeedSettings,
 }

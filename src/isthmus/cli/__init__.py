@@ -23,10 +23,12 @@ from isthmus.cli import (
     doctor,
     encode,
     evaluate,
+    explain,
     export,
     finetune,
     importance,
     index,
+    inspect,
     listing,
     masking,
     merge,
@@ -64,7 +66,8 @@ _PANELS = {
     ),
     "Evaluate": (evaluate.evaluate,),
     "Inspect": (
-        doctor.doctor, probe.probe, masking.masking, importance.importance, negatives.negatives,
+        doctor.doctor, inspect.inspect, explain.explain, probe.probe, masking.masking,
+        importance.importance, negatives.negatives,
     ),
     "Whole jobs": (quickstart.quickstart, rerun.rerun),
 }  # fmt: skip

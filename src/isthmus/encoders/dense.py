@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.config.encoding import Pooling, Similarity
-from isthmus.encoders.encoder import Encoder, VectorSettings, write_modules
+from isthmus.encoders.encoder import Encoder, Tokens, VectorSettings, pad, write_modules
 from isthmus.encoders.projection import Projection
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Asking
@@ -143,19 +143,35 @@ class DenseEncoder(Encoder):
 
     def represent_queries(self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None) -> Tensor:
         """The pooled states."""
-        return self._represent(ids, mask, tokens, self._skipped[0])
+        return self._represent(ids, mask, tokens, queries=True)
 
     def represent_documents(
         self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None
     ) -> Tensor:
         """The pooled states; queries and documents share the model."""
-        return self._represent(ids, mask, tokens, self._skipped[1])
+        return self._represent(ids, mask, tokens, queries=False)
 
-    def _represent(self, ids: Tensor, mask: Tensor, tokens: Tensor | None, skipped: int) -> Tensor:
+    def vocabulary_logits(self, rows: Sequence[Tokens], queries: bool = False) -> Tensor:
+        """What the masked-LM head predicts from the pooled states of tokenised texts, in float32.
+
+        States are those before they are projected, cut and normed.
+        """
+        words = self.backbone.word_embeddings
+        ids, mask = (part.to(words.device) for part in pad(rows, self.tokenizer.pad_id))
+        with self._inference():
+            states = self._pooled(ids, mask, None, queries)
+            return self.backbone.head(states.to(words.dtype)).float()
+
+    def _pooled(self, ids: Tensor, mask: Tensor, tokens: Tensor | None, queries: bool) -> Tensor:
+        skipped = self._skipped[0 if queries else 1]
         first = self.settings.pooling == "cls" and not skipped and self.backbone.asks_for_some
         asking = Asking.first(ids) if first else None
-        states, settings = self.backbone(ids, mask, tokens, asking), self.settings
-        vectors = pool(states, mask, settings.pooling, skipped)
+        states = self.backbone(ids, mask, tokens, asking)
+        return pool(states, mask, self.settings.pooling, skipped)
+
+    def _represent(self, ids: Tensor, mask: Tensor, tokens: Tensor | None, queries: bool) -> Tensor:
+        settings = self.settings
+        vectors = self._pooled(ids, mask, tokens, queries)
         if self.projection is not None:
             vectors = self.projection(vectors)
         vectors = vectors[:, : settings.truncate_dim]

@@ -56,7 +56,7 @@ class Pairing:
         self, queries: Sequence[Tokens], documents: Sequence[Tokens]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Ids, mask and segment numbers of some pairs, filled up to the longest."""
-        pairs = [self._cut(*texts) for texts in zip(queries, documents, strict=True)]
+        pairs = [self.cut(*texts) for texts in zip(queries, documents, strict=True)]
         before, between, after = self._frame
         parts = [part for query, text in pairs for part in (before, query, between, text, after)]
         # How many tokens have each segment number of the example: one, but for the texts.
@@ -71,7 +71,8 @@ class Pairing:
         mask = inside.astype(np.int64)
         return torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments)
 
-    def _cut(self, query: Tokens, document: Tokens) -> tuple[Tokens, Tokens]:
+    def cut(self, query: Tokens, document: Tokens) -> tuple[Tokens, Tokens]:
+        """What is read of both texts of a pair."""
         if len(query) + len(document) > self.room:
             query = query[: max(self._query_room, self.room - len(document))]
             document = document[: self.room - len(query)]

@@ -25,7 +25,8 @@ class QuickEncoder(DenseEncoder):
     whole: Callable[[], Encoder]
 
     @cached_property
-    def _whole(self) -> DenseEncoder:
+    def loaded(self) -> DenseEncoder:
+        """What `whole` loads, once: also what reads documents, and has the model's head."""
         encoder = self.whole()
         assert isinstance(encoder, DenseEncoder)
         return encoder
@@ -33,7 +34,7 @@ class QuickEncoder(DenseEncoder):
     def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One vector per query."""
         if len(texts) > _FEW:
-            return self._whole.encode_queries(texts)
+            return self.loaded.encode_queries(texts)
         return super().encode_queries(texts)
 
 

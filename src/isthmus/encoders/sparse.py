@@ -167,13 +167,7 @@ class SparseEncoder(Encoder):
         """The tokens of one vector with their weights, highest first."""
         assert row.shape == (1, self.dimension), f"{row.shape} is not one vector"
         order = np.lexsort((row.indices, -row.data))
-        vocabulary = len(self.tokenizer)
-        tokens = [
-            str(self.tokenizer.pretrained.convert_ids_to_tokens(int(term)))
-            if term < vocabulary
-            else f"[{term}]"  # only pads the model's matrix, and means nothing
-            for term in row.indices[order]
-        ]
+        tokens = self.tokenizer.names(row.indices[order].tolist())
         return list(zip(tokens, row.data[order].tolist(), strict=True))
 
     def save(self, folder: Path) -> None:

@@ -264,7 +264,7 @@ def _measured(
     source = f"{texts.fingerprint()} {settings.kept}"
     tokenised = tokenise(texts.documents(), source, tokenizer.serialised, settings.titles)
     check_texts(tokenised, spec)
-    rest, chosen = rows = rows or _documents(tokenised, settings)
+    rest, chosen = rows = rows or measured_rows(tokenised, settings, settings.seed)
     columns: dict[str, Column] = {}
     for part in parts:
         columns |= part.columns(tokenised, tokenizer)
@@ -284,9 +284,11 @@ def _measured(
     return rows, values
 
 
-def _documents(corpus: TokenisedCorpus, settings: CheckpointSettings) -> tuple[Rows, Rows]:
+def measured_rows(
+    corpus: TokenisedCorpus, settings: MeasurementSettings, seed: int
+) -> tuple[Rows, Rows]:
     """All other documents, and those that a training of this seed holds out; or all, if few."""
-    rest, chosen = split(corpus, settings, settings.seed)
+    rest, chosen = split(corpus, settings, seed)
     if not len(chosen):
         whole = np.flatnonzero(corpus.lengths >= 2)
         places = np.linspace(0, len(whole) - 1, min(settings.documents, len(whole)))

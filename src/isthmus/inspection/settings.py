@@ -29,6 +29,8 @@ VERBS = {
     "sparsify": "isthmus.retrieval.verbs.sparsify:SparsifySettings",
     "evaluate": "isthmus.workflows.comparison:EvaluateSettings",
     "export": "isthmus.retrieval.verbs.export:ExportSettings",
+    "inspect": "isthmus.inspection.inspect:InspectSettings",
+    "explain": "isthmus.retrieval.verbs.search:SearchSettings",
     "probe": "isthmus.inspection.probe:CheckpointSettings",
     "importance": "isthmus.pretraining.settings:PretrainSettings",
     "masking": "isthmus.pretraining.settings:PretrainSettings",

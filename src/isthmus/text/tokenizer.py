@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,10 @@ class Tokenizer:
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left."""
         return bool(self.backend.encode(text, add_special_tokens=False).ids)
+
+    def names(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of these ids; `[ID]` for one that only pads a model's matrix."""
+        return [self.backend.id_to_token(one) or f"[{one}]" for one in ids]
 
     def encode(self, texts: list[str], max_length: int) -> list[list[int]]:
         """Token ids with special tokens, cut to `max_length` in all, one list per text."""

@@ -34,9 +34,9 @@ def test_few_and_many_queries_have_the_vectors_of_the_whole_encoder(saved: Path)
     assert isinstance(quick, QuickEncoder)
     expected = whole.encode_queries(TEXTS)
     np.testing.assert_allclose(quick.encode_queries(TEXTS), expected, atol=1e-6)
-    assert "_whole" not in vars(quick)
+    assert "loaded" not in vars(quick)
     np.testing.assert_allclose(quick.encode_queries(TEXTS * 30)[:3], expected, atol=1e-6)
-    assert "_whole" in vars(quick)
+    assert "loaded" in vars(quick)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import numpy.typing as npt
 
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.bm25.analyzer import Analyzer
-from isthmus.indexes.bm25.postings import ROWS, SCORES, STARTS, open_vocabulary
-from isthmus.indexes.bm25.scoring import Scores
+from isthmus.indexes.bm25.postings import FREQUENCIES, ROWS, SCORES, STARTS, open_vocabulary
+from isthmus.indexes.bm25.scoring import Scores, TermScore
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Manifest
@@ -67,6 +68,28 @@ class Bm25Index:
             totals = (self._totals(self._analyzer.terms(text)) for text in texts)
             answers = [highest(self.store, scores, depth, chosen) for scores in totals]
         return self.store.rankings(query_ids, answers)
+
+    def term_scores(self, text: str, document_id: str) -> list[TermScore]:
+        """What each term of a query adds to the score of one document, in the query's order."""
+        row = self.store.row(document_id)
+        with parsing(self._folder / ROWS, self._folder):
+            counts = Counter(self._analyzer.terms(text))
+            return [TermScore(term, n, *self._posting(term, row)) for term, n in counts.items()]
+
+    def _posting(self, term: str, row: int | None) -> tuple[float, int | None, int]:
+        """Score and frequency of a term in a row, and how many rows hold it."""
+        number = self._number(term)
+        if number is None:
+            return 0.0, 0, 0
+        first, last = (int(self._starts[place]) for place in (number, number + 1))
+        found = np.flatnonzero(self._rows[first:last] == row)
+        if not len(found):
+            return 0.0, 0, last - first
+        place = first + int(found[0])
+        frequency = None
+        if FREQUENCIES in self.manifest.files:
+            frequency = int(mapped(self._folder / FREQUENCIES, self._folder)[place])
+        return float(self._scores[place]), frequency, last - first
 
     def _totals(self, terms: Sequence[str]) -> Scores:
         totals = np.zeros(len(self), dtype=np.float32)

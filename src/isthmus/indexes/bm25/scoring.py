@@ -6,7 +6,7 @@ Kamphuis et al., Which BM25 do you mean? (ECIR 2020), table 1.
 from __future__ import annotations
 
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,16 @@ import numpy.typing as npt
 from isthmus.indexes.manifest import Bm25Settings
 
 Scores = npt.NDArray[np.float32]
+
+
+class TermScore(NamedTuple):
+    """What one term of a query adds to the score of a document, each time that it is asked for."""
+
+    term: str
+    times: int  # that the query asks for it
+    score: float
+    frequency: int | None  # in the document; None where the index keeps scores alone
+    documents: int  # that hold the term
 
 
 def inverse_frequency(settings: Bm25Settings, containing: int, documents: int) -> np.float32:

@@ -5,6 +5,7 @@ Scores are those of an index built anew from the documents that are there, to th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from isthmus.indexes.arrays import mapped
 from isthmus.indexes.bm25.analyzer import Analyzer
 from isthmus.indexes.bm25.index import highest, rows_among
 from isthmus.indexes.bm25.postings import FREQUENCIES, LENGTHS, ROWS, STARTS, open_vocabulary
-from isthmus.indexes.bm25.scoring import Scores, inverse_frequency, posting_scores
+from isthmus.indexes.bm25.scoring import Scores, TermScore, inverse_frequency, posting_scores
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import SEGMENTS, Manifest
@@ -78,6 +79,24 @@ class SegmentedBm25Index:
                 entries += zip(one.part.store.ids(best), scores.tolist(), strict=True)
             found.append(best_of(query_id, entries, depth))
         return found
+
+    def term_scores(self, text: str, document_id: str) -> list[TermScore]:
+        """What each term of a query adds to the score of one document, in the query's order."""
+        rows = [one.part.store.row(document_id) for one in self._segments]
+        with parsing(self._folder / SEGMENTS, self._folder):
+            counts = Counter(self._analyzer.terms(text))
+            return [TermScore(term, n, *self._posting(term, rows)) for term, n in counts.items()]
+
+    def _posting(self, term: str, rows: Sequence[int | None]) -> tuple[float, int, int]:
+        """Score and frequency of a term in a living document, and how many hold it."""
+        scored = self._scored(term)
+        score, frequency = 0.0, 0
+        for one, row, (holding, scores) in zip(self._segments, rows, scored, strict=True):
+            place = np.flatnonzero(holding == row)
+            if row is not None and len(place):
+                score = float(scores[place[0]])
+                frequency = int(one.postings(term)[1][place[0]])
+        return score, frequency, sum(len(holding) for holding, _ in scored)
 
     def _totals(self, terms: Sequence[str]) -> list[Scores]:
         """The scores of all rows of each segment; 0 where a document is deleted."""

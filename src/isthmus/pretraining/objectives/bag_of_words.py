@@ -116,8 +116,16 @@ class BagOfWords(Objective):
 
 def bag(input_ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """True at [row, token] where the row holds that token and it is not special."""
-    nothing = input_ids.new_zeros(len(input_ids), vocabulary.size, dtype=torch.bool)
-    return nothing.scatter_(1, input_ids, ~vocabulary.is_special(input_ids))
+    return token_sets(input_ids, vocabulary.special)
+
+
+def token_sets(ids: Tensor, special: Tensor) -> Tensor:
+    """True at [row, token] where the row holds that token; `special` is True for what counts not.
+
+    It has an entry for every token of the vocabulary.
+    """
+    nothing = ids.new_zeros(len(ids), len(special), dtype=torch.bool)
+    return nothing.scatter_(1, ids, ~special[ids])
 
 
 def bag_of_words(logits: Tensor, bags: Tensor) -> Tensor:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.pretraining.objectives.bag_of_words import bag
 from isthmus.pretraining.probes._base import Probe, vocabulary_logits
-from isthmus.pretraining.probes._held_out import HeldOut
+from isthmus.pretraining.probes._held_out import HeldOut, Rows
 from isthmus.pretraining.task import PretrainTask
+from isthmus.text.corpus import TokenisedCorpus
 
 _FREQUENCY_DOCUMENTS = 20_000
 
@@ -38,11 +40,8 @@ class Coverage(Probe):
 
     def prepare(self, task: PretrainTask, held_out: HeldOut, decides: bool) -> None:
         """Ranks the tokens by the number of training documents that hold them."""
-        corpus, rows = held_out.examples.corpus, held_out.examples.rows
-        sample = rows[:: max(1, len(rows) // _FREQUENCY_DOCUMENTS)]
-        sets = [np.unique(corpus[row].tokens) for row in sample]
-        ids = torch.from_numpy(np.concatenate(sets).astype(np.int64))
-        self.frequent = frequent_tokens(ids, task.vocabulary.special.cpu())
+        examples = held_out.examples
+        self.frequent = ranked_tokens(examples.corpus, examples.rows, task.vocabulary.special.cpu())
 
     def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
         """Whether the vector says more than would be true of any text."""
@@ -62,21 +61,45 @@ class Coverage(Probe):
         count = 0
         for batch, logits in vocabulary_logits(task, held_out):
             bags = bag(batch["input_ids"], task.vocabulary)
-            sizes = bags.sum(1)
-            named = logits.topk(min(self.settings.k, logits.shape[1])).indices
-            frequent = self.frequent[: self.settings.k].to(named.device)
-            shares = {
-                "": bags.gather(1, named).sum(1),
-                "constant": bags[:, frequent].sum(1),
-                "ceiling": sizes.clamp(max=self.settings.k),
-            }
-            for name, hits in shares.items():
-                sums[name] += float((hits / sizes.clamp(min=1)).sum())
-            count += int((sizes > 0).sum())
+            shares = {"": covered(logits, bags, self.settings.k)}
+            shares |= reading_lines(bags, self.frequent, self.settings.k)
+            for name, curve in shares.items():
+                sums[name] += float(curve[:, -1].sum())
+            count += int(bags.any(1).sum())
         return {name: total / max(count, 1) for name, total in sums.items()}
 
 
-def frequent_tokens(ids: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
+def covered(logits: Tensor, bags: Tensor, k: int) -> Tensor:
+    """|top-j(logits) ∩ T| / |T| for j = 1 … k, [rows, k]; 0 for a row whose set T is empty.
+
+    A logit of minus infinity names nothing.
+    """
+    values, named = logits.topk(min(k, logits.shape[1]))
+    return _shares(bags.gather(1, named) & values.isfinite(), bags)
+
+
+def reading_lines(bags: Tensor, frequent: Tensor, k: int) -> dict[str, Tensor]:
+    """What the lists of the j most frequent tokens cover, and the most that j tokens can."""
+    most = min(k, bags.shape[1])
+    numbers = torch.arange(most, device=bags.device)
+    return {
+        "constant": _shares(bags[:, frequent[:k].to(bags.device)], bags),
+        "ceiling": _shares(numbers < bags.sum(1, keepdim=True), bags),
+    }
+
+
+def _shares(hits: Tensor, bags: Tensor) -> Tensor:
+    return hits.cumsum(1) / bags.sum(1, keepdim=True).clamp(min=1)
+
+
+def ranked_tokens(corpus: TokenisedCorpus, rows: Rows, special: Tensor) -> Tensor:
+    """All token ids, those first that most of a sample of these documents hold."""
+    sample = rows[:: max(1, len(rows) // _FREQUENCY_DOCUMENTS)]
+    sets = [np.unique(corpus.tokens(row)) for row in sample]
+    return frequent_tokens(torch.from_numpy(np.concatenate(sets).astype(np.int64)), special)
+
+
+def frequent_tokens(ids: Tensor, special: Tensor) -> Tensor:
     """All token ids of some documents' sets, most frequent first, without special ones."""
     counts = torch.bincount(ids, minlength=len(special)).masked_fill(special, -1)
     return counts.argsort(descending=True, stable=True)

@@ -153,7 +153,7 @@ def search(
         )
     with connected(settings.cluster):
         if query is not None:
-            return _answer(_searcher(index, settings), query, settings)
+            return _answer(open_retriever(index, settings), query, settings)
         assert queries is not None
         assert run is not None
         with reserved(Path(run)):
@@ -181,7 +181,7 @@ def open_search(
     }
     settings = SearchSettings.given(settings, flags)
     check_arguments("open_search", {"index": index})
-    return partial(_answer, _searcher(index, settings), settings=settings, one_of_many=True)
+    return partial(_answer, open_retriever(index, settings), settings=settings, one_of_many=True)
 
 
 def _answer(
@@ -203,7 +203,7 @@ def _search_many(
     existing = ExistingRun(run, tag)
     problems = settings.account()
     asked = open_queries(queries, settings.split, problems)
-    searcher = _searcher(index, settings)
+    searcher = open_retriever(index, settings)
     rankings: dict[str, Ranking] = {}
     at_once = _QUERIES_AT_ONCE
     if settings.rerank is not None:  # slow: smaller batches, so that the bar moves
@@ -222,7 +222,8 @@ def _search_many(
     return run
 
 
-def _searcher(index: str | Path, settings: SearchSettings) -> Retriever:
+def open_retriever(index: str | Path, settings: SearchSettings) -> Retriever:
+    """What answers queries from an index folder, fused and re-ranked as the settings say."""
     found = _retriever(index, settings)
     if settings.rerank is None:
         return found

@@ -1,0 +1,84 @@
+"""`isthmus inspect`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import isthmus
+from isthmus.cli.options import Json, settings_option
+
+Beside = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODEL", help="Another model, side by side. Repeatable."),
+]
+Coverage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CORPUS",
+        help="Measure how many of a text's tokens its vector names, on a sample of this.",
+    ),
+]
+Corpus = Annotated[
+    str | None,
+    typer.Option(
+        help="What a head is fitted to where a model has none; if not given, that of --coverage."
+    ),
+]
+
+
+def inspect(
+    model: Annotated[
+        str, typer.Argument(help="A folder, a hub name, a run or one of its checkpoints.")
+    ],
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT…", help="Whose vectors to look into.")
+    ] = None,
+    beside: Beside = None,
+    coverage: Coverage = None,
+    corpus: Corpus = None,
+    documents: Annotated[
+        int | None,
+        typer.Option(help="On how many coverage is measured: 300, held out, if none is given."),
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="Tokens to show of each vector: 20.")] = None,
+    queries: Annotated[
+        bool, typer.Option("--queries", help="Read the texts as queries, not as documents.")
+    ] = False,
+    output: Annotated[
+        str | None, typer.Option(help="A folder for JSON, tables and the plot of the coverage.")
+    ] = None,
+    as_json: Json = False,
+    settings: Annotated[list[str] | None, settings_option("inspect", "pooling=mean")] = None,
+) -> None:
+    """Show what vectors hold: their tokens, and how many of a text's own are among them.
+
+    A dense vector is projected to the vocabulary by the model's masked-LM head, or by a linear one
+    fitted to --corpus where it has none: ✓ is a token of the text, ✗ another. Of a sparse vector:
+    terms of the text, expansions (+), and what was dropped. Why a document matched: isthmus
+    explain. What a masking hides: isthmus masking, isthmus importance.
+
+    Examples: isthmus inspect runs/bow "does vitamin D protect against infection" --beside runs/mlm
+    --beside bert-base-uncased; isthmus inspect runs/splade "a query" --queries; isthmus inspect
+    runs/bow --beside runs/retromae --coverage docs.jsonl --output runs/coverage; isthmus inspect
+    sentence-transformers/all-MiniLM-L6-v2 "a text" --corpus docs.jsonl
+    """
+    from rich.console import Console
+
+    found = isthmus.inspect(
+        model,
+        texts or (),
+        beside=beside or (),
+        coverage=coverage,
+        corpus=corpus,
+        documents=documents,
+        top=top,
+        queries=queries,
+        output=output,
+        settings=settings,
+    )
+    if as_json:
+        typer.echo(found.to_json())
+    else:
+        Console().print(found)

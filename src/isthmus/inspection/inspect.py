@@ -1,0 +1,339 @@
+"""The verb `isthmus inspect`: what the vectors of texts hold, of several models side by side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from pydantic import Field
+
+from isthmus.collections import Problems, open_corpus
+from isthmus.collections.settings import ReadingSettings
+from isthmus.config import Overrides
+from isthmus.config.encoding import EncodingChoice
+from isthmus.config.models import model_fingerprint, model_folder, named_at
+from isthmus.config.output import claimed, finish, writing
+from isthmus.encoders.dense import DenseEncoder
+from isthmus.encoders.loader import load_encoder
+from isthmus.encoders.sparse import SparseEncoder
+from isthmus.errors import InputError, SettingsError
+from isthmus.inspection.coverage import Coverage, coverage_of, lines_of
+from isthmus.inspection.fitted_head import fit_head
+from isthmus.inspection.inspected import InspectedText, Inspection, NamedToken, NamedTokens
+from isthmus.inspection.probe import measured_rows
+from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head, special_tokens
+from isthmus.pretraining.examples import check_texts
+from isthmus.pretraining.probes.coverage import ranked_tokens
+from isthmus.pretraining.settings import MeasurementSettings
+from isthmus.progress import notice, track
+from isthmus.records import Document
+from isthmus.text.corpus import tokenise
+
+Model = str | DenseEncoder | SparseEncoder
+"""A folder or name, or an encoder that is loaded already."""
+Views = Mapping[str, VocabularyView]
+
+
+class InspectSettings(EncodingChoice, ReadingSettings):
+    """How many tokens are shown, on what coverage is measured, and what heads are fitted to."""
+
+    verb = "inspect"
+
+    top: int = Field(20, ge=1, description="tokens of each vector that are shown")
+    k: list[int] = Field(
+        [1, 2, 5, 10, 20, 50, 100, 200, 500],
+        min_length=1,
+        description="numbers of tokens at which coverage is measured",
+    )
+    documents: int = Field(
+        300,
+        ge=1,
+        description="on which coverage is measured: those that a training of this seed holds out, "
+        "at most a twentieth of the corpus; of a corpus too small for that, any",
+    )
+    fit_documents: int = Field(
+        2000, ge=1, description="to which a head is fitted where a model has none"
+    )
+    seed: int = Field(42, ge=0, description="draws the documents")
+
+
+def inspect(
+    model: Model,
+    texts: Sequence[str] | str = (),
+    *,
+    beside: Sequence[Model] | Model = (),
+    coverage: str | None = None,
+    corpus: str | Sequence[Document] | None = None,
+    documents: int | None = None,
+    top: int | None = None,
+    queries: bool = False,
+    output: str | Path | None = None,
+    settings: InspectSettings | Overrides = None,
+) -> Inspection:
+    """What the vectors of texts name, of a model and others `beside` it.
+
+    A dense vector is projected to the vocabulary by the masked-LM head of its model; a sparse one
+    has terms of the text and expansions. With `coverage`, a corpus, also the share of a text's
+    tokens among the first k that its vector names, over so many `documents` of it. A model without
+    a head gets a linear one, fitted to `corpus` (or to the one of `coverage`); without either it is
+    refused. Texts are read as documents, or as `queries`. With `output`, that folder holds
+    everything as JSON, tables and the plot of the coverage.
+    """
+    chosen = InspectSettings.given(settings, {"documents": documents, "top": top})
+    asked = [texts] if isinstance(texts, str) else list(texts)
+    if not asked and coverage is None:
+        raise SettingsError(
+            "there is neither a text to inspect nor a corpus to measure coverage on",
+            where="isthmus inspect",
+            allowed='MODEL "a text" …, or MODEL --coverage CORPUS',
+            remedy="give one of the two",
+        )
+    run = partial(_inspected, _models(model, beside), asked, coverage, corpus, queries, chosen)
+    if output is None:
+        return run()
+    source = None if coverage is None else open_corpus(coverage, chosen.account()).fingerprint()
+    fitted = corpus if isinstance(corpus, str) else None
+    identity = {
+        "settings": chosen.model_dump(mode="json"),
+        "models": list(map(_identity, _models(model, beside))),
+        "texts": asked,
+        "coverage": source,
+        "corpus": fitted,
+        "queries": queries,
+    }
+    with claimed(Path(output), "inspect", identity):
+        found = run()
+        with writing(Path(output)):
+            _save(found, Path(output))
+            finish(Path(output))
+    return found
+
+
+def open_inspect(
+    model: Model,
+    *,
+    beside: Sequence[Model] | Model = (),
+    corpus: str | Sequence[Document] | None = None,
+    settings: InspectSettings | Overrides = None,
+) -> Callable[..., Inspection]:
+    """A function from texts (and whether they are `queries`) to what their vectors name.
+
+    Models are loaded once, here, and heads fitted where there are none.
+    """
+    chosen = InspectSettings.given(settings)
+    views = _views(_models(model, beside), corpus, (), chosen)
+
+    def answer(texts: Sequence[str] | str, queries: bool = False) -> Inspection:
+        asked = [texts] if isinstance(texts, str) else list(texts)
+        return Inspection(_named(views, asked, queries, chosen.top))
+
+    return answer
+
+
+def _models(model: Model, beside: Sequence[Model] | Model) -> list[Model]:
+    """All models, each once."""
+    others = [beside] if isinstance(beside, str | DenseEncoder | SparseEncoder) else list(beside)
+    return list({_name(one): one for one in (model, *others)}.values())
+
+
+def _name(model: Model) -> str:
+    return model if isinstance(model, str) else model.name
+
+
+def _identity(model: Model) -> str:
+    if not isinstance(model, str):
+        return model.fingerprint
+    return model_fingerprint(model_folder(model, "MODEL")) or model
+
+
+def _inspected(
+    models: Sequence[Model],
+    texts: Sequence[str],
+    coverage: str | None,
+    corpus: str | Sequence[Document] | None,
+    queries: bool,
+    settings: InspectSettings,
+) -> Inspection:
+    measured: Sequence[Document] = ()
+    if coverage is not None:
+        # The first model's tokenizer decides which documents, as in a training of it.
+        first = _loaded(models[0], settings)
+        models = [first, *models[1:]]
+        measured, frequent = _held_out(coverage, first, settings)
+    views = _views(models, corpus if corpus is not None else coverage, measured, settings)
+    named = _named(views, texts, queries, settings.top)
+    if coverage is None:
+        return Inspection(named)
+    return Inspection(named, _coverage(views, coverage, measured, frequent, settings.k))
+
+
+def _loaded(model: Model, settings: InspectSettings) -> DenseEncoder | SparseEncoder:
+    if not isinstance(model, str):
+        return model
+    with named_at("MODEL"):
+        return load_encoder(model, settings.chosen(), exact=True)
+
+
+def _views(
+    models: Sequence[Model],
+    corpus: str | Sequence[Document] | None,
+    without: Sequence[Document],
+    settings: InspectSettings,
+) -> Views:
+    """What each model names, by its name; heads are not fitted to documents to leave out."""
+    views = {}
+    drawn: list[Document] = []
+    for model in models:
+        encoder = _loaded(model, settings)
+        reason = no_own_head(encoder)
+        if not reason:
+            views[encoder.name] = VocabularyView(encoder)
+            continue
+        assert isinstance(encoder, DenseEncoder)
+        if corpus is None:
+            raise InputError(
+                f"{reason}, and there is no corpus to fit one to",
+                where=encoder.name,
+                allowed="a model that AutoModelForMaskedLM loads whole (a run of `isthmus "
+                "pretrain` keeps its head), or a corpus",
+                remedy="--corpus CORPUS fits a linear head to the vectors of its documents",
+            )
+        drawn = drawn or _drawn(corpus, without, settings)
+        fitted = fit_head(encoder, drawn)
+        notice(f"{reason}; named by {fitted.fit}")
+        views[encoder.name] = VocabularyView(encoder, fitted)
+    if len({view.encoder.tokenizer.fingerprint for view in views.values()}) > 1:
+        notice("the models have different tokenizers: what their vectors cover is not comparable")
+    return views
+
+
+def _drawn(
+    corpus: str | Sequence[Document], without: Sequence[Document], settings: InspectSettings
+) -> list[Document]:
+    """Documents of a corpus in a random order, all equally likely, read once."""
+    known = {document.id for document in without}
+    source: Iterable[Document] = corpus if not isinstance(corpus, str) else ()
+    if isinstance(corpus, str):
+        source = open_corpus(corpus, settings.account()).documents()
+    chance = random.Random(settings.seed)
+    kept: list[Document] = []
+    seen = 0
+    for document in track(source, "draw documents", unit="documents"):
+        if document.id in known or not document.contents().strip():
+            continue
+        seen += 1
+        if len(kept) < settings.fit_documents:
+            kept.append(document)
+        elif (place := chance.randrange(seen)) < len(kept):
+            kept[place] = document
+    chance.shuffle(kept)
+    return kept
+
+
+def _held_out(
+    corpus: str, encoder: DenseEncoder | SparseEncoder, settings: InspectSettings
+) -> tuple[list[Document], torch.Tensor]:
+    """The documents that coverage is measured on, and all tokens, the most frequent first."""
+    source = open_corpus(corpus, settings.account())
+    tokenised = tokenise(
+        source.documents(),
+        f"{source.fingerprint()} {settings.kept}",
+        encoder.tokenizer.serialised,
+        encoder.settings.titles,
+    )
+    check_texts(tokenised, corpus)
+    measured = MeasurementSettings(documents=settings.documents)
+    rest, rows = measured_rows(tokenised, measured, settings.seed)
+    wanted = set(rows.tolist())
+    again = open_corpus(corpus, Problems("skip", settings.line_limit)).documents()
+    documents = enumerate(islice(again, max(wanted) + 1))
+    return (
+        [document for row, document in documents if row in wanted],
+        ranked_tokens(tokenised, rest, special_tokens(encoder)),
+    )
+
+
+def _named(
+    views: Views, texts: Sequence[str], queries: bool, top: int
+) -> tuple[InspectedText, ...]:
+    for number, text in enumerate(texts, start=1):
+        if not all(view.encoder.has_tokens(text) for view in views.values()):
+            raise InputError(
+                f"text {number} has no tokens: {text!r}",
+                where="TEXT",
+                allowed="texts of some words",
+                remedy="give one, in quotes",
+            )
+    return tuple(
+        InspectedText(text, tuple(_tokens(view, text, queries, top) for view in views.values()))
+        for text in texts
+    )
+
+
+def _tokens(view: VocabularyView, text: str, queries: bool, top: int) -> NamedTokens:
+    encoder, sparse = view.encoder, isinstance(view.encoder, SparseEncoder)
+    own = set(torch.nonzero(view.sets([text], queries)[0]).flatten().tolist())
+    (named,) = view.named([text], encoder.dimension if sparse else top, queries)
+    shown, expansion = named, 0
+    if sparse:
+        others = [token for token in named if token not in own]
+        expansion = len(others)
+        shown = {token: named[token] for token in named if token in own or token in others[:top]}
+    hits = own & set(named)
+    names = encoder.tokenizer.names
+    fit = getattr(view.fitted, "fit", None)
+    return NamedTokens(
+        encoder.name,
+        "sparse" if sparse else "dense",
+        view.head,
+        len(hits) / max(len(own), 1),
+        tuple(
+            NamedToken(name, weight, token in own)
+            for name, (token, weight) in zip(names(shown), shown.items(), strict=True)
+        ),
+        len(hits) if sparse else None,
+        expansion if sparse else None,
+        tuple(names(sorted(own - hits))) if sparse else None,
+        None if fit is None else str(fit),
+    )
+
+
+def _coverage(
+    views: Views,
+    corpus: str,
+    documents: Sequence[Document],
+    frequent: torch.Tensor,
+    k: Sequence[int],
+) -> Coverage:
+    lengths = {view.encoder.settings.document_max_length for view in views.values()}
+    if len(lengths) > 1:
+        notice(
+            f"the models read texts to different lengths, {min(lengths)} to {max(lengths)} tokens: "
+            f"--set document_max_length={min(lengths)} compares them on the same"
+        )
+
+    def texts(view: VocabularyView) -> list[str]:
+        return [document.contents(view.encoder.settings.titles) for document in documents]
+
+    first = next(iter(views.values()))
+    ordered = tuple(sorted(set(k)))
+    return Coverage(
+        corpus,
+        len(documents),
+        ordered,
+        {name: coverage_of(view, texts(view), ordered) for name, view in views.items()},
+        **lines_of(first, texts(first), frequent, ordered),
+    )
+
+
+def _save(found: Inspection, folder: Path) -> None:
+    (folder / "inspection.json").write_text(f"{found.to_json()}\n", encoding="utf-8")
+    if found.texts:
+        tables = "\n".join(one.table().markdown() for one in found.texts)
+        (folder / "texts.md").write_text(tables, encoding="utf-8")
+    if found.coverage is not None:
+        found.coverage.save(folder)

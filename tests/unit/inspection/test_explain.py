@@ -1,0 +1,262 @@
+"""Why a document matched: parts that add up to the score that a search returns, for every kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import isthmus
+from isthmus.cli import app
+from isthmus.errors import InputError
+from isthmus.inspection.explanation import Explanation
+from isthmus.records import Document, Query
+from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.reranker import RerankingSearcher
+from isthmus.retrieval.searcher import Searcher, open_searcher
+
+QUERY = "river bank river, a boat trip"
+LONG = (
+    "# Rivers\n\nA boat on the river bank. It was a green boat, of money and a loan, on monday.\n\n"
+    "# Snow\n\nThe storm of friday. A dog saw it twice, and nobody else went to the storm of snow."
+)
+
+
+@pytest.fixture(scope="module")
+def indexes(small: Path) -> Path:
+    """Indexes of every kind in one folder, named after it; `grown` is BM25 in segments."""
+    folder, corpus = small, str(small / "corpus.jsonl")
+    isthmus.index(corpus, folder / "bm25-index")
+    isthmus.index(corpus, folder / "grown")
+    more = folder / "more.jsonl"
+    lines = (
+        {"_id": "d1", "text": "river river boat"},
+        {"_id": "d30", "text": "a trip to the bank"},
+    )
+    more.write_text("".join(f"{json.dumps(one)}\n" for one in lines), encoding="utf-8")
+    isthmus.add(folder / "grown", corpus=str(more))
+    isthmus.index(corpus, folder / "dense-index", str(folder / "cls"))
+    isthmus.index(corpus, folder / "sparse-index", str(folder / "sparse"))
+    isthmus.index(corpus, folder / "headless-index", str(folder / "headless"))
+    return folder
+
+
+def returned(searcher: object, document: str) -> float:
+    """The score that a search gives a document."""
+    (ranking,) = searcher.search([Query("q", QUERY)], 100)  # type: ignore[attr-defined]
+    return dict(ranking)[document]
+
+
+def total(found: Explanation) -> float:
+    assert found.terms is not None
+    return sum(one.contribution for one in found.terms)
+
+
+@pytest.mark.parametrize("name", ["bm25-index", "grown", "sparse-index"])
+@pytest.mark.parametrize("document", ["d1", "d16"])
+def test_terms_add_up_to_the_score(indexes: Path, name: str, document: str) -> None:
+    searcher = open_searcher(indexes / name)
+    found = isthmus.explain(searcher, QUERY, document)
+    assert found.terms
+    assert found.score == pytest.approx(returned(searcher, document), rel=1e-7)
+    assert total(found) == pytest.approx(found.score, rel=1e-5)
+    for one in found.terms:
+        assert one.query_weight * one.document_weight == pytest.approx(one.contribution)
+    order = [one.contribution for one in found.terms]
+    assert order == sorted(order, reverse=True)
+
+
+def test_bm25_says_what_its_formula_is_made_of(indexes: Path) -> None:
+    for name, document, frequency, holding in (
+        ("bm25-index", "d1", 3, 5), ("grown", "d1", 2, 5), ("grown", "d0", 2, 5),
+    ):  # fmt: skip
+        found = isthmus.explain(indexes / name, QUERY, document)
+        assert found.kind == "bm25"
+        terms = {one.term: one for one in found.terms or ()}
+        assert set(terms) == {"river", "bank", "boat", "trip"}, "no stop word"
+        river = terms["river"]
+        assert (river.query_weight, river.frequency, river.documents) == (2, frequency, holding)
+    assert terms["trip"].contribution == 0, "a term that the document lacks"
+    assert terms["trip"].frequency == 0
+    assert terms["trip"].documents == 6, "d30 has it too"
+
+
+def test_sparse_weights_are_those_of_the_vectors(indexes: Path) -> None:
+    """Whole numbers: floor(100 w) of both sides, as the index keeps them."""
+    searcher = open_searcher(indexes / "sparse-index")
+    encoder = isthmus.load_encoder(str(indexes / "sparse"))
+    found = isthmus.explain(searcher, QUERY, "d0")
+    (document,) = searcher.documents(["d0"])
+    query = dict(encoder.terms(encoder.encode_queries([QUERY])))  # type: ignore[union-attr, arg-type]
+    text = dict(encoder.terms(encoder.encode_documents([document])))  # type: ignore[union-attr, arg-type]
+    assert found.terms
+    for one in found.terms:
+        assert one.query_weight == np.floor(100 * np.float64(np.float32(query[one.term])))
+        assert one.document_weight == pytest.approx(
+            np.floor(100 * np.float64(np.float32(text.get(one.term, 0))))
+        )
+
+
+def test_dense_sentences_are_left_out_one_by_one(indexes: Path) -> None:
+    searcher = open_searcher(indexes / "dense-index")
+    found = isthmus.explain(searcher, QUERY, "d1")
+    encoder = isthmus.load_encoder(str(indexes / "cls"))
+    title, first, second, third = (
+        "River Bank", "The river bank of tuesday.", "A dog saw it twice.",
+        "Nobody else went to the river!",
+    )  # fmt: skip
+    asked = encoder.encode_queries([QUERY])
+    variants = [
+        f"{title}\n{first} {second} {third}", f"{first} {second} {third}",
+        f"{title}\n{second} {third}", f"{title}\n{first} {third}", f"{title}\n{first} {second} ",
+    ]  # fmt: skip
+    whole, *without = encoder.encode_documents([Document("", one) for one in variants]) @ asked[0]
+    assert found.sentences is not None
+    assert [one.text for one in found.sentences] == [title, first, second, third]
+    for one, left in zip(found.sentences, without, strict=True):
+        assert one.contribution == pytest.approx(whole - left, abs=1e-3)
+    assert found.score == pytest.approx(float(whole), rel=1e-4)
+    assert found.shared, "an untrained head names the same tokens whatever comes"
+    assert not found.notes
+
+
+def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
+    long = " ".join(f"The river bank of friday {number}." for number in range(30))
+    corpus = tmp_path / "long.jsonl"
+    corpus.write_text(json.dumps({"_id": "long", "text": long}) + "\n", encoding="utf-8")
+    isthmus.index(str(corpus), tmp_path / "index", str(indexes / "headless"))
+    found = isthmus.explain(tmp_path / "index", "river", "long")
+    assert found.sentences is not None
+    read = [one.contribution is not None for one in found.sentences]
+    assert read == sorted(read, reverse=True)
+    assert 2 < sum(read) < 12, "62 tokens"
+    assert found.shared is None
+    assert "no masked-LM head" in found.notes[0]
+
+
+def test_votes_add_up_to_the_fused_score(indexes: Path) -> None:
+    searchers = [open_searcher(indexes / name) for name in ("bm25-index", "dense-index")]
+    hybrid = HybridSearcher(searchers, weights=[0.3, 0.7])
+    for document in ("d1", "d24"):  # BM25 does not find the second
+        found = isthmus.explain(hybrid, QUERY, document)
+        assert found.score == pytest.approx(returned(hybrid, document), abs=1e-12)
+        assert found.fusion is not None
+        assert found.fusion.name == "weighted_sum"
+        parts = found.fusion.parts
+        assert sum(one.contribution for one in parts) == pytest.approx(found.score)
+        assert [one.explanation.kind for one in parts] == ["bm25", "dense"]
+    assert parts[0].explanation.rank is None
+    assert parts[0].contribution == 0
+    (ranking,) = hybrid.search([Query("q", QUERY)], 100)
+    assert found.rank == ranking.document_ids.index("d24") + 1
+
+
+class Shortest:
+    """Scores a document by how short it is."""
+
+    def score(self, pairs: list[tuple[str, Document]]) -> np.ndarray:
+        return np.array([-len(one.contents()) for _, one in pairs], dtype=np.float32)
+
+
+def test_reranked_before_and_after(indexes: Path) -> None:
+    first = open_searcher(indexes / "bm25-index")
+    searcher = RerankingSearcher(first, Shortest(), candidates=4)
+    (before,) = first.search([Query("q", QUERY)], 100)
+    (after,) = searcher.search([Query("q", QUERY)], 100)
+    moved = after.document_ids[0]
+    found = isthmus.explain(searcher, QUERY, moved)
+    assert (found.rank, found.score) == (1, after.scores[0])
+    assert found.before is not None
+    assert found.before.rank == before.document_ids.index(moved) + 1
+    assert total(found.before) == pytest.approx(dict(before)[moved], rel=1e-5)
+    assert found.sentences is not None
+    lengths = [-one.contribution for one in found.sentences]  # type: ignore[operator]
+    texts = [len(one.text) for one in found.sentences]
+    assert all(0 <= fall - length <= 1 for fall, length in zip(lengths, texts, strict=True))
+    below = isthmus.explain(searcher, QUERY, before.document_ids[6])
+    assert below.rank == 7
+    assert below.sentences is None
+    assert "not among the 4 candidates" in below.notes[0]
+
+
+@pytest.mark.parametrize("model", [None, "sparse", "cls"])
+def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str | None) -> None:
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    (folder / "long.md").write_text(LONG, encoding="utf-8")
+    (folder / "other.md").write_text("# Other\n\nmoney and a loan", encoding="utf-8")
+    chosen = None if model is None else str(indexes / model)
+    settings = {"passages": {"length": 20, "overlap": 0}}
+    isthmus.index(str(folder), tmp_path / "index", chosen, settings=settings)
+    searcher = open_searcher(tmp_path / "index")
+    found = isthmus.explain(searcher, "storm of friday", "long.md")
+    assert found.id == "long.md"
+    assert found.passage is not None
+    (best,) = searcher.documents(["long.md"], "storm of friday")
+    assert found.passage == best
+    assert found.as_dict()["passage"]["number"] == best.number  # type: ignore[attr-defined]
+    (ranking,) = searcher.search([Query("q", "storm of friday")], 10)
+    assert found.score == pytest.approx(dict(ranking)["long.md"])
+    if model is None:
+        assert found.passage.heading == "Snow"
+    if model != "cls":
+        assert total(found) == pytest.approx(found.score, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "what"),
+    [
+        ("river", "nowhere", "no document 'nowhere'"),
+        ("the of", "d1", "has no words to search for"),
+        ("  ", "d1", "has no words to search for"),
+    ],
+)
+def test_refusals(indexes: Path, query: str, document: str, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        isthmus.explain(indexes / "bm25-index", query, document)
+
+
+def test_a_query_that_one_of_two_cannot_read(indexes: Path) -> None:
+    names = ("bm25-index", "dense-index")
+    hybrid = HybridSearcher([open_searcher(indexes / name) for name in names])
+    found = isthmus.explain(hybrid, "the of", "d1")
+    assert found.fusion is not None
+    words, vectors = (one.explanation for one in found.fusion.parts)
+    assert words.score is None
+    assert "no words" in words.notes[0]
+    assert vectors.score is not None
+
+
+def test_an_index_without_texts(small: Path, tmp_path: Path) -> None:
+    corpus = str(small / "corpus.jsonl")
+    isthmus.index(corpus, tmp_path / "i", str(small / "cls"), settings={"texts": False})
+    found = isthmus.explain(tmp_path / "i", QUERY, "d1")
+    assert found.score is not None
+    assert found.sentences is None
+    assert "keeps no texts" in found.notes[0]
+
+
+def test_the_command_and_what_is_shown(indexes: Path) -> None:
+    words = ["explain", str(indexes / "bm25-index"), QUERY, "d1", "--with"]
+    ended = CliRunner().invoke(app, [*words, str(indexes / "dense-index"), "--json", "--quiet"])
+    assert ended.exit_code == 0, ended.output
+    found = json.loads(ended.stdout)
+    assert set(found) == {
+        "query", "id", "title", "kind", "model", "score", "rank", "passage", "terms", "sentences",
+        "shared", "fusion", "before", "notes",
+    }  # fmt: skip
+    assert found["kind"] == "hybrid"
+    parts = found["fusion"]["parts"]
+    assert sum(one["contribution"] for one in parts) == pytest.approx(found["score"])
+    hostile = Document("<b>", "bank [red]river[/red]", "\x1b[31m<i>")
+    shown = Explanation("<q>", hostile.id, hostile.title, "bm25", notes=("<script>",))
+    assert "\x1b" not in str(shown)
+    assert "<script>" not in shown._repr_html_()
+    searcher = open_searcher(indexes / "bm25-index")
+    assert isinstance(searcher, Searcher)
+    text = str(isthmus.explain(searcher, QUERY, "d1"))
+    assert "river" in text
+    assert "their sum is the score" in text
