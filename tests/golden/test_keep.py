@@ -98,7 +98,7 @@ def test_pretraining(
             parameter += 0.05 * torch.randn_like(parameter)
     now = backbone(masked, mask)
     wanted = sum(1 - cosine(of(now.detach(), row), of(before, row)) for row in range(2))
-    step = {"hidden_states": now, "input_ids": ids, "attention_mask": mask}
+    step = {"hidden_states": now, "input_ids": ids, "encoder_ids": masked, "attention_mask": mask}
     (found,) = objective(step, backbone, vocabulary).values()
     assert found.item() == pytest.approx(wanted, abs=1e-6)
     assert objective.count(step, vocabulary) == 2

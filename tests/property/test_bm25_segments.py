@@ -150,6 +150,19 @@ TestBm25.settings = settings(
 )
 
 
+def test_deleted_documents_lengthen_no_other(tmp_path: Path) -> None:
+    """Which the machine above finds in most runs only."""
+    living = {"a": "bank", "b": "river bank bank"}
+    documents = [Document(i, text) for i, text in {**living, "c": "money " * 9}.items()]
+    scoring = Bm25Settings()
+    folder = build_bm25(documents, tmp_path / "index", describe(scoring), {})
+    with IndexWriter(folder) as writer:
+        writer.delete(["c"])
+        writer.commit()
+    (found,) = open_index(folder).search(["bank"], 9, ["q"])
+    assert found == expected(scoring, living, "bank", 9, None)
+
+
 @settings(max_examples=4, deadline=None)
 @given(st.integers(0, 2**32), st.floats(1e-8, 1e-5))
 def test_the_bound_changes_nothing(seed: int, memory: float) -> None:

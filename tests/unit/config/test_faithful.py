@@ -27,16 +27,18 @@ DEFAULTS = "Where recipes are silent"
 SECTION = re.compile(r"^##+ (.+)$", re.MULTILINE)
 BASE = re.compile(r"^As in \[([\w-]+)\]\(#\1\), and:$", re.MULTILINE)
 ROW = re.compile(r"^\| `([\w.-]+)` \| `(.+?)` \| (.+?) \| (.+?) \| (.*?) ?\|$", re.MULTILINE)
-PROTOCOLS = ROOT / "src" / "isthmus" / "protocols" / "recipes"
-PUBLISHED = [
-    Recipe(file)
-    for folder in (ROOT / "experiments", PROTOCOLS)
-    for file in sorted(folder.glob("*.yaml"))
-]
+PROTOCOLS = ROOT / "src" / "isthmus" / "protocols"
+PUBLISHED = [Recipe(file) for file in sorted((PROTOCOLS / "recipes").glob("*.yaml"))]
+TRIED = [Recipe(file) for file in sorted((ROOT / "experiments").glob("*.yaml"))]
 RECIPES = {
     recipe.name: recipe
-    for recipe in [*shipped_recipes(), *(recipe for recipe in PUBLISHED if recipe.paper)]
+    for recipe in [*shipped_recipes(), *PUBLISHED, *(recipe for recipe in TRIED if recipe.paper)]
 }
+# What of a protocol changes what is trained, by the path of the setting.
+TRAINS = re.compile(
+    r"(base\.settings|pretraining|finetuning|seeds|collections\.[^.]+\.pretraining"
+    r"|(kinds|starts|tasks)\.[^.]+\.(settings|finetuning|teacher|queries))(\.|$)"
+)
 # How fast it goes and what is kept, which changes nothing that is learnt.
 WITHOUT_EFFECT = {
     "bf16", "packing", "kernels", "graphs", "torch_compile", "gradient_checkpointing",
@@ -97,16 +99,35 @@ def differences(page: dict[str, Any], code: dict[str, Any]) -> list[str]:
     ]
 
 
+def trained() -> dict[str, dict[str, Any]]:
+    """The settings of each protocol, its own alone, that change what is trained."""
+    found = {
+        f"protocols/{file.stem}": {
+            path: value for path, value in leaves(Recipe(file).own) if TRAINS.match(path)
+        }
+        for file in sorted(PROTOCOLS.glob("*.yaml"))
+    }
+    return {name: settings for name, settings in found.items() if settings}
+
+
+TRAINED = trained()
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_setting_of_a_protocol_has_the_value_on_the_page(name: str) -> None:
+    assert not differences(pinned(name), TRAINED[name])
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_setting_of_a_recipe_has_the_value_on_the_page(name: str) -> None:
     assert not differences(pinned(name), RECIPES[name].settings)
 
 
 def test_the_page_has_no_recipe_that_is_not_there() -> None:
-    assert {name for name in sections() if rows(name)} == {*RECIPES, DEFAULTS}
+    assert {name for name in sections() if rows(name)} == {*RECIPES, *TRAINED, DEFAULTS}
 
 
-@pytest.mark.parametrize("name", [*RECIPES, DEFAULTS])
+@pytest.mark.parametrize("name", [*RECIPES, *TRAINED, DEFAULTS])
 def test_a_value_that_is_not_the_sources_says_why(name: str) -> None:
     for row in rows(name):
         assert row.source.strip()

@@ -123,11 +123,10 @@ def test_a_run_without_any_result_scores_zero() -> None:
 
 def test_capped_recall_can_reach_one_where_recall_cannot() -> None:
     judgements = {"q": {"a": 1, "b": 1, "c": 2, "d": 0}}
-    run = Run("r", {"q": Ranking("q", ("a", "b", "x"), (3.0, 2.0, 1.0))})
-    values = per_query(run, judgements, ["R@2", "R_cap@2", "R_cap(rel=2)@2"])
-    assert values["R@2"]["q"] == pytest.approx(2 / 3)
-    assert values["R_cap@2"]["q"] == pytest.approx(1.0)
-    assert values["R_cap(rel=2)@2"]["q"] == 0.0
+    run = Run("r", {"q": Ranking("q", ("a", "c", "x"), (3.0, 2.0, 1.0))})
+    names = ["R@2", "R_cap@2", "R_cap(rel=2)@1", "R_cap(rel=2)@2"]
+    values = {name: of["q"] for name, of in per_query(run, judgements, names).items()}
+    assert values == pytest.approx(dict(zip(names, (2 / 3, 1.0, 0.0, 1.0), strict=True)))
 
 
 def test_aliases_are_read_and_printed_in_one_spelling() -> None:

@@ -126,6 +126,12 @@ def draw(corpus: TrainingCorpus) -> Draw:
     return drawn
 
 
+def test_what_is_judged_0_is_no_positive(corpus: TrainingCorpus) -> None:
+    labelled = labelled_queries(corpus.collection, "dev", corpus.rows, Problems())
+    positives = {q.id: rows for q, rows in zip(labelled.queries, labelled.positives, strict=True)}
+    assert (positives["q41"], positives["q42"]) == ([41, 99], [42])
+
+
 def ids(corpus: TrainingCorpus, chosen: DevelopmentSet) -> list[str]:
     return [corpus.tokenised[row].id for row in chosen.rows]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,16 @@ def test_negatives_come_from_their_ranks_and_are_never_positives(corpus: Trainin
     assert (drawn.rows == again.rows).all()
     assert (drawn.rows != other.rows).any()
     assert (drawn.rows == longer.rows[:, :12]).all()
+
+
+def test_other_passages_of_a_relevant_document_take_no_candidates_place(
+    corpus: TrainingCorpus,
+) -> None:
+    source = Ranked(range(10, 20), num_negatives=2)
+    queries = replace(labelled(*[[3]] * 20), others=[list(range(10, 16))] * 20)
+    drawn = mine([source], corpus, queries, epochs=1, seed=0)
+    assert set(drawn.rows.flat) == {16, 17, 18, 19}
+    assert not drawn.random.any()
 
 
 def test_candidates_come_again_only_when_all_had_their_turn(corpus: TrainingCorpus) -> None:
