@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import signal
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +33,15 @@ settings.register_profile("full", deadline=None, max_examples=200)
 settings.load_profile("isthmus")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts files with the slowest tests first, so that no worker waits for the last of them."""
+    seconds: Counter[str] = Counter()
+    listed = (ROOT / "tests" / "slowest.md").read_text(encoding="utf-8")
+    for file, each in re.findall(r"^\| `([^:`]+)::[^`]+` \| (\d+) ", listed, re.MULTILINE):
+        seconds[f"tests/{file}"] += int(each)
+    items.sort(key=lambda item: -seconds[item.nodeid.partition("::")[0]])
 
 
 def pytest_collection_finish() -> None:
@@ -72,6 +84,12 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves plots out, which take longer than a test's training: as without matplotlib."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,23 +46,32 @@ class Commands:
             env=self.environment,
         )  # fmt: skip
 
-    def run(self, *arguments: str | Path, processes: int = 1, cache: Path | None = None) -> Result:
-        """What the command answered, whatever that is; processes are ranks that train together."""
-        self.start(*arguments, processes=processes, cache=cache)
+    def run(self, *arguments: str | Path, **how: Any) -> Result:
+        """What the command answered, whatever that is."""
+        self.start(*arguments, **how)
         result = self.wait()
         assert result is not None
         return result
 
-    def succeed(
-        self, *arguments: str | Path, processes: int = 1, cache: Path | None = None
-    ) -> Result:
+    def succeed(self, *arguments: str | Path, **how: Any) -> Result:
         """The answer of a command that must end well."""
-        result = self.run(*arguments, processes=processes, cache=cache)
+        result = self.run(*arguments, **how)
         assert result.returncode == 0, result.stderr
         return result
 
-    def start(self, *arguments: str | Path, processes: int = 1, cache: Path | None = None) -> None:
-        """Starts a command; `wait` or `kill` must follow."""
+    def start(
+        self,
+        *arguments: str | Path,
+        processes: int = 1,
+        cache: Path | None = None,
+        plots: bool = False,
+        cores: int | None = 1,
+    ) -> None:
+        """Starts a command; `wait` or `kill` must follow.
+
+        `processes` are ranks that train together; `plots`: as where matplotlib is installed;
+        `cores`: as on a machine of so many, None for those that are there.
+        """
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         self._arguments = tuple(map(str, arguments))
@@ -76,7 +86,7 @@ class Commands:
             file.write_bytes(b"")
         command = {
             "arguments": self._arguments, "environment": environment, "processes": processes,
-            **{name: str(file) for name, file in output.items()},
+            "plots": plots, "cores": cores, **{name: str(file) for name, file in output.items()},
         }  # fmt: skip
         self._parent.stdin.write(json.dumps(command) + "\n")
         self._child = int(self._parent.stdout.readline())
@@ -144,6 +154,7 @@ def killed(commands: Commands) -> Callable[..., Counter[str]]:
         longest: float,
         stage: Callable[[], str] = str,
         least: Mapping[str, int] | None = None,
+        **how: Any,
     ) -> Counter[str]:
         generator = random.Random(0)
         hits: Counter[str] = Counter()
@@ -152,7 +163,7 @@ def killed(commands: Commands) -> Callable[..., Counter[str]]:
             if life >= kills and hits >= wanted:
                 break
             before = progress()
-            commands.start(*arguments)
+            commands.start(*arguments, **how)
             result = commands.wait(0)
             while result is None and progress() == before:
                 result = commands.wait(0.01)
@@ -163,7 +174,7 @@ def killed(commands: Commands) -> Callable[..., Counter[str]]:
             if result.returncode == 0:
                 return hits
             hits[stage()] += 1
-        commands.succeed(*arguments)
+        commands.succeed(*arguments, **how)
         return hits
 
     return run

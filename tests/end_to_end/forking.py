@@ -16,12 +16,18 @@ import signal
 import sys
 import threading
 import traceback
+from functools import cache
 from typing import Any, NoReturn
+
+import typer.main
 
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
-    "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search", "isthmus.indexes.bm25",
+    "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search", "isthmus.indexes.kinds.bm25",
+    "isthmus.indexes.bm25.builder", "isthmus.indexes.kinds.dense", "isthmus.indexes.dense.builder",
     "isthmus.indexes.dense.index", "isthmus.evaluation", "isthmus.encoders",
+    "isthmus.pretraining.corruption.uniform", "isthmus.pretraining.objectives.bag_of_words",
+    "isthmus.finetuning.kinds.dense", "isthmus.finetuning.losses.contrastive",
     "isthmus.finetuning.bi_encoder_task", "isthmus.collections.formats.beir",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
     "matplotlib.figure", "matplotlib.backends.backend_svg",
@@ -42,6 +48,10 @@ def _become(command: dict[str, Any], rank: int, group: int) -> None:
     os.environ.update(command["environment"])
     if command["processes"] > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    if not command["plots"]:  # they take longer than most commands: as if it were not installed
+        sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    if command["cores"] is not None:  # a process for each imports everything anew
+        os.cpu_count = lambda: command["cores"]
     sys.argv = ["isthmus", *command["arguments"]]
 
 
@@ -99,7 +109,11 @@ if __name__ == "__main__":
         importlib.import_module(module)
     # Models from nothing, smaller than the smallest that is published: most of what tests compute.
     importlib.import_module("isthmus.nn.sizes").SIZES["tiny"] = (2, 64)
-    # A table of patterns, compiled before the first model is loaded and kept from then on.
+    # What every process computes once and keeps: a table of patterns, recipes, versions, options.
     importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
+    importlib.import_module("isthmus.config.recipes").shipped_recipes()
+    importlib.import_module("isthmus.config.output").environment()
+    typer.main.get_command = cache(typer.main.get_command)
+    typer.main.get_command(importlib.import_module("isthmus.cli").app)
     gc.freeze()  # or every child walks through all of it when it ends
     _serve()

@@ -46,11 +46,13 @@ def test_two_processes_stop_together(
     )
     one, two = tmp_path / "one", tmp_path / "two"
     batch = ["--set", "training.per_device_train_batch_size"]
-    told = commands.succeed(*command, "--output", one, batch[0], f"{batch[1]}=16").stderr
+    alone = (*command, "--output", one, batch[0], f"{batch[1]}=16")
+    told = commands.succeed(*alone, plots=True).stderr
     assert "20 documents are held out" in told
     assert "masked_lm has not improved for 2 evaluations: stop" in told
     assert "final: the best by masked_lm, step 0" in told
-    assert str(one / "probes.tsv") in told
+    assert f"{one / 'probes.tsv'}, {one / 'probes.svg'}" in told
+    assert (one / "probes.svg").is_file()
     ended = commands.succeed(*command, "--output", two, batch[0], f"{batch[1]}=8", processes=2)
     assert ended.stderr.count("has not improved") == 1, "told once"
     assert stops(one) == stops(two) == [4]
@@ -58,8 +60,8 @@ def test_two_processes_stop_together(
     assert [line["step"] for line in probe_lines(two)] == [0, 2, 4]
     first, *later = zip(probe_lines(one), probe_lines(two), strict=True)
     assert first[0] == pytest.approx(first[1], rel=1e-5)
-    for alone, together in later:  # what is spoilt so fast differs in more than the last digits
-        assert alone["probe/masked_lm"] == pytest.approx(together["probe/masked_lm"], rel=0.2)
+    for own, together in later:  # what is spoilt so fast differs in more than the last digits
+        assert own["probe/masked_lm"] == pytest.approx(together["probe/masked_lm"], rel=0.2)
     start = load_file(model / "final" / "model.safetensors")
     for output in (one, two):
         final = load_file(output / "final" / "model.safetensors")

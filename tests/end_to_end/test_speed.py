@@ -20,7 +20,8 @@ def test_two_recipes_on_real_lengths(
     output = tmp_path / "speed"
     shape = ("--length", "24", "--batch", "4", "--corpus", collection, "--model", model)
     chosen = ("--recipe", "bow", "--recipe", "retromae")
-    ended = commands.succeed("benchmark", "speed", *shape, *chosen, "--output", output, *SMALL)
+    command = ("benchmark", "speed", *shape, *chosen, "--output", output, *SMALL)
+    ended = commands.succeed(*command, plots=True)
     rows = json.loads((output / "results.json").read_text(encoding="utf-8"))["rows"]
     names = ["plain Hugging Face", "mlm", "bow", "retromae"]
     assert [row["recipe"] for row in rows] == names

@@ -222,8 +222,9 @@ def sparse(commands: Any, command: Callable[..., list[str]], tmp_path_factory: A
     """The sparse stages, with some of the queries, and measured."""
     output: Path = tmp_path_factory.mktemp("sparse") / "out"
     small = ("training.max_steps=1", "development={documents: 40}", "queries=20")
-    ended = commands.succeed(*command("three-stage-sparse", output, *small))
+    ended = commands.succeed(*command("three-stage-sparse", output, *small), plots=True)
     assert "RR@10" in ended.stdout
+    assert len(list(output.glob("*/development.svg"))) == 4
     return output
 
 

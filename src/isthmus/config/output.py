@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
@@ -377,6 +378,7 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def _versions() -> dict[str, str]:
     found = {}
     for library in _LIBRARIES:

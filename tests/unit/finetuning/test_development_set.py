@@ -49,7 +49,7 @@ from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 from isthmus.workflows.seen_queries import seen
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_plots", "one_thread")]
 DOCUMENTS = 150
 COPY = "copy"  # of the text that answers the first query of dev
 STEPS = 6

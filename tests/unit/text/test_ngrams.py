@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from itertools import islice
@@ -23,9 +22,11 @@ from isthmus.config.models import MINILM, model_folder
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.records import Document
 from isthmus.text import ngrams as ngrams_module
+from isthmus.text import pmi as pmi_module
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.ngrams import NgramCounts, count_ngrams
+from isthmus.text.pmi import pmi_column
 from isthmus.text.tokenizer import Tokenizer
 
 WORDS = [
@@ -157,62 +158,58 @@ def test_an_interrupted_count_under_another_bound_starts_anew(
     assert contents(counts.folder) == contents(whole.folder)
 
 
-# The tokenizer without transformers, which takes long to import.
-COUNT = """
-import os
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-from tokenizers import Tokenizer as FastTokenizer
-from isthmus.text import ngrams, pmi
-from isthmus.text.corpus import TokenisedCorpus
-from isthmus.text.tokenizer import Tokenizer
-ngrams._ENTRY_BYTES, ngrams._WORTH_PROCESSES, pmi._PIECE_TOKENS = 1 << 14, 0, 1000
-corpus, workers = TokenisedCorpus(Path(sys.argv[1])), int(sys.argv[3])
-os.cpu_count = lambda: workers
-backend = FastTokenizer.from_file(sys.argv[2])
-tokenizer = Tokenizer(SimpleNamespace(backend_tokenizer=backend, all_special_ids=[0, 1, 2, 3, 4]))
-counts = ngrams.count_ngrams(corpus, tokenizer, 56 << 20, workers)
-pmi.pmi_column(corpus, counts, tokenizer, 2)
-"""
+def count(corpus: TokenisedCorpus, workers: int) -> None:
+    """Counts in many small pieces, and reads all of them; for a process that may be killed."""
+    os.setsid()  # with its workers it is a group
+    os.nice(5)  # a kill at a chosen moment must not come late
+    ngrams_module._ENTRY_BYTES, ngrams_module._WORTH_PROCESSES = 1 << 14, 0
+    pmi_module._PIECE_TOKENS = 1000
+    os.cpu_count = lambda: workers
+    counts = count_ngrams(corpus, TOKENIZER, 56 << 20, workers)
+    pmi_column(corpus, counts, TOKENIZER, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "lives"), [(1, 3), (2, 2)])
-def test_killed_at_any_moment(workers: int, lives: int, tmp_path: Path) -> None:
-    TOKENIZER.backend.save(str(tmp_path / "tokenizer.json"))
-    corpora = {name: synthetic(5000, tmp_path / name) for name in ("whole", "killed")}
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
 
-    def start(name: str) -> subprocess.Popen[bytes]:
-        arguments = [str(corpora[name].folder), str(tmp_path / "tokenizer.json"), str(workers)]
-        command = ["nice", sys.executable, "-c", COUNT, *arguments]
-        return subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    def start(corpus: TokenisedCorpus, workers: int) -> multiprocessing.process.BaseProcess:
+        process = fork.Process(target=count, args=(corpus, workers))
+        process.start()
+        return process
 
-    def names() -> set[str]:
-        walked = os.walk(corpora["killed"].folder)
-        return {f"{parent}/{name}" for parent, _, files in walked for name in files}
+    def end(process: multiprocessing.process.BaseProcess) -> int | None:
+        process.join()
+        return process.exitcode
 
-    assert start("whole").wait() == 0
-    generator = random.Random(workers)
-    kills = 0
-    for life in range(lives):
-        before = names()
-        process = start("killed")
-        # Every life leaves something new, so the end is reached.
-        while process.poll() is None and names() == before:
-            time.sleep(0.002)
-        time.sleep(generator.uniform(0, 0.06) * (life % 2))
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-        assert process.returncode in (0, -signal.SIGKILL)
-    assert kills >= 2
-    assert start("killed").wait() == 0
-    one, two = (corpora[name].folder for name in ("whole", "killed"))
-    assert contents(one / "ngrams") == contents(two / "ngrams")
-    (column,) = one.glob("pmi-*.npy")
-    assert column.read_bytes() == (two / column.name).read_bytes()
-    assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
+    def names(folder: Path) -> set[str]:
+        return {f"{parent}/{name}" for parent, _, files in os.walk(folder) for name in files}
+
+    whole = synthetic(2000, tmp_path / "whole")
+    assert end(start(whole, 1)) == 0
+    for workers, lives in ((1, 3), (2, 2)):
+        corpus = synthetic(2000, tmp_path / f"killed-{workers}")
+        generator = random.Random(workers)
+        kills = 0
+        for life in range(lives):
+            before = names(corpus.folder)
+            process = start(corpus, workers)
+            # Every life leaves something new, so the end is reached.
+            while process.is_alive() and names(corpus.folder) == before:
+                time.sleep(0.002)
+            time.sleep(generator.uniform(0, 0.06) * (life % 2))
+            if process.is_alive():
+                os.killpg(process.pid or 0, signal.SIGKILL)
+            code = end(process)
+            assert code in (0, -signal.SIGKILL)
+            kills += code == -signal.SIGKILL
+        assert kills >= 2
+        assert end(start(corpus, workers)) == 0
+        one, two = whole.folder, corpus.folder
+        assert contents(one / "ngrams") == contents(two / "ngrams")
+        (column,) = one.glob("pmi-*.npy")
+        assert column.read_bytes() == (two / column.name).read_bytes()
+        assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
 
 
 def test_a_corpus_without_ngrams(tmp_path: Path) -> None:

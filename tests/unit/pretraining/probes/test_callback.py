@@ -61,6 +61,7 @@ AUTOENCODING: dict[str, Any] = {
 }
 BOW: dict[str, Any] = {"objectives": {"masked_lm": 1.0, "bag_of_words": 1.0}}
 Make = Callable[..., Trainer]
+no_plots = pytest.mark.usefixtures("no_plots")
 Line = dict[str, float]
 
 
@@ -431,6 +432,7 @@ def test_final_is_the_best_model(finished: Path) -> None:
         assert not all(torch.equal(final[name], last[name]) for name in final)
 
 
+@no_plots
 def test_killed_while_final_is_written(
     settings: Callable[..., PretrainSettings],
     finished: Path,
@@ -466,6 +468,7 @@ def test_killed_while_final_is_written(
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
+@no_plots
 def test_without_best_by_the_last_model_is_final(
     settings: Callable[..., PretrainSettings], tmp_path: Path
 ) -> None:
@@ -478,6 +481,7 @@ def test_without_best_by_the_last_model_is_final(
     assert "best_step" not in results
 
 
+@no_plots
 def test_a_probe_that_never_gives_a_number_leaves_the_last_model(
     settings: Callable[..., PretrainSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -554,6 +558,7 @@ def test_what_is_told_at_the_end(
     assert str(tmp_path / "probes.svg") in told
 
 
+@no_plots
 @pytest.mark.parametrize(("last", "remarked"), [(0.004, True), (0.3, False), (math.nan, False)])
 def test_a_decoder_that_does_without_the_vector_is_remarked_upon(
     tmp_path: Path, last: float, remarked: bool
@@ -563,6 +568,7 @@ def test_a_decoder_that_does_without_the_vector_is_remarked_upon(
     assert ("does without the bottleneck" in told) == remarked
 
 
+@no_plots
 @pytest.mark.parametrize(
     ("values", "remarked"),
     [
@@ -581,6 +587,7 @@ def test_a_model_that_retrieved_better_before_is_remarked_upon(
     assert ("best before training" in told) == remarked
 
 
+@no_plots
 @pytest.mark.parametrize(("last", "remarked"), [(0.1, True), (0.2, False), (math.nan, False)])
 def test_a_vector_that_names_less_than_a_constant_list_is_remarked_upon(
     tmp_path: Path, last: float, remarked: bool
@@ -675,6 +682,7 @@ def test_wrong_values_are_named(
     assert what in caught.value.what
 
 
+@no_plots
 def test_a_corpus_too_small_to_hold_some_out_trains_without(
     settings: Callable[..., PretrainSettings],
     folder: Path,
