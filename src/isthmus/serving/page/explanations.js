@@ -19,9 +19,9 @@ export function explained(explanation) {
     before ? nested(before, "Before re-ranking") : null);
 }
 
-/** What a kind of explanation is called. */
-export function kindOf(explanation) {
-  return label({ name: explanation.kind, kind: explanation.kind });
+/** What a retriever within another is called: its kind, and which model it has. */
+function kindOf({ kind, model }) {
+  return [label({ name: kind, kind }), model ? own(` ${model.split(/[/:]/).pop()}`, { class: "quiet" }) : ""];
 }
 
 function contributions(terms, { score }) {

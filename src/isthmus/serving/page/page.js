@@ -36,10 +36,10 @@ function run(about) {
   function go(changes, typed = false) {
     state = { ...state, ...changes };
     write(state, typed);
-    show();
+    show(typed);
   }
 
-  function show() {
+  function show(typed = false) {
     const inspecting = state.view === "inspect";
     const inPanel = $("panel").contains(document.activeElement);
     $("search-view").hidden = inspecting;
@@ -50,7 +50,7 @@ function run(about) {
     }
     document.title = [inspecting ? "Inspect" : state.query, about.title, "isthmus"].filter(Boolean).join(" · ");
     if (inspecting) inspect.update(state);
-    else search.update(state);
+    else search.update(state, typed);
     panel.update(inspecting ? { ...state, id: null } : state);
     search.mark();
     if (inPanel && !state.id && search.opener?.isConnected) search.opener.focus();

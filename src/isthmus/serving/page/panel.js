@@ -62,7 +62,7 @@ export class Panel {
     const retriever = this.about.retrievers.find((one) => one.name === state.why) ?? this.about.retrievers.find((one) => one.name === this.about.default);
     const query = (state.query ?? "").trim();
     const title = h("h2", { id: "panel-title", tabindex: "-1" }, own(state.id));
-    const why = h("div", { class: "why", "aria-live": "off" }, h("p", { class: "quiet" }, "Reading …"));
+    const why = h("div", { class: "why", "aria-live": "off" }, h("p", { class: "quiet" }, "Explaining …"));
     const kept = same ? this.dialog.querySelector(".text") : null;
     const text = kept ?? h("div", { class: "text" }, h("p", { class: "quiet" }, "Reading …"));
     const tabs = this.about.retrievers.map((one) =>
@@ -87,7 +87,7 @@ export class Panel {
       const found = await get("document", { id }, signal);
       title.replaceChildren(own(found.title || found.id));
       text.replaceChildren();
-      append(text, found.text, wordsOf(query));
+      append(text, found.text, wordsOf(id, query));
       const left = (found.characters ?? 0) - [...found.text].length;
       if (left > 0) text.append(h("p", { class: "quiet" }, `The server sends no more: ${count(left)} characters are left out.`));
     } catch (error) {
@@ -108,8 +108,10 @@ export class Panel {
   }
 }
 
-function wordsOf(query) {
-  const words = query.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) ?? [];
+/** What to mark in a text: the words that its snippets mark, or those of the query where it has no snippet. */
+function wordsOf(id, query) {
+  const marks = [...document.querySelectorAll(`.hit[data-id="${CSS.escape(id)}"] mark`)].map((one) => one.textContent).join(" ");
+  const words = (marks || query).toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) ?? [];
   return words.length ? new RegExp(`(?<![\\p{L}\\p{N}])(${[...new Set(words)].slice(0, 50).join("|")})(?![\\p{L}\\p{N}])`, "giu") : null;
 }
 

@@ -7,6 +7,7 @@ import { $, count, failure, h, number, own, plural, tell } from "./elements.js";
 import { label } from "./labels.js";
 
 const DEPTHS = [5, 10, 20, 50, 100];
+const SETTLED = 600; // milliseconds that a query stands before it is worth re-ranking
 const SLOW = 2500; // milliseconds after which a column says that it still waits
 
 export class Search {
@@ -57,8 +58,8 @@ export class Search {
       h("button", { type: "button", class: "all", id: "compare", onclick: () => this.compare() }, "Side by side"));
   }
 
-  /** Shows a state: asks for what is not there yet, and draws. */
-  update(state) {
+  /** Shows a state: asks for what is not there yet, and draws. While a query is typed, re-ranking waits. */
+  update(state, typed = false) {
     this.state = state;
     const query = (state.query ?? "").trim();
     const shown = this.shown(state);
@@ -78,7 +79,10 @@ export class Search {
       if (query && !tooLong) this.judgements.load(query, this.controller.signal);
     }
     if (!query || tooLong) return this.land(tooLong);
-    for (const { name } of shown) if (!this.answers.has(name) && !this.pending.has(name)) this.ask(name, query);
+    for (const one of shown) {
+      if (this.answers.has(one.name) || this.pending.has(one.name)) continue;
+      this.ask(one.name, query, typed && one.kind === "reranked" ? SETTLED : 0);
+    }
     const drawn = JSON.stringify([key, [...names]]);
     if (drawn !== this.drawn) this.draw();
     this.drawn = drawn;
@@ -98,9 +102,11 @@ export class Search {
     else $("query").removeAttribute("aria-invalid");
   }
 
-  async ask(name, query) {
+  async ask(name, query, delay) {
     const { signal } = this.controller;
     this.pending.add(name);
+    if (delay) await new Promise((go) => setTimeout(go, delay));
+    if (signal.aborted) return; // typed on
     const slow = setTimeout(() => this.late(name), SLOW);
     let answer;
     try {
