@@ -190,3 +190,31 @@ def test_evaluate_refuses_or_skips_broken_lines(commands: Any, tmp_path: Path) -
     ended = commands.succeed("evaluate", run, "--qrels", qrels, "--set", "problems=skip")
     assert "skipped 1 x broken line" in ended.stderr
     assert "1.000" in ended.stdout
+
+
+def test_explain_and_inspect_after_a_search(
+    commands: Any, collection: Path, bm25: Path, dense: Path, model: Path, tmp_path: Path
+) -> None:
+    asked = json.loads((collection / "queries.jsonl").read_text().splitlines()[0])["text"]
+    both = ("--with", dense, "--json")
+    (best, *_) = json.loads(commands.succeed("search", bm25, asked, *both).stdout)["hits"]
+    why = json.loads(commands.succeed("explain", bm25, asked, best["id"], *both).stdout)
+    words, vectors = why["fusion"]["parts"]
+    assert why["rank"] == 1
+    assert words["contribution"] + vectors["contribution"] == pytest.approx(best["score"])
+    terms = words["explanation"]["terms"]
+    assert sum(one["contribution"] for one in terms) == pytest.approx(
+        words["explanation"]["score"], rel=1e-5
+    )
+    assert vectors["explanation"]["shared"], "a run of pretrain keeps its head"
+    ended = commands.run("explain", bm25, asked, "nowhere")
+    assert ended.returncode == 2
+    assert "the index has no document 'nowhere'" in ended.stderr
+    output = tmp_path / "inspected"
+    for _ in range(2):  # the same command finds its own folder
+        shown = commands.succeed(
+            "inspect", model, asked, "--coverage", collection, "--output", output
+        )
+        assert "Input token coverage" in shown.stdout
+    held_out = json.loads((output / "inspection.json").read_text(encoding="utf-8"))["coverage"]
+    assert held_out["documents"] == 20, "a twentieth of the corpus"

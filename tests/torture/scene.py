@@ -89,6 +89,7 @@ JOBS: dict[str, Job] = {
     "export anserini": Job("export INVERTED --to anserini --output OUTPUT"),
     "evaluate": Job("evaluate RUN --qrels QRELS --measures RR@10 --output OUTPUT"),
     "probe": Job("probe MODEL --corpus CORPUS --output OUTPUT --set measure=[masked_lm]"),
+    "inspect": Job("inspect MODEL river --coverage CORPUS --output OUTPUT --set k=[5]"),
     "search": Job("search BM25 --queries QUERIES --run OUTPUT"),
     "sparsify": Job(
         f"sparsify --model SPARSE --corpus CORPUS {_JUDGED} --set terms=[4] {_BLOCKS}"

@@ -13,12 +13,19 @@ from typer.testing import CliRunner
 
 import isthmus
 from isthmus.cli import app
+from isthmus.encoders import DenseEncoder
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection import inspect as module
+from isthmus.inspection.fitted_head import fit_head
 from isthmus.inspection.inspected import NamedTokens
 from isthmus.records import Document
 
 TEXT = "The river bank of monday and a boat."
+
+
+def contents(small: Path) -> list[str]:
+    corpus = isthmus.open_corpus(str(small / "corpus.jsonl"))
+    return [document.contents() for document in corpus.documents()]
 
 
 def named_by_transformers(folder: Path, mean: bool, top: int) -> dict[str, float]:
@@ -103,6 +110,16 @@ def test_coverage_is_that_of_the_probe(small: Path, tmp_path: Path) -> None:
     assert float(lines[2].split("\t")[1]) == pytest.approx(found.models[model][1], abs=1e-6)
 
 
+def test_what_a_sparse_vector_drops_is_never_covered(small: Path) -> None:
+    corpus, model = str(small / "corpus.jsonl"), str(small / "sparse")
+    found = isthmus.inspect(model, contents(small), coverage=corpus, settings={"k": [100_000]})
+    assert found.coverage is not None
+    kept = [one.models[0] for one in found.texts]
+    shares = [one.terms / (one.terms + len(one.dropped)) for one in kept]  # type: ignore[operator, arg-type]
+    assert found.coverage.models[model] == pytest.approx((np.mean(shares),))
+    assert found.coverage.models[model][0] < 1
+
+
 def test_a_fitted_head_names_what_vectors_hold(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +148,31 @@ def test_a_fitted_head_names_what_vectors_hold(
     assert one.note is not None
     assert "fitted to 160 documents" in one.note
     assert "tokens of 20 others it names 100.0%" in one.note
+
+
+def test_what_is_said_of_a_fit_was_measured_on_the_last_documents(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.inspection.fitted_head.K", 5)
+    encoder = isthmus.load_encoder(str(small / "headless"))
+    assert isinstance(encoder, DenseEncoder)
+    days = ("", "friday", "spring storm", "dog", "apple")
+    texts = [f"{text} {day}" for text in contents(small) for day in days]
+    head = fit_head(encoder, [Document(str(n), text) for n, text in enumerate(texts)])
+    encoding, sets = encoder.tokenizer.backend, []
+    for text in texts:
+        ids = encoding.encode(text, add_special_tokens=False).ids[:62]
+        sets.append(set(ids) - set(encoder.tokenizer.special_ids.tolist()))
+    learnt, judged = sets[:100], range(112, 125)
+    held = {token: sum(token in one for one in learnt) for token in set().union(*learnt)}
+    most = sorted(held, key=lambda token: (-held[token], token))[:5]
+    weights = head.weights(encoder.encode_documents([Document("", texts[n]) for n in judged]))
+    named = weights.topk(5).indices.tolist()
+    reached = [len(sets[n] & set(one)) / len(sets[n]) for n, one in zip(judged, named, strict=True)]
+    constant = [len(sets[n] & set(most)) / len(sets[n]) for n in judged]
+    assert (head.fit.documents, head.fit.held_out) == (100, 13)
+    assert head.fit.coverage == pytest.approx(np.mean(reached))
+    assert head.fit.constant == pytest.approx(np.mean(constant), abs=0.03), "but for ties"
 
 
 @pytest.mark.parametrize(
