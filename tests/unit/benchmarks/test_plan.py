@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,19 @@ def test_a_failed_model_fails_all_cells_that_need_it_and_no_other(
     row = json.loads((tmp_path / "cells" / "few.dense.mlm.p1.f1.json").read_text())
     assert (row["status"], row["reason"]) == ("failed", "pretrain/mlm/made/p1: no memory")
     assert list(schedule.waiting) == ["few.dense.bow.p1.f1"]
+
+
+def test_a_long_training_says_little_about_how_long_a_short_one_takes(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    made = plan(values, tmp_path)
+    models = {name: step.folder for name, step in made.steps.items() if step.cell is None}
+    schedule = Schedule(made, made.chosen([]), Place(tmp_path, models))
+    bow = made.steps["pretrain/bow/made/p1"]
+    before = schedule.expected(bow)
+    long = replace(made.steps["pretrain/mlm/made/p1"], tokens=1e9)
+    schedule.finish(long, 2 * schedule.expected(long))  # this machine has half the speed
+    assert schedule.expected(bow) == pytest.approx(2 * before)
 
 
 def taken(schedule: Schedule) -> Step:

@@ -30,6 +30,7 @@ class Schedule:
         self.waiting = self._needed(self.chosen)
         self._tries: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._ratios: dict[str, list[float]] = defaultdict(list)  # to a guess, by work
 
     def _is_done(self, step: Step) -> bool:
         if step.cell is None:
@@ -77,6 +78,7 @@ class Schedule:
         """Counts a step as done, and removes the models that no cell that is left needs."""
         self.done.add(step.name)
         self._seconds[_alike(step)].append(seconds)
+        self._ratios[step.work].append(seconds / _guess(step))
         if step.cell is not None:
             self.remove_models()
 
@@ -113,14 +115,10 @@ class Schedule:
                 shutil.rmtree(self.place.folder / MODELS / folder, ignore_errors=True)
 
     def expected(self, step: Step) -> float:
-        """The seconds that a step takes: as others like it took, or a guess."""
+        """The seconds that a step takes: as others like it took, or a guess scaled by others."""
         if known := self._seconds.get(_alike(step)):
             return fmean(known)
-        same = [
-            taken for key, of in self._seconds.items() if key.startswith(step.work) for taken in of
-        ]
-        tokens = 0.0 if step.cell is not None else step.tokens
-        return fmean(same) if same else _OVERHEAD[step.work] + tokens / _RATE
+        return _guess(step) * fmean(self._ratios[step.work] or [1.0])
 
     def seconds_left(self, running: Mapping[str, float], workers: int) -> float:
         """About how long it takes until nothing waits or runs."""
@@ -132,6 +130,12 @@ class Schedule:
         names = [step.name for step in self.chosen]
         done, failed = (sum(n in group for n in names) for group in (self.done, self.failed))
         return done, len(names) - done - failed, failed
+
+
+def _guess(step: Step) -> float:
+    """The seconds of a step on a large GPU, alone."""
+    tokens = 0.0 if step.cell is not None else step.tokens
+    return _OVERHEAD[step.work] + tokens / _RATE
 
 
 def _alike(step: Step) -> str:
