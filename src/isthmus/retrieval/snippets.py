@@ -6,9 +6,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import groupby, pairwise
-from operator import itemgetter
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
 from isthmus.indexes.bm25.stop_words import stop_words
 from isthmus.indexes.languages import HANGUL, UNSPACED
@@ -20,7 +20,8 @@ _STEM = 6  # letters in which forms of a word are taken to agree
 _SHORT = 3  # letters of words that have no plural
 _MOST = 2000  # words of a text that are looked at
 _MARK = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)  # of a heading
-_WORD = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
+_LETTER = re.compile(rf"[^\W{UNSPACED}]")
+_WORD = re.compile(rf"[{UNSPACED}]+|{_LETTER.pattern}+")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _WORDLESS = re.compile(f"(?![{HANGUL}])[{UNSPACED}]")  # Korean puts spaces between words
 
@@ -31,10 +32,8 @@ def snippets(texts: Sequence[str], query: str) -> list[str]:
     A word is the rarer the fewer of the texts hold it.
     """
     texts = [" ".join(_MARK.sub("", text).split()) for text in texts]
-    wanted = _wanted(query)
-    places = [
-        [(at, word) for at, word in _words(text, alone=True) if word in wanted] for text in texts
-    ]
+    sought = _sought(query)
+    places = [[(start, word) for start, _, word in _found(text, sought)] for text in texts]
     holding = Counter(word for found in places for word in {word for _, word in found})
     return [
         _cut(text, _densest(found[:_MOST], holding))
@@ -44,26 +43,59 @@ def snippets(texts: Sequence[str], query: str) -> list[str]:
 
 def marked(snippet: str, query: str) -> list[tuple[str, bool]]:
     """The snippet in parts, each with whether it is of words of the query, stop words aside."""
-    wanted, matches = _wanted(query), bytearray(len(snippet))
-    for match in _WORD.finditer(snippet):
-        for start, end in _found(match, wanted):
-            matches[start:end] = b"\1" * (end - start)
-    parts = groupby(zip(snippet, matches, strict=True), key=itemgetter(1))
-    return [("".join(letter for letter, _ in part), bool(found)) for found, part in parts]
+    parts, done = list[tuple[str, bool]](), 0
+    for start, end, _ in _found(snippet, _sought(query)):
+        if start < done:  # pairs of characters overlap
+            parts[-1] = parts[-1][0] + snippet[done:end], True
+        else:
+            parts += [(snippet[done:start], False), (snippet[start:end], True)]
+        done = end
+    return [part for part in (*parts, (snippet[done:], False)) if part[0]]
 
 
-def _found(match: re.Match[str], wanted: set[str]) -> Iterator[tuple[int, int]]:
-    """Where the words of a query stand in a run of letters: all of it, or some of its pairs."""
-    run, first = match[0].lower(), match.start()
-    if not _UNSPACED.match(run):
-        if _stem(run) in wanted:
-            yield match.span()
-        return
-    for place in range(len(run)):
-        if run[place : place + 2] in wanted and place + 1 < len(run):
-            yield first + place, first + place + 2
-        elif run[place] in wanted:
-            yield first + place, first + place + 1
+def _found(text: str, sought: _Sought) -> Iterator[tuple[int, int, str]]:
+    """Where words of a query begin and end in a text, cut to their first letters."""
+    text = _lowered(text)
+    for match in sought.pattern.finditer(text):
+        start = match.start()
+        if match[1] is not None:  # of a script without spaces
+            yield start, match.end(1), match[1]
+        elif not (start and _LETTER.match(text, start - 1)):
+            whole = _WORD.match(text, start)
+            if whole is not None and (word := _stem(whole[0])) in sought.words:
+                yield start, whole.end(), word
+
+
+def _lowered(text: str) -> str:
+    """The text in small letters, each at the place it had."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
+
+
+class _Sought(NamedTuple):
+    """The words of a query, and what finds where they may stand, or pairs of characters do."""
+
+    words: frozenset[str]
+    pattern: re.Pattern[str]
+
+
+@lru_cache(maxsize=128)  # a query is looked for in every hit
+def _sought(query: str) -> _Sought:
+    words = {word for match in _WORD.finditer(query.lower()) for word in _words(match[0])}
+    words = words - _stop_words() or words
+    spaced = [re.escape(word) for word in words if not _UNSPACED.match(word)]
+    unspaced = [re.escape(word) for word in words if _UNSPACED.match(word)]
+    pairs = f"(?=({'|'.join(sorted(unspaced, key=len, reverse=True)) or '(?!)'}))"
+    return _Sought(frozenset(words), re.compile("|".join([*spaced, pairs])))
+
+
+def _words(run: str) -> list[str]:
+    """A word cut to its first letters; of scripts without spaces, its pairs of characters."""
+    if _UNSPACED.match(run) and len(run) > 1:
+        return [one + other for one, other in pairwise(run)]
+    return [_stem(run)]
 
 
 def _stem(word: str) -> str:
@@ -71,32 +103,9 @@ def _stem(word: str) -> str:
     return word[:_STEM].removesuffix("s") if len(word) > _SHORT else word
 
 
-def _wanted(query: str) -> set[str]:
-    """The words of a query that are looked for."""
-    words = {word for _, word in _words(query)}
-    return words - _stop_words() or words
-
-
 @cache
 def _stop_words() -> frozenset[str]:
     return frozenset(map(_stem, stop_words("english", many=True)))
-
-
-def _words(text: str, alone: bool = False) -> Iterator[tuple[int, str]]:
-    """Words with their places, cut to their first letters; of scripts without spaces, pairs.
-
-    `alone`: each character of a pair too.
-    """
-    for match in _WORD.finditer(text.lower()):
-        if _UNSPACED.match(match[0]) and len(match[0]) > 1:
-            for place, (one, other) in enumerate(pairwise(match[0]), start=match.start()):
-                yield place, one + other
-                if alone:
-                    yield place, one
-            if alone:
-                yield match.end() - 1, match[0][-1]
-        else:
-            yield match.start(), _stem(match[0])
 
 
 def _densest(places: Sequence[tuple[int, str]], holding: Counter[str]) -> int:

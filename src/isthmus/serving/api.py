@@ -13,13 +13,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from isthmus._version import __version__
 from isthmus.errors import choices
+from isthmus.inspection.explain import explained
 from isthmus.records import Document
 from isthmus.serving import messages
+from isthmus.serving.inspectors import Inspectors
 from isthmus.serving.page_files import page_files
 from isthmus.serving.refusals import ERRORS, RefusalError, answer_errors
 from isthmus.serving.retrievers import Offer, Retrievers
 from isthmus.serving.service import Service
-from isthmus.serving.text_vectors import encoded
+from isthmus.serving.text_vectors import check_words, encoded
 
 _LONGEST = 200_000  # characters of a document that are sent
 
@@ -99,6 +101,31 @@ def _add_searching(api: APIRouter, service: Service, title: str) -> None:
 
 def _add_looking_inside(api: APIRouter, service: Service) -> None:
     limits = service.settings.limits
+    asked = Annotated[str, Query(min_length=1, max_length=limits.query_characters)]
+    inspectors = Inspectors()
+
+    @api.get("/explain", response_model=messages.Json)
+    async def explain(q: asked, id: messages.DocumentId, retriever: str | None = None) -> Any:  # noqa: A002
+        """Why a document has its score for a query: terms, sentences, or parts of a fusion."""
+        now = service.current
+        offer = _chosen(now, retriever)
+        if await service.other(partial(now.document, id)) is None:
+            raise _no_document(id)
+        check_words(offer, q)
+        found = await service.other(partial(explained, offer.plain, q, id))
+        return JSONResponse(found.as_dict())
+
+    @api.post("/inspect", response_model=messages.Json)
+    async def inspect(body: messages.InspectBody) -> Any:
+        """The tokens that the vectors of a text name, by the encoders of retrievers."""
+        _check_length(body.text, limits.text_characters)
+        now = service.current
+        offers = [_with_encoder(now, name) for name in dict.fromkeys(body.models or now.encoders)]
+        for offer in offers or [_with_encoder(now, None)]:
+            check_words(offer, body.text)
+        return JSONResponse(
+            await service.other(partial(inspectors.inspected, now, offers, body.text))
+        )
 
     @api.post("/encode", response_model=messages.EncodeAnswer)
     async def encode(body: messages.EncodeBody) -> Any:

@@ -46,7 +46,9 @@ class Measurements:
         self.together = Histogram(
             "isthmus_batch_queries", "Queries answered together.", buckets=_TOGETHER, registry=own
         )
-        self.waiting = Gauge("isthmus_waiting", "Searches that wait for a thread.", registry=own)
+        self.waiting = Gauge(
+            "isthmus_waiting", "Searches that wait for a thread.", ["thread"], registry=own
+        )
         self.documents = Gauge("isthmus_documents", "Documents that are served.", registry=own)
         self.openings = Counter(
             "isthmus_openings", "Indexes opened anew, by outcome.", ["outcome"], registry=own

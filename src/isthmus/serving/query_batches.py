@@ -6,12 +6,13 @@ It never waits for a batch to fill: what came while one batch was answered is th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import perf_counter
+from typing import Any
 
 from isthmus.collections import Problems
 from isthmus.records import Query, Ranking
@@ -20,12 +21,15 @@ from isthmus.serving.measurements import Measurements
 from isthmus.serving.refusals import busy
 from isthmus.serving.stages import measured
 
+Show = Callable[[Ranking], Any]
+"""Makes what is shown of a ranking."""
+
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found, and the seconds of its stages: wait, encode, search, rerank."""
+    """What is shown of a search, and the seconds of its stages, the wait for it included."""
 
-    ranking: Ranking
+    shown: Any
     seconds: dict[str, float]
 
 
@@ -34,6 +38,7 @@ class _Job:
     retriever: Retriever
     query: str
     depth: int
+    show: Show
     answer: asyncio.Future[Found]
     begun: float = field(default_factory=perf_counter)
     outcome: Found | Exception | None = None
@@ -45,18 +50,18 @@ class Batches:
     def __init__(self, name: str, together: int, waiting: int, measurements: Measurements) -> None:
         self._together = together
         self._most = waiting
-        self._measurements = measurements
+        self._sizes, self._waiting = measurements.together, measurements.waiting.labels(name)
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    async def search(self, retriever: Retriever, query: str, depth: int) -> Found:
-        """The answer to one query; refused while too many wait."""
+    async def search(self, retriever: Retriever, query: str, depth: int, show: Show) -> Found:
+        """What is shown of the answer to one query; refused while too many wait."""
         if self._queue.qsize() >= self._most:
             raise busy(self._most)
-        job = _Job(retriever, query, depth, asyncio.get_running_loop().create_future())
+        job = _Job(retriever, query, depth, show, asyncio.get_running_loop().create_future())
         self._queue.put(job)
-        self._measurements.waiting.set(self._queue.qsize())
+        self._waiting.set(self._queue.qsize())
         return await job.answer
 
     def close(self) -> None:
@@ -75,7 +80,7 @@ class Batches:
                 ended = job is None
                 if job is not None:
                     batch.append(job)
-            self._measurements.waiting.set(self._queue.qsize())
+            self._waiting.set(self._queue.qsize())
             groups: dict[tuple[int, int], list[_Job]] = {}
             for job in batch:
                 groups.setdefault((id(job.retriever), job.depth), []).append(job)
@@ -85,14 +90,17 @@ class Batches:
                 return
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        self._measurements.together.observe(len(jobs))
+        self._sizes.observe(len(jobs))
         start = perf_counter()
         try:
             with measured() as seconds:
                 queries = [Query(str(number), job.query) for number, job in enumerate(jobs)]
                 found = jobs[0].retriever.search(queries, jobs[0].depth, Problems("skip"))
             for job, ranking in zip(jobs, found, strict=True):
-                job.outcome = Found(ranking, {"wait": start - job.begun, **seconds})
+                before = perf_counter()
+                shown = job.show(ranking)
+                own = {"wait": start - job.begun, "snippets": perf_counter() - before}
+                job.outcome = Found(shown, {**seconds, **own})
         except Exception as error:
             if len(jobs) > 1:  # the others are answered without the one that fails
                 for job in jobs:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
@@ -14,14 +15,15 @@ from typing import Any, TypeVar
 from isthmus.errors import IsthmusError, SettingsError
 from isthmus.indexes.segments.writer import Update
 from isthmus.progress import notice
-from isthmus.records import Document, Passage
+from isthmus.records import Document, Passage, Ranking
 from isthmus.retrieval.hybrid_folder import is_hybrid, is_living
 from isthmus.retrieval.many_queries import can_be_read
+from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.snippets import marked, snippets
 from isthmus.retrieval.verbs.update import HybridWriter, Writer, open_writer
 from isthmus.serving.judgements import JudgementFolder
 from isthmus.serving.measurements import Measurements
-from isthmus.serving.query_batches import Batches, Found
+from isthmus.serving.query_batches import Batches
 from isthmus.serving.refusals import busy
 from isthmus.serving.retrievers import Offer, Opening, Retrievers, Stamp
 from isthmus.serving.settings import ServeSettings
@@ -65,9 +67,9 @@ class Service:
             )
             resources.callback(self._searching.close)
             resources.callback(self._reranking.close)
-            self._showing, self._others, self._writing = (
+            self._others, self._writing = (
                 resources.enter_context(ThreadPoolExecutor(1, name))
-                for name in ("showing", "others", "writing")
+                for name in ("others", "writing")
             )
             self._resources = resources.pop_all()
 
@@ -85,15 +87,14 @@ class Service:
         """The hits of a query as JSON has them, and the milliseconds of every stage."""
         begun = perf_counter()
         batches = self._reranking if offer.kind == "reranked" else self._searching
-        found = await batches.search(offer.retriever, query, depth)
-        loop = asyncio.get_running_loop()
-        hits, note, took = await loop.run_in_executor(self._showing, _show, offer, query, found)
-        seconds = {**found.seconds, "snippets": took, "total": perf_counter() - begun}
+        show = partial(_show, offer.retriever, query)
+        found = await batches.search(offer.retriever, query, depth, show)
+        seconds = {**found.seconds, "total": perf_counter() - begun}
         for stage, value in seconds.items():
             self.measurements.stages.labels(offer.name, stage).observe(value)
         spent = {stage: round(1000 * value, 3) for stage, value in seconds.items()}
         answer = {"query": query, "retriever": offer.name, "milliseconds": spent}
-        return {**answer, "hits": hits, "note": note}
+        return {**answer, **found.shown}
 
     async def other(self, work: Callable[[], T]) -> T:
         """The result of work that takes long (explaining, encoding), in its turn."""
@@ -175,28 +176,26 @@ class Service:
                 self.refresh()
 
 
-def _show(offer: Offer, query: str, found: Found) -> tuple[list[dict[str, Any]], str | None, float]:
-    """Hits with titles and marked snippets, a note where there are none, and the seconds."""
-    start = perf_counter()
-    ranking = found.ranking
+def _show(retriever: Retriever, query: str, ranking: Ranking) -> dict[str, Any]:
+    """Hits with titles and marked snippets, and a note where there are none."""
     if not len(ranking):
-        readable = can_be_read(offer.retriever, query)
+        readable = can_be_read(retriever, query)
         note = "no document holds a term of the query" if readable else "no words to search for"
-        return [], note, perf_counter() - start
-    documents = offer.retriever.documents(ranking.document_ids, query)
+        return {"hits": [], "note": note}
+    documents = retriever.documents(ranking.document_ids, query)
     shown = snippets([document.text[:_SHOWN] for document in documents], query)
     hits = []
     for rank, ((i, score), one, text) in enumerate(
         zip(ranking, documents, shown, strict=True), start=1
     ):
         parts = [{"text": part, "match": match} for part, match in marked(text, query)]
-        hit = {"id": i, "rank": rank, "score": score, "title": one.title, "snippet": parts}
-        place = None
+        heading = place = None
         if isinstance(one, Passage):
+            heading = one.heading or None
             place = f"passage {one.number}, characters {one.start:,}–{one.end:,}"
-        heading = one.heading or None if isinstance(one, Passage) else None
+        hit = {"id": i, "rank": rank, "score": score, "title": one.title, "snippet": parts}
         hits.append({**hit, "heading": heading, "place": place})
-    return hits, None, perf_counter() - start
+    return {"hits": hits, "note": None}
 
 
 def _check_writable(folders: Sequence[Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from isthmus.errors import shown
 from isthmus.records import Document
 from isthmus.retrieval.searcher import Searcher
 from isthmus.serving.refusals import RefusalError
@@ -19,15 +20,8 @@ def encoded(
 ) -> list[list[float]] | list[dict[str, float]]:
     """A list of numbers per text; of a sparse encoder, its tokens with their weights."""
     encoder: Any = cast(Searcher, offer.plain).encoder
-    for number, text in enumerate(texts):
-        if not encoder.has_tokens(text):
-            raise RefusalError(
-                422,
-                f"text {number + 1} has no words to encode",
-                where="texts",
-                why="texts of which the tokenizer leaves something",
-                fix="leave it out, or write it out",
-            )
+    for text in texts:
+        check_words(offer, text)
     if kind == "query":
         vectors = encoder.encode_queries(texts)
     elif hasattr(encoder, "encode_documents"):
@@ -43,6 +37,18 @@ def encoded(
     if offer.kind == "dense":
         return cast(list[list[float]], vectors.tolist())
     return [_terms(encoder, vectors[row]) for row in range(len(texts))]
+
+
+def check_words(offer: Offer, text: str) -> None:
+    """Refuses a text of which nothing reaches an encoder."""
+    if not offer.plain.has_tokens(text):
+        raise RefusalError(
+            422,
+            f"{shown(text)} has no words for {offer.name!r} to read",
+            where="text",
+            why="texts of which the tokenizer leaves something",
+            fix="write it with words",
+        )
 
 
 def _terms(encoder: SparseEncoder, row: Any) -> dict[str, float]:

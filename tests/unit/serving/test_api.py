@@ -94,6 +94,29 @@ def test_texts_are_encoded_as_by_the_encoder(client: TestClient, folders: Path) 
     )
 
 
+def test_explanations_and_inspections_are_those_of_their_verbs(
+    client: TestClient, folders: Path
+) -> None:
+    for name in ("bm25", "encoder", "hybrid"):
+        asked = {"q": "river bank", "id": "river", "retriever": name}
+        found = client.get("/api/explain", params=asked).json()
+        expected = isthmus.explain(
+            folders / "both" / ("" if name == "hybrid" else f"000001/{name}"), "river bank", "river"
+        )
+        assert found["kind"] == expected.kind
+        assert found["score"] == pytest.approx(expected.score, rel=1e-5)
+    found = client.post("/api/inspect", json={"text": "the river bank"}).json()
+    ((shown,),) = (one["models"] for one in found["texts"])
+    expected = isthmus.inspect(str(folders / "encoder"), "the river bank")
+    assert shown["model"] == "encoder"
+    tokens = [one.token for one in expected.texts[0].models[0].tokens]
+    assert [one["token"] for one in shown["tokens"]] == tokens
+    for wrong in ({"models": ["bm25"]}, {"text": "  "}, {"models": ["../../etc/passwd"]}):
+        answer = client.post("/api/inspect", json={"text": "river", **wrong})
+        assert answer.status_code in (404, 422)
+        assert refusal(answer)
+
+
 @pytest.mark.parametrize(
     ("path", "status", "what"),
     [
@@ -103,6 +126,8 @@ def test_texts_are_encoded_as_by_the_encoder(client: TestClient, folders: Path) 
         ("/api/search?q=river&depth=0", 422, "greater than or equal to 1"),
         ("/api/search", 422, "q: Field required"),
         ("/api/document?id=nowhere", 404, "no document 'nowhere'"),
+        ("/api/explain?q=river&id=nowhere", 404, "no document 'nowhere'"),
+        ("/api/explain?q=the&id=river&retriever=bm25", 422, "'the' has no words for 'bm25'"),
         ("/api/judgements?q=river", 403, "takes no judgements"),
         ("/api/nothing", 404, "Not Found"),
         ("/page/..%2F..%2Fserve.py", 404, "Not Found"),

@@ -44,11 +44,15 @@ def batches() -> Iterator[Batches]:
     found.close()
 
 
+def identity(ranking: Ranking) -> Ranking:
+    return ranking
+
+
 async def asked(batches: Batches, gate: Gate, texts: Sequence[str]) -> list[Found | BaseException]:
     """The answers to one query, and to those that came while it was answered."""
-    first = asyncio.create_task(batches.search(gate, "first", 3))  # type: ignore[arg-type]
+    first = asyncio.create_task(batches.search(gate, "first", 3, identity))  # type: ignore[arg-type]
     await asyncio.to_thread(gate.reached.wait, 30)
-    others = [asyncio.create_task(batches.search(gate, text, 3)) for text in texts]  # type: ignore[arg-type]
+    others = [asyncio.create_task(batches.search(gate, text, 3, identity)) for text in texts]  # type: ignore[arg-type]
     await asyncio.sleep(0)
     gate.open.set()
     return await asyncio.gather(first, *others, return_exceptions=True)
@@ -64,9 +68,9 @@ def test_what_waits_is_answered_together_as_it_would_be_alone(
     for text, one in zip(TEXTS, found, strict=True):
         (alone,) = hybrid.search([Query("q", text)], 3)
         assert isinstance(one, Found)
-        assert one.ranking.document_ids == alone.document_ids
-        assert one.ranking.scores == pytest.approx(alone.scores, rel=1e-4)
-        assert one.seconds.keys() == {"wait", "encode", "search", "rerank"}
+        assert one.shown.document_ids == alone.document_ids
+        assert one.shown.scores == pytest.approx(alone.scores, rel=1e-4)
+        assert one.seconds.keys() == {"wait", "encode", "search", "rerank", "snippets"}
 
 
 def test_a_query_that_fails_fails_alone(folders: Path, batches: Batches) -> None:

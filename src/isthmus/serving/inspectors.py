@@ -1,0 +1,47 @@
+"""What the vectors of a server's encoders name, each made ready when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, cast
+
+from isthmus.inspection.inspected import Inspection
+from isthmus.retrieval.searcher import Searcher
+from isthmus.serving.retrievers import Offer, Retrievers
+
+_FITTED = 500  # documents to which a head is fitted where a model has none
+
+
+class Inspectors:
+    """The inspectors of encoders that were asked for, by fingerprint."""
+
+    def __init__(self) -> None:
+        self._ready: dict[str, Callable[..., Inspection]] = {}
+
+    def inspected(self, now: Retrievers, offers: Sequence[Offer], text: str) -> dict[str, Any]:
+        """What the vectors of a text name, by the names of retrievers, as JSON has it."""
+        models = []
+        for offer in offers:
+            ((found,),) = (one.models for one in self._inspector(now, offer)(text).texts)
+            models.append({**asdict(found), "model": offer.name})
+        return {"texts": [{"text": text, "models": models}], "coverage": None}
+
+    def _inspector(self, now: Retrievers, offer: Offer) -> Callable[..., Inspection]:
+        encoder = cast(Searcher, offer.plain).encoder
+        assert encoder is not None
+        if encoder.fingerprint not in self._ready:
+            from isthmus.encoders import DenseEncoder, SparseEncoder
+            from isthmus.encoders.quick import QuickEncoder
+            from isthmus.inspection.inspect import open_inspect
+
+            model: Any = encoder.loaded if isinstance(encoder, QuickEncoder) else encoder
+            if not isinstance(model, DenseEncoder | SparseEncoder):  # a query's side alone
+                model = encoder.name
+            step = max(1, now.documents // _FITTED)
+            sample = list(islice(now.every(step), _FITTED))
+            self._ready[encoder.fingerprint] = open_inspect(
+                model, corpus=sample, settings={"fit_documents": _FITTED}
+            )
+        return self._ready[encoder.fingerprint]
