@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from tests.tiny_t5 import save_gtr
 from transformers import AutoModel
 
 import isthmus
@@ -28,10 +29,12 @@ def manifest(index: Path) -> Any:
     return json.loads((index / "manifest.json").read_text(encoding="utf-8"))
 
 
-def assert_as_there(index: Path, model: Path, collection: Path) -> None:
+def assert_as_there(
+    index: Path, model: Path, collection: Path, prompts: dict[str, str] = PROMPTS
+) -> None:
     """Compares the scores of an index with those that sentence-transformers gives."""
     there = SentenceTransformer(str(model), device="cpu")
-    assert there.prompts == PROMPTS
+    assert there.prompts == prompts
     documents = list(open_collection(str(collection)).documents())[:50]
     queries = [Query(query.id, query.text) for query in open_collection(str(collection)).queries()]
     vectors = there.encode_document([document.contents(True) for document in documents])
@@ -147,6 +150,35 @@ def test_a_plain_model_is_told_how_to_encode(
         "--output", tmp_path / "words", "--set", "query_prompt=ba: ",
     )  # fmt: skip
     assert """'query_prompt="query: "'""" in refused.stderr
+
+
+def test_a_t5_encoder_as_gtr_is_one(
+    commands: Any, collection: Path, words: list[str], settings: Any, tmp_path: Path
+) -> None:
+    save_gtr(tmp_path / "gtr", words, length=32)
+    run, index = tmp_path / "run", tmp_path / "index"
+    commands.succeed(
+        "finetune", "--model", tmp_path / "gtr", "--collection", collection, "--output", run,
+        *settings(*LITTLE, "pooling=mean", "similarity=cosine"),
+    )  # fmt: skip
+    commands.succeed(
+        "index", "--model", run, "--corpus", collection, "--output", index, "--set", EXACT
+    )
+    assert_as_there(index, run / "final", collection, {"query": "", "document": ""})
+    before = isthmus.load_encoder(str(tmp_path / "gtr"), exact=True)
+    assert manifest(index)["encoder"]["fingerprint"] != before.fingerprint, "it was trained"
+    text = json.loads((collection / "corpus.jsonl").read_text().splitlines()[7])["text"]
+    assert "d7" in commands.succeed("search", index, text).stdout
+    table = commands.succeed(
+        "evaluate", "--collection", collection, "--models", tmp_path / "gtr", run,
+        "--split", "train", "--output", tmp_path / "report",
+    ).stdout  # fmt: skip
+    assert "run" in table
+    refused = commands.run(
+        "pretrain", "--model", run, "--corpus", collection, "--output", tmp_path / "pretrained"
+    )
+    assert refused.returncode == 2
+    assert "has no masked-LM head" in " ".join(refused.stderr.split())
 
 
 def test_adapting_keeps_prompts(commands: Any, e5: Path, collection: Path, tmp_path: Path) -> None:

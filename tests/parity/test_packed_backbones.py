@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from isthmus.nn import attention, packing
 from isthmus.nn import backbone as backbones
-from isthmus.nn.architectures import ARCHITECTURES, POST_NORM
+from isthmus.nn.architectures import MASKED_LM, POST_NORM
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels import available
 from isthmus.nn.layer_fusion import compile_layers
@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
 }
 MODELS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(ARCHITECTURES, SIZES),
+    **dict.fromkeys(MASKED_LM, SIZES),
     "distilbert": {
         "vocab_size": 67, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
         "max_position_embeddings": 40, "pad_token_id": 1, "dropout": 0.0, "attention_dropout": 0.0,

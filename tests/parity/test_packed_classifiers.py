@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from isthmus.collections import open_collection
 from isthmus.nn import attention
-from isthmus.nn.architectures import ARCHITECTURES
+from isthmus.nn.architectures import MASKED_LM
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import Packing
 
@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {
 }
 MODERN = {**SIZES, "global_attn_every_n_layers": 3, "local_attention": 8}
 MODELS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(ARCHITECTURES, SIZES),
+    **dict.fromkeys(MASKED_LM, SIZES),
     "distilbert": {
         "vocab_size": WORDS, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
         "max_position_embeddings": LONGEST, "pad_token_id": 1, "dropout": 0.0,

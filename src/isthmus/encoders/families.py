@@ -25,6 +25,7 @@ class Family:
     kind: str = "dense"
     architecture: str | None = None  # a class in config.json that only this family has
     max_length: int = 512
+    modules: str = ""  # after pooling, whose weights only sentence-transformers' layout holds
 
 
 def _dense(pooling: str, similarity: str) -> dict[str, Any]:
@@ -59,6 +60,19 @@ FAMILIES = (
     Family("BGE-M3", r"bge-m3", _dense("cls", "cosine"), max_length=8192),
     Family("GTE", r"gte-(small|base|large)", _dense("mean", "cosine")),
     Family("GTE", r"gte-modernbert-base", _dense("cls", "cosine"), max_length=8192),
+    Family(
+        "GTR",
+        r"gtr-t5-(base|large|xl|xxl)",
+        _dense("mean", "cosine"),
+        modules="Dense",
+    ),
+    Family(
+        "Sentence-T5",
+        r"sentence-t5-(base|large|xl|xxl)",
+        _dense("mean", "cosine"),
+        max_length=256,
+        modules="Dense",
+    ),
     Family(
         "Contriever",
         r"m?contriever(-msmarco)?",

@@ -140,9 +140,14 @@ def _with(settings: DenseSettings | SparseSettings, values: Mapping[str, Any]) -
 def _assumed(settings: VectorSettings, family: Family, by: str, names: list[str]) -> str:
     shown = ", ".join(f"{name}={getattr(settings, name)!r}" for name in names)
     kind = "" if family.kind == "dense" else f"{family.kind}{', ' * bool(shown)}"
+    # Those of a family with modules are complete only in sentence-transformers' layout.
+    lost = (
+        f", WITHOUT the {family.modules} layer of its published vectors, which is not in this "
+        "folder: copy all of sentence-transformers' files"
+    )
     return (
         f"taken for {family.title} by {by}: {kind}{shown} (the files beside it do not say so; "
-        "--set names others)"
+        f"--set names others){lost if family.modules else ''}"
     )
 
 

@@ -18,6 +18,7 @@ from isthmus.encoders.encoder import Encoder, Tokens, VectorSettings, write_modu
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.router import write_router
 from isthmus.errors import InputError
+from isthmus.nn.architectures import MASKED_LM
 from isthmus.nn.backbone import Backbone
 from isthmus.progress import notice
 from isthmus.records import Document
@@ -71,7 +72,9 @@ class SparseEncoder(Encoder):
                 where=name or "model",
                 allowed="a masked language model: a run of `isthmus pretrain`, which keeps its "
                 "head, or any checkpoint that AutoModelForMaskedLM loads whole",
-                remedy="pre-train it here first (a new head is trained along), or make it dense",
+                remedy="pre-train it here first (a new head is trained along), or make it dense"
+                if backbone.config.model_type in MASKED_LM
+                else "make it dense",
             )
         super().__init__(backbone, tokenizer, settings, name)
         self.query_terms = QueryTerms(self.dimension) if settings.query == "terms" else None

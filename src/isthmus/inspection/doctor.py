@@ -219,6 +219,7 @@ def _collection(spec: str) -> list[Finding]:
 
 def _model(name: str) -> list[Finding]:
     from isthmus.config.models import model_folder
+    from isthmus.nn.architectures import MASKED_LM
     from isthmus.nn.backbone import Backbone
     from isthmus.text.tokenizer import Tokenizer
 
@@ -226,6 +227,8 @@ def _model(name: str) -> list[Finding]:
     backbone, tokenizer = Backbone.load(folder), Tokenizer.load(folder)
     parameters = sum(parameter.numel() for parameter in backbone.parameters())
     head = "a masked-LM head" if backbone.has_head else "no masked-LM head: pretrain adds one"
+    if backbone.config.model_type not in MASKED_LM:
+        head = "no masked-LM head: to be fine-tuned, not pre-trained"
     detail = (
         f"{backbone.config.model_type}, {parameters / 1e6:.1f} M parameters, width "
         f"{backbone.dimension}, {len(tokenizer):,} tokens, {head}"

@@ -30,14 +30,17 @@ class Architecture:
 
     # The modules that, applied in order, turn hidden states into vocabulary logits. transformers
     # has no common name for them, and calling the whole model would compute logits everywhere.
+    # Empty: there is no masked-LM head, nor can one be added (T5's vocabulary is its decoder's).
     head: tuple[str, ...]
     # In the head, a matrix and a LayerNorm with GELU between them, before the vocabulary.
     transform: tuple[str, str] | None = None
     # Its post-norm layers, and in each the modules of `LayerModules`, in order. None: the layers
-    # compute something else (MPNet adds a bias by relative position, ModernBERT norms first).
+    # compute something else (MPNet and T5 add a bias by relative position, ModernBERT norms first).
     layers: str | None = None
     layer_modules: tuple[str, ...] = ()
-    packs: bool = True  # whether its layers pass a `packing` on to attention; MPNet's do not
+    # Whether attention of ours computes its layers, and so texts without padding: it knows no
+    # biases of positions, as MPNet and T5 have them.
+    packs: bool = True
     drops_attended: bool = True  # whether dropout applies to what attention adds
     # The configuration's names.
     intermediate: str = "intermediate_size"
@@ -93,23 +96,28 @@ ARCHITECTURES = {
     "modernbert": _MODERNBERT,
     "mpnet": Architecture(head=("lm_head",), packs=False),
     "roberta": _ROBERTA,
+    "t5": Architecture(head=(), packs=False),
     "xlm-roberta": _ROBERTA,
 }
 # The model types whose layers are of BERT's kind.
 POST_NORM = tuple(kind for kind, each in ARCHITECTURES.items() if each.layers is not None)
+# Those with a masked-LM head.
+MASKED_LM = tuple(kind for kind, each in ARCHITECTURES.items() if each.head)
 # The names of all dropout rates, and of all sizes, that any configuration has.
 DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout",
-    "embedding_dropout", "mlp_dropout", "classifier_dropout",
+    "embedding_dropout", "mlp_dropout", "classifier_dropout", "dropout_rate",
 )  # fmt: skip
 SIZES = {
-    "hidden_size": ("hidden_size", "dim"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layers"),
-    "intermediate_size": ("intermediate_size", "hidden_dim"),
-    "num_attention_heads": ("num_attention_heads", "n_heads"),
+    "hidden_size": ("hidden_size", "dim", "d_model"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layers", "num_layers"),
+    "intermediate_size": ("intermediate_size", "hidden_dim", "d_ff"),
+    "num_attention_heads": ("num_attention_heads", "n_heads", "num_heads"),
     "vocab_size": ("vocab_size",),
     "type_vocab_size": ("type_vocab_size",),
     "max_position_embeddings": ("max_position_embeddings",),
+    "head_width": ("d_kv",),  # elsewhere, the heads share the width of the states
+    "relative_attention_num_buckets": ("relative_attention_num_buckets",),
 }
 
 
@@ -153,6 +161,6 @@ def head_modules(model: Any) -> list[nn.Module] | None:
     """The modules of a model's masked-LM head, in order; None where it has no such head."""
     known = ARCHITECTURES.get(model.config.model_type)
     # A classifier may have a part by the same name: ModernBERT's `head`.
-    if known is None or not all(hasattr(model, name) for name in known.head):
+    if known is None or not known.head or not all(hasattr(model, name) for name in known.head):
         return None
     return [getattr(model, name) for name in known.head]

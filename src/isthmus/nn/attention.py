@@ -185,8 +185,10 @@ def _of_transformers(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
         dropout: float = 0.0,
         packing: Packing | None = None,
         sliding_window: int | None = None,
+        position_bias: Tensor | None = None,
         **_: Any,
     ) -> tuple[Tensor, None]:
+        assert position_bias is None, "an architecture whose layers do not pack"
         triple = query, key, value
         rate = dropout if module.training else 0.0
         if packing is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,7 +137,8 @@ class Backbone(nn.Module):
     def positions(self) -> int:
         """The longest text the model can read, special tokens included."""
         padding = self._position_padding
-        limit = int(self.config.max_position_embeddings)
+        # T5 knows how far two tokens are apart, not where they are: it has no limit.
+        limit = int(getattr(self.config, "max_position_embeddings", sys.maxsize))
         return limit if padding is None else limit - padding - 1
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from isthmus.config.model_files import load_pretrained, loadable
 from isthmus.errors import InputError
+from isthmus.nn.architectures import ARCHITECTURES, MASKED_LM
 from isthmus.nn.attention import Attention
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.pretrained import (
@@ -102,7 +103,7 @@ def load_classifier(
 
     with quiet(), explained(name):
         config = load_pretrained(AutoConfig, name)
-        _refuse_labels(name, config)
+        _refuse_other_classifiers(name, config)
         config.num_labels = 1
         own_dropout = replace_dropout(config, dropout)
         options = loading_options(config, attention)
@@ -120,7 +121,7 @@ def load_classifier(
 def check_classifier(name: str) -> None:
     """Raises on anything but a classifier of one label, by its configuration alone."""
     config = read_config(name)
-    _refuse_labels(name, config)
+    _refuse_other_classifiers(name, config)
     stated = config.architectures
     if stated and not any(each.endswith("ForSequenceClassification") for each in stated):
         raise _no_classifier(name)
@@ -137,7 +138,15 @@ def _no_classifier(name: str) -> InputError:
     )
 
 
-def _refuse_labels(name: str, config: Any) -> None:
+def _refuse_other_classifiers(name: str, config: Any) -> None:
+    if config.model_type in ARCHITECTURES and config.model_type not in MASKED_LM:
+        raise InputError(
+            f"{name!r} is a {config.model_type!r} model, of which no re-ranker is made here",
+            where=name,
+            allowed=f"sequence classifiers of {', '.join(MASKED_LM)}",
+            remedy="choose one of these, or make it a dense encoder: isthmus finetune "
+            "--set encoder=dense",
+        )
     # A plain encoder's configuration counts labels too: those of a classifier that is not there.
     architecture = next(iter(config.architectures or ()), "")
     if architecture.endswith("ForSequenceClassification") and config.num_labels != 1:

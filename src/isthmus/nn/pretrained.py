@@ -14,7 +14,7 @@ from torch import nn
 
 from isthmus.config.model_files import damaged, load_pretrained, loadable, model_file, shards
 from isthmus.errors import InputError
-from isthmus.nn.architectures import ARCHITECTURES, DROPOUTS, SIZES, head_modules
+from isthmus.nn.architectures import ARCHITECTURES, DROPOUTS, MASKED_LM, SIZES, head_modules
 from isthmus.nn.attention import Attention, attention_name
 from isthmus.progress import notice
 
@@ -28,11 +28,14 @@ _FRESH = 1 << 16  # parameters that a checkpoint need not hold
 def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
     """The options of `from_pretrained`; `attention`: by default, what trains faster here."""
     fused = (attention or _training_attention()) == "sdpa"
+    known = ARCHITECTURES.get(config.model_type)
+    # Ours would leave out the biases of positions that some architectures add.
+    plain = "eager" if known is not None and not known.packs else attention_name("eager")
     return {
         "config": config,
         "dtype": torch.float32,
         # None: fused where the architecture has it (MPNet has not), else plain products.
-        "attn_implementation": None if fused else attention_name("eager"),
+        "attn_implementation": None if fused else plain,
     }
 
 
@@ -54,9 +57,9 @@ def load_masked_lm(
     """The model of a folder or hub name, and the dropout rates that `dropout` replaced.
 
     Without a masked-LM head in the checkpoint, "add" gives it a fresh one, "keep" leaves the
-    encoder alone.
+    encoder alone. An architecture that has no such head at all is refused with "add".
     """
-    from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+    from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForTextEncoding
 
     with quiet(), explained(name):
         config = load_pretrained(AutoConfig, name)
@@ -69,6 +72,11 @@ def load_masked_lm(
             )
         own_dropout = replace_dropout(config, dropout)
         options = loading_options(config, attention)
+        if config.model_type not in MASKED_LM:
+            if head == "add":
+                raise _no_masked_lm(name, config.model_type)
+            # Of an encoder with a decoder, AutoModel would load both.
+            return load_weights(AutoModelForTextEncoding, name, options)[0], own_dropout
         model, missing = load_seeded(AutoModelForMaskedLM, name, options, seed)
         without_head = _missing_head(model, missing)
         if without_head and head == "add" and not config.tie_word_embeddings:
@@ -85,6 +93,16 @@ def load_masked_lm(
         )
         _start_as_identity(model)
     return model, own_dropout
+
+
+def _no_masked_lm(name: str, kind: str) -> InputError:
+    return InputError(
+        f"{name!r} is a {kind!r} model, which has no masked-LM head: an encoder of this kind "
+        "predicts no tokens",
+        where=name,
+        allowed=f"masked language models: {', '.join(MASKED_LM)}",
+        remedy="fine-tune it as it is (isthmus finetune, isthmus adapt), or pre-train one of these",
+    )
 
 
 def load_seeded(
@@ -133,7 +151,10 @@ def check_sizes(name: str, config: Any) -> None:
         raise damaged(name, "config.json", "chunk_size_feed_forward is not 0")
     width, layers = sizes.get("hidden_size", 1), sizes.get("num_hidden_layers", 1)
     rows = sizes.get("vocab_size", 1) + sizes.get("type_vocab_size", 1)
-    described = width * (rows + layers * (4 * width + 2 * sizes.get("intermediate_size", 1)))
+    heads = sizes.get("num_attention_heads", 1)
+    attended = heads * sizes["head_width"] if "head_width" in sizes else width
+    described = width * (rows + layers * (4 * attended + 2 * sizes.get("intermediate_size", 1)))
+    described += heads * sizes.get("relative_attention_num_buckets", 0)
     if layers > max(tensors, 1) * _SHARED or described > (parameters + _FRESH) * _SHARED:
         raise damaged(
             name,

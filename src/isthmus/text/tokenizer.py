@@ -182,7 +182,8 @@ class Tokenizer:
     def frame(self, tokens: npt.NDArray[np.integer], max_length: int) -> Ids:
         """The ids of one tokenised text with special tokens, cut to `max_length` in all."""
         room = max_length - len(self.prefix) - len(self.suffix)
-        return np.concatenate([self.prefix, tokens[:room], self.suffix], dtype=np.int64)
+        before, after = (np.array(part, dtype=np.int64) for part in self._frame)  # may be empty
+        return np.concatenate([before, tokens[:room], after], dtype=np.int64)
 
 
 class _TokenizerFile:

@@ -37,6 +37,7 @@ def folder(place: Path, **files: Any) -> str:
         ("bge-small-en-v1.5", ("cls", "cosine", ENGLISH, "")),
         ("bge-m3", ("cls", "cosine", "", "")),
         ("gte-small", ("mean", "cosine", "", "")),
+        ("gtr-t5-base", ("mean", "cosine", "", "")),
         ("contriever-msmarco", ("mean", "dot", "", "")),
     ],
 )
@@ -48,6 +49,7 @@ def test_plain_folders_of_known_families(
     assert (settings.pooling, settings.similarity, *settings.prompts()) == expected
     assert settings.document_max_length == 512
     assert f"by the name {name}: pooling='{expected[0]}'" in assumed
+    assert ("WITHOUT the Dense layer" in assumed) is name.startswith("gtr-")
     assert assumed in capsys.readouterr().err
     # Made from it, and saved by transformers; or in the cache of the hub.
     made = folder(
@@ -149,13 +151,13 @@ def test_what_a_user_says_replaces_what_is_found(tmp_path: Path) -> None:
     assert known_settings(name, before=True) is None
 
 
-def test_gtr_is_refused_by_its_architecture(tmp_path: Path) -> None:
-    from transformers import T5Config
+def test_other_architectures_are_refused(tmp_path: Path) -> None:
+    from transformers import UMT5Config
 
-    T5Config(d_model=16, num_layers=1).save_pretrained(tmp_path / "gtr-t5-base")
-    new_tokenizer(["a b"], 50).save(tmp_path / "gtr-t5-base")
-    with pytest.raises(InputError, match="is a 't5' model, which isthmus does not know"):
-        load_encoder(str(tmp_path / "gtr-t5-base"))
+    UMT5Config(d_model=16, num_layers=1).save_pretrained(tmp_path)
+    new_tokenizer(["a b"], 50).save(tmp_path)
+    with pytest.raises(InputError, match="is a 'umt5' model, which isthmus does not know"):
+        load_encoder(str(tmp_path))
 
 
 def test_families_have_settings_that_exist() -> None:
