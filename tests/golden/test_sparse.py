@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.regularizers._base import regularizers
 from isthmus.finetuning.sparsity.sparse_task import SparseTask
-from isthmus.nn import vocabulary_product
+from isthmus.nn import prediction, vocabulary_product
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 
@@ -24,18 +25,28 @@ IDS = [[2, 5, 6, 1, 5, 3], [2, 9, 8, 3, 0, 0], [2, 3, 0, 0, 0, 0], [2, 13, 3, 0,
 MASK = [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]]
 SPECIAL = {0, 1, 2, 3, 4}
 Rows = list[list[float]]
+pooling_strategy = pytest.mark.parametrize("pooling", ["max", "sum"])
 
 
-def plain(states: Any, head: Callable[[list[float]], list[float]], form: str) -> Rows:
-    """The definition, position by position: saturate each logit, then take the largest."""
+def plain(
+    states: Any,
+    head: Callable[[list[float]], list[float]],
+    form: str,
+    pooling: str = "max",
+    logs: int = 1,
+) -> Rows:
+    """The definition, position by position: saturate each logit, then take the largest or add."""
+    pooled = max if pooling == "max" else operator.add
     rows = []
     for row, tokens in enumerate(IDS):
         weights = None
         for place, token in enumerate(tokens):
             if not MASK[row][place] or (form == "lexmae" and token in SPECIAL):
                 continue
-            seen = [math.log(1 + max(0.0, logit)) for logit in head(states[row][place])]
-            weights = seen if weights is None else list(map(max, weights, seen))
+            seen = [max(0.0, logit) for logit in head(states[row][place])]
+            for _ in range(logs):
+                seen = [math.log(1 + weight) for weight in seen]
+            weights = seen if weights is None else list(map(pooled, weights, seen))
         rows.append(weights or [0.0] * len(head(states[row][0])))
     return rows
 
@@ -44,20 +55,30 @@ def made(backbone: Backbone, tokenizer: Tokenizer, **settings: Any) -> SparseEnc
     return SparseEncoder(backbone, tokenizer, SparseSettings.parse(settings, "test"))
 
 
-@pytest.mark.parametrize("form", ["splade", "lexmae"])
+@pytest.mark.parametrize(
+    ("form", "pooling", "activation"),
+    [
+        ("splade", "max", "relu"), ("lexmae", "max", "relu"), ("splade", "sum", "relu"),
+        ("lexmae", "sum", "log1p_relu"),
+    ],
+)  # fmt: skip
 def test_value_and_gradient(
     form: str,
+    pooling: str,
+    activation: str,
     backbone: Backbone,
     tokenizer: Tokenizer,
     plain_head: Callable[[], Any],
     check_all_weights: Callable[..., None],
 ) -> None:
-    encoder = made(backbone, tokenizer, form=form)
+    chosen = {"form": form, "pooling_strategy": pooling, "activation": activation}
+    encoder = made(backbone, tokenizer, **chosen)
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)
+    logs = 2 if activation == "log1p_relu" else 1
 
     def expected() -> Rows:
         with torch.no_grad():
-            return plain(backbone(ids, mask).tolist(), plain_head(), form)
+            return plain(backbone(ids, mask).tolist(), plain_head(), form, pooling, logs)
 
     weights = encoder.represent_documents(ids, mask)
     assert weights.dtype == torch.float32
@@ -73,14 +94,18 @@ def test_value_and_gradient(
     check_all_weights((weights.double() * factors).sum(), loss)
 
 
+@pooling_strategy
 def test_few_logits_at_a_time_change_nothing(
-    backbone: Backbone, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    pooling: str, backbone: Backbone, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder = made(backbone, tokenizer)
+    encoder = made(backbone, tokenizer, pooling_strategy=pooling)
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)
+    copies = prediction._COPIES if pooling == "sum" else 1
     found = []
     for rows in (100, 3, 1, 0):  # all at once, three and one, one each, one each though too large
-        monkeypatch.setitem(vocabulary_product._AT_ONCE, "cpu", rows * 6 * encoder.dimension)
+        monkeypatch.setitem(
+            vocabulary_product._AT_ONCE, "cpu", copies * rows * 6 * encoder.dimension
+        )
         weights = encoder.represent_documents(ids, mask)
         gradient = torch.autograd.grad(weights.square().sum(), backbone.word_embeddings)[0]
         with torch.inference_mode():
@@ -90,8 +115,9 @@ def test_few_logits_at_a_time_change_nothing(
         torch.testing.assert_close(other, found[0])
 
 
-def test_training_keeps_no_logits(backbone: Backbone, tokenizer: Tokenizer) -> None:
-    encoder = made(backbone, tokenizer)
+@pooling_strategy
+def test_training_keeps_no_logits(pooling: str, backbone: Backbone, tokenizer: Tokenizer) -> None:
+    encoder = made(backbone, tokenizer, pooling_strategy=pooling)
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)
     kept: list[int] = []
 
@@ -101,7 +127,7 @@ def test_training_keeps_no_logits(backbone: Backbone, tokenizer: Tokenizer) -> N
 
     states = backbone(ids, mask)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        term_weights(encoder.backbone, states, mask.bool())
+        term_weights(encoder.backbone, states, mask.bool(), encoder.settings)
     assert max(kept) < len(IDS) * len(IDS[0]) * encoder.dimension
 
 

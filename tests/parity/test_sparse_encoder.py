@@ -103,6 +103,23 @@ def test_a_model_saved_there_gives_the_same_vectors_here(terms: int | None, tmp_
     assert loaded.fingerprint == encoder.fingerprint
 
 
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+def test_weights_that_are_summed_over_positions(activation: str, tmp_path: Path) -> None:
+    encoder = made(pooling_strategy="sum", activation=activation)
+    encoder.save(tmp_path / "ours")
+    there = theirs(tmp_path / "ours")
+    assert there[1].pooling_strategy == "sum"
+    expected = dense(there)
+    found = encoder.encode_documents([Document("", text) for text in TEXTS]).toarray()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    largest = made(activation=activation).encode_queries(TEXTS).toarray()
+    assert np.abs(found - largest).max() > 1, "something else than the largest"
+    there.save_pretrained(str(tmp_path / "theirs"), create_model_card=False)
+    back = load_encoder(str(tmp_path / "theirs"), exact=True)
+    assert back.fingerprint == encoder.fingerprint
+    np.testing.assert_allclose(back.encode_queries(TEXTS).toarray(), expected, atol=1e-5)
+
+
 def test_only_class_paths_that_versions_5_and_6_share(tmp_path: Path) -> None:
     made().save(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())

@@ -167,17 +167,18 @@ def _routed(folder: str) -> SparseSettings:
 def _splade(folder: str, path: str, transformer: str) -> SparseSettings:
     pooling = read_model_json(folder, f"{path}/config.json", dict) or {}
     how = tuple(pooling.get(key) for key in ("pooling_strategy", "activation_function"))
-    if how not in (("max", "relu"), ("max", None), ("max", "log1p_relu")):
+    if how[0] not in ("max", "sum") or how[1] not in (None, "relu", "log1p_relu"):
         raise InputError(
             f"the model pools terms by {how[0]} of {how[1]}",
             where=f"{folder}/{path}/config.json",
-            allowed="pooling_strategy max, activation_function relu or log1p_relu",
+            allowed="pooling_strategy max or sum, activation_function relu or log1p_relu",
             remedy="choose a model that weighs terms in this way, or fine-tune its backbone here",
         )
     length, terms = stated_length(transformer) or 256, stated(folder).get("max_active_dims")
     return SparseSettings.parse(
         {
             "activation": how[1] or "relu",
+            "pooling_strategy": how[0],
             "query_terms": terms,
             "document_terms": terms,
             "query_max_length": length,

@@ -36,6 +36,11 @@ class SparseForm(Settings):
         description="log1p_relu: a second logarithm, as OpenSearch's models have",
         exclude_if=lambda name: name == "relu",
     )
+    pooling_strategy: Literal["max", "sum"] = Field(
+        "max",
+        description="the largest weight of a term at any position, or the sum of all",
+        exclude_if=lambda name: name == "max",
+    )
     query: Literal["encoder", "terms"] = Field(
         "encoder", description="terms: a learned weight per term, no transformer reads the query"
     )
@@ -54,9 +59,9 @@ class SparseSettings(VectorSettings, SparseForm):
 class SparseEncoder(Encoder):
     """An encoder whose vectors are the masked-LM head's view of a text, one entry per term.
 
-    w = max over positions of log1p(relu(head(H))), the SPLADE-max of arXiv 2109.10086; LexMAE
-    (ICLR 2023) takes the same without special positions. Training sees all terms; only encoding
-    keeps the heaviest.
+    w = max over positions of log1p(relu(head(H))), the SPLADE-max of arXiv 2109.10086, or their
+    sum, as in the first SPLADE (arXiv 2107.05720); LexMAE (ICLR 2023) takes the maximum without
+    special positions. Training sees all terms; only encoding keeps the heaviest.
     """
 
     kind = "sparse"
@@ -117,8 +122,7 @@ class SparseEncoder(Encoder):
     ) -> Tensor:
         """The weights [rows, vocabulary]."""
         inside = self._regular(ids, mask) if self.settings.form == "lexmae" else mask.bool()
-        weights = term_weights(self.backbone, self.backbone(ids, mask, tokens), inside)
-        return weights.log1p() if self.settings.activation == "log1p_relu" else weights
+        return term_weights(self.backbone, self.backbone(ids, mask, tokens), inside, self.settings)
 
     def lower_bias(self, rows: Sequence[Tokens], terms: int) -> tuple[float, float]:
         """The terms that texts have on average, and what is taken off the head's bias for fewer.
@@ -130,8 +134,13 @@ class SparseEncoder(Encoder):
         head without a bias.
         """
         bias = self.backbone.vocabulary_bias
+        # However positions are pooled, a text has the terms whose largest logit is above 0.
+        largest = {"pooling_strategy": "max", "query": "encoder"}
+        counting = SparseEncoder(
+            self.backbone, self.tokenizer, self.settings.model_copy(update=largest)
+        )
         with self._inference():
-            weights = self.represent(rows).flatten()
+            weights = counting.represent(rows).flatten()
             before = float((weights > 0).sum()) / len(rows)
             if bias is None or before <= terms:
                 return before, 0.0
@@ -213,7 +222,7 @@ class SparseEncoder(Encoder):
                 self._noticed = True
             return
         pooling = {
-            "pooling_strategy": "max",
+            "pooling_strategy": settings.pooling_strategy,
             "activation_function": settings.activation,  # a log1p follows whatever it is
             "word_embedding_dimension": self.dimension,
         }
@@ -256,13 +265,21 @@ def query_digest(terms: QueryTerms, tokenizer: Tokenizer, settings: SparseSettin
     return digest.hexdigest()
 
 
-def term_weights(backbone: Backbone, states: Tensor, inside: Tensor) -> Tensor:
-    """max_i log1p(relu(head(H_i))) over the positions inside, [rows, vocabulary] in float32.
+def term_weights(backbone: Backbone, states: Tensor, inside: Tensor, form: SparseForm) -> Tensor:
+    """max_i or Σ_i of log1p(relu(head(H_i))) over positions inside, [rows, vocabulary] in float32.
 
-    log1p(relu(·)) never falls, so the maximum is taken first. A row without a position inside has
-    no weights.
+    With a second log1p where the form says so. None of these ever falls, so a maximum is taken
+    first. A row without a position inside has no weights.
     """
-    return backbone.predict(states).largest(inside).relu().log1p()
+
+    def weigh(logits: Tensor) -> Tensor:
+        weights = logits.relu().log1p()
+        return weights.log1p() if form.activation == "log1p_relu" else weights
+
+    prediction = backbone.predict(states)
+    if form.pooling_strategy == "sum":
+        return prediction.summed(inside, weigh)
+    return weigh(prediction.largest(inside))
 
 
 def heaviest(matrix: csr_matrix, count: int | None) -> csr_matrix:

@@ -102,6 +102,19 @@ def test_every_product_with_weights_is_of_integers(
     assert [path.name for path in file.parent.iterdir()] == ["model.onnx"], "nothing left over"
 
 
+def test_weights_that_are_summed_over_positions() -> None:
+    """Of texts that are shorter and longer than the one that the model was traced with."""
+    largest = encoder("sparse")
+    settings = SparseSettings(document_max_length=48, pooling_strategy="sum")
+    made = SparseEncoder(largest.backbone, TOKENIZER, settings)
+    exact = made.encode_documents(DOCUMENTS)
+    use_int8(made)
+    found = made.encode_documents(DOCUMENTS)
+    assert cosines(found, exact).min() > 0.98
+    sums = rows(found).sum(1) / rows(exact).sum(1)
+    assert np.abs(sums - 1).max() < 0.1, "every position counts once"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_company_changes_no_number_at_all(kind: str) -> None:
     made = encoder(kind)

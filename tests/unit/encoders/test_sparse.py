@@ -102,9 +102,11 @@ def test_a_query_side_that_is_not_the_index_s_loads_everything(change: str, tmp_
     assert (found.fingerprint == saved.fingerprint) == (change in ("weights", "note"))
 
 
-@pytest.mark.parametrize("form", ["splade", "lexmae"])
-def test_a_lower_bias_leaves_fewer_terms_and_masked_lm_as_it_was(form: str) -> None:
-    made = encoder(form=form)
+@pytest.mark.parametrize(
+    "form", [{}, {"form": "lexmae"}, {"pooling_strategy": "sum", "activation": "log1p_relu"}]
+)
+def test_a_lower_bias_leaves_fewer_terms_and_masked_lm_as_it_was(form: dict[str, Any]) -> None:
+    made = encoder(**form)
     documents = [Document("", text) for text in ("the quick brown fox", "a lazy dog jumps", "dog")]
     rows = made.tokenise(documents)
     states = torch.randn(5, 128, generator=torch.Generator().manual_seed(0))
@@ -271,7 +273,7 @@ def test_stored_query_terms_that_do_not_fit(
 @pytest.mark.parametrize(
     "pooling",
     [
-        {"pooling_strategy": "sum", "activation_function": "relu"},
+        {"pooling_strategy": "mean", "activation_function": "relu"},
         {"pooling_strategy": "max", "activation_function": "gelu"},
     ],
 )

@@ -32,6 +32,7 @@ class Sparse(Vectors):
     foreign = ("pooling", "similarity", "include_prompt", "truncate_dim")
     form: ClassVar = {
         "form": "sparse.form", "activation": "sparse.activation", "query": "sparse.query",
+        "pooling_strategy": "sparse.pooling_strategy",
     }  # fmt: skip
     Settings = SparseSettings
 
