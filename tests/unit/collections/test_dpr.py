@@ -134,3 +134,31 @@ def test_broken_questions_can_be_skipped(folder: Path) -> None:
     problems = Problems("skip")
     assert Dpr(folder, problems).answers("x") == {"x-0": ["a"]}
     assert problems.counts == {"broken line": 2}
+
+
+def test_files_of_something_else_are_left_out(folder: Path) -> None:
+    (folder / "isthmus.json").write_text('{"verb": "index", "results": [{"documents": 3}]}')
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(b'{"_id": "d", "text": "x"}\n'))
+    (folder / "cut.json.gz").write_bytes(gzip.compress(b'[{"question": "q"}]' * 99)[:40])
+    found = Dpr(folder)
+    assert found.splits() == ["cut", "nq-open", "nq-test", "nq-train", "nq-train-qa", "trivia"]
+    with pytest.raises(InputError, match=r"cut\.json"):
+        list(found.queries())
+
+
+def test_no_file_or_question_hides_another_of_its_name(folder: Path) -> None:
+    for place in ("a", "b"):
+        (folder / place).mkdir()
+        (folder / place / "nq-train.csv").write_text(f"{place}?\t['{place}']\n")
+    found = Dpr(folder)
+    names = [split for split in found.splits() if split.startswith("nq-train")]
+    assert names == ["nq-train", "nq-train-qa", "nq-train-qa-2", "nq-train-qa-3"]
+    texts = {found.answers(split)[f"{split}-0"][0] for split in names}
+    assert texts == {"Paris", "a", "b"}
+    twice = [{"id": "q", "question": text, "answers": ["a"]} for text in ("one", "two")]
+    (folder / "x.json").write_text(json.dumps(twice))
+    with pytest.raises(InputError, match="'q' is the id of an earlier query") as caught:
+        Dpr(folder).answers("x")
+    assert "record 2" in caught.value.where
+    kept = [query for query in Dpr(folder, Problems("skip")).queries() if query.id == "q"]
+    assert kept == [Query("q", "one")]

@@ -9,23 +9,27 @@ from __future__ import annotations
 import ast
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.fields import json_lines
-from isthmus.collections.files import fingerprint, lines, plain_name, require_file
+from isthmus.collections.files import fingerprint, lines, open_bytes, plain_name, require_file
 from isthmus.collections.json_arrays import json_array
 from isthmus.collections.problems import Problems
-from isthmus.errors import shown
+from isthmus.errors import InputError, shown
 from isthmus.records import Document, Query
 
 PASSAGES = "psgs_w100.tsv"
 _ENDINGS = (".json", ".jsonl", ".csv")  # those with passages first
 _POSITIVES = "positive_ctxs"
 _LONGEST_LIST = 2**20  # characters of the answers to one question
+_HEAD = 2**20  # bytes of a file by which it is known
+_BLANKS = b" \t\r\n\xef\xbb\xbf"
 
 
 class Question(NamedTuple):
@@ -40,8 +44,9 @@ class Dpr(Collection):
     """Passages (id, text, title), and a split for every file of questions.
 
     A split has the name of its file without `biencoder-`, `.qa` and endings, `nq-train` say; where
-    two would have the same, the one without passages ends in `-qa`. Its judgements are the
-    positives of training files; its answers are those of all.
+    two would have the same, the one without passages ends in `-qa`, and further ones in `-qa-2`,
+    `-qa-3`. Its judgements are the positives of training files; its answers are those of all.
+    JSON files of anything else are left out.
     """
 
     def __init__(self, folder: str | Path, problems: Problems | None = None) -> None:
@@ -93,20 +98,32 @@ class Dpr(Collection):
         for ending in _ENDINGS:
             for file in sorted(self.folder.rglob(f"*{ending}*")):
                 name = plain_name(file)
-                if name.endswith(ending) and file.is_file():
+                if name.endswith(ending) and file.is_file() and not _is_foreign(file):
                     name = name.removesuffix(ending).removesuffix(".qa").removeprefix("biencoder-")
-                    found[f"{name}-qa" if name in found else name] = file
+                    further = (f"{name}-qa-{number}" for number in count(2))
+                    names = chain([name, f"{name}-qa"], further)
+                    found[next(one for one in names if one not in found)] = file
         return found
 
     def _questions(self, split: str) -> dict[str, Question]:
         file = choose_split(self._files, split, str(self.folder))
         if split not in self._read:
             problems = self._problems.reading(str(file))
-            given = {one.query.id: one for _, one in _questions(file, split, problems)}
-            placed = ((str(file), one.query) for one in given.values())
+            given = list(_questions(file, split, problems))
+            placed = ((where, one.query) for where, one in given)
             kept = screened_queries(placed, problems, str(file))
-            self._read[split] = {name: given[name] for name in kept}
+            self._read[split] = {
+                one.query.id: one for _, one in given if kept.get(one.query.id) is one.query
+            }
         return self._read[split]
+
+
+def _is_foreign(file: Path) -> bool:
+    """Whether a file begins with JSON objects that are no questions: a configuration, say."""
+    with suppress(InputError, OSError), open_bytes(file) as stream:
+        head = stream.read(_HEAD).lstrip(_BLANKS)
+        return head.startswith(b"{") and b'"question"' not in head.lower()
+    return False  # reading it says what is wrong
 
 
 def _passages(file: Path, problems: Problems) -> Iterator[tuple[str, Document]]:
