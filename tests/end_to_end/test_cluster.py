@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import re
 import signal
 import sys
 import threading
@@ -184,7 +185,12 @@ def test_a_machine_dies_while_encoding(
 
 
 def test_dense_vectors_and_rankings_are_the_same(
-    machines: Any, cluster: Cluster, cranfield: Path, models: dict[str, Path], tmp_path: Path
+    machines: Any,
+    cluster: Cluster,
+    cranfield: Path,
+    models: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model, corpus = str(models["dense"]), str(cranfield)
     one = index(
@@ -192,6 +198,11 @@ def test_dense_vectors_and_rankings_are_the_same(
     )
     settings = IndexSettings(block_size=BLOCK, problems="skip", cluster=_settings(machines))
     many = index(corpus, tmp_path / "many", model, settings=settings)
+    cut = re.findall(
+        r"[\d,]+ of [\d,]+ texts .*? is not seen", " ".join(capsys.readouterr().err.split())
+    )
+    assert len(cut) == 2
+    assert cut[0] == cut[1], "what is cut is said of all machines together"
     parts = [np.load(file) for file in sorted(many.glob("segments/*/vectors.npy"))]
     np.testing.assert_array_equal(np.concatenate(parts), np.load(one / "vectors.npy"))
     queries = list(read_queries(cranfield / "queries.jsonl.zst"))[:20]

@@ -238,7 +238,9 @@ class Encoder(TextModel):
     def difference_of_int8(self, documents: Sequence[Document]) -> str:
         """What the integers change for these documents, as a sentence with numbers."""
         assert self.int8 is not None, "computes in floating point"
-        return self.int8.difference(self.tokenise(documents))
+        # Not `tokenise`: they are counted where they are encoded.
+        limit = self.settings.document_max_length
+        return self.int8.difference(self.tokenizer.encode(self._texts(documents), limit))
 
     def encode_blocks(
         self, blocks: Iterable[Sequence[Document]], encoded: Callable[[int], None] | None = None

@@ -29,8 +29,8 @@ def fill_shards(
     description: Description,
     request: Mapping[str, Any],
     block_size: int,
-) -> CutTexts | None:
-    """Builds an index on the machines of a cluster; what was cut of the texts encoded now, if any.
+) -> CutTexts:
+    """Builds an index on the machines of a cluster; what was cut of the texts encoded now.
 
     The encoder is the one that the description names.
     """
@@ -40,9 +40,10 @@ def fill_shards(
     builder = ShardedBuilder(cluster, output, description, size)
     found = builder.add(documents, partial(_fill_shard, request, block_size))
     builder.finish(request)
-    for other in found[1:]:
-        found[0].add(other)
-    return found[0] if found else None
+    total = CutTexts(0)
+    for part in found:
+        total.add(part)
+    return total
 
 
 def _fill_shard(

@@ -30,7 +30,8 @@ class CutTexts:
             self.lost += beyond
 
     def add(self, other: CutTexts) -> None:
-        """Takes in the texts that another count of the same encoder holds."""
+        """Takes in the texts that another count, whose room it takes over, holds."""
+        self.room = other.room
         self.texts += other.texts
         self.cut += other.cut
         self.tokens += other.tokens

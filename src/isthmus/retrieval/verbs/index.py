@@ -40,6 +40,7 @@ from isthmus.retrieval.approximation_check import add_approximation, check_appro
 from isthmus.retrieval.cutting import Chosen, chosen_cutter, rows
 from isthmus.retrieval.living_hybrid import build_hybrid, by_name
 from isthmus.retrieval.shards import fill_shards
+from isthmus.text.cut_texts import CutTexts
 from isthmus.text.passages import Cutter
 
 if TYPE_CHECKING:
@@ -242,18 +243,26 @@ def _index(
     elif cluster is not None:
         read = rows(cutter, source.documents())
         cut = fill_shards(cluster, read, output, description, request, settings.block_size)
-        if cut is not None:
-            notice(cut.summary())
+        _say_what_was_cut(cut, read_manifest(output).documents - cut.texts, output)
     else:
         done = _fill(source, cutter, encoder, output, description, request, settings.block_size)
-        later = f" (without the {done:,} from before; `isthmus doctor {output}` counts all)"
-        notice(encoder.cut_texts.summary() + later * bool(done))
+        _say_what_was_cut(encoder.cut_texts, done, output)
     if problems.counts:
         notice(problems.summary())
     built = read_manifest(output)
     if built.layout is not None and built.documents:
         notice(f"{built.layout.postings / built.documents:.1f} terms in an average document")
     return output
+
+
+def _say_what_was_cut(found: CutTexts, done: int, output: Path) -> None:
+    """Says how many texts are cut, without those that an earlier command has encoded."""
+    said, doctor = found.summary(), f"`isthmus doctor {output}` counts"
+    if done == read_manifest(output).documents:
+        said = f"all {done:,} texts were encoded before; {doctor} those that are cut"
+    elif done:
+        said += f" (without the {done:,} from before; {doctor} all)"
+    notice(said)
 
 
 def _passages(settings: IndexSettings, output: Path, overwrite: bool) -> Chosen:
