@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -64,8 +65,35 @@ def crash_at_every_step(build: Build, place: Path, steps: Steps) -> tuple[int, s
     return total, resumed
 
 
+def killed_before(step: int, run: Callable[[], object]) -> bool:
+    """Runs in a fork that SIGKILL ends before one of its steps; whether it came as far."""
+
+    def kill() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_at_step() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("isthmus.config.output.environment", dict)  # quicker
+            _instrument(patch, [(os, "replace"), (Path, "unlink")], step, after=False, end=kill)
+            run()
+
+    child = _FORK.Process(target=die_at_step)
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
+
+
+def _crash() -> None:
+    raise Crash
+
+
 def _instrument(
-    patch: pytest.MonkeyPatch, steps: Steps, fail_at: int, after: bool
+    patch: pytest.MonkeyPatch,
+    steps: Steps,
+    fail_at: int,
+    after: bool,
+    end: Callable[[], None] = _crash,
 ) -> Callable[[], int]:
     """Counts every step and ends the process at one of them."""
     done = 0
@@ -76,12 +104,12 @@ def _instrument(
             done += 1
             mine = done  # a step may contain others
             if mine == fail_at and not after:
-                raise Crash
+                end()
             try:
                 return function(*arguments, **options)
             finally:
                 if mine == fail_at and after:
-                    raise Crash
+                    end()
 
         return step
 

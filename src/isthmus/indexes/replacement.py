@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
-from isthmus.config.output import SNAPSHOT, read_snapshot, where_it_leads
+from isthmus.config.output import SNAPSHOT, read_snapshot, reserved, where_it_leads
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes.approximation import Approximation
@@ -103,3 +103,5 @@ def remove_leftovers(folder: Path) -> None:
         shutil.rmtree(place.with_name(f".{place.name}.{left}"), ignore_errors=True)
     for made in (workplace(folder), workplace(new), new):
         shutil.rmtree(made, ignore_errors=True)
+    with suppress(OutputError), reserved(new):
+        pass  # whose lock file goes when it is given up

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests.crashes import killed_before
 
 import isthmus
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
@@ -90,3 +92,23 @@ def test_texts_that_are_not_there_leave_nothing(scene: Path) -> None:
     (scene / "v.ids.jsonl").write_text("mine")
     with pytest.raises(OutputError, match=r"v\.ids\.jsonl' exists already"):
         isthmus.encode("docs", scene / "v.npy", "model")
+
+
+@pytest.mark.slow
+def test_encoding_is_killed(scene: Path) -> None:
+    """Whenever that is, there are both files or no vectors, and the same command ends well."""
+    model, docs, output = str(scene / "dense"), str(scene / "docs.jsonl"), scene / "v.npy"
+    encode = partial(isthmus.encode, docs, output, model)
+    names = scene / "v.ids.jsonl"
+    step, halfway = 1, False
+    while killed_before(step, encode):
+        assert names.exists() or not output.exists()
+        halfway |= names.exists() and not output.exists()
+        if not output.exists():
+            encode()
+        assert len(np.load(output)) == len(names.read_text().splitlines()) == 5
+        assert not list(scene.glob(".*.part")), f"step {step}"
+        output.unlink()
+        names.unlink()
+        step += 1
+    assert halfway, "killed between the two"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.crashes import killed_before
+from tests.index_bytes import verify
 
 from isthmus.config.output import only_writer, read_snapshot, write_snapshot
 from isthmus.encoders.dense import DenseEncoder
@@ -329,3 +332,35 @@ def test_a_resumed_index_says_what_its_count_leaves_out(
     assert "(without the 2 from before; `isthmus doctor" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hybrid", "steps"), [([], 5), (["bm25", "model"], 17)])
+def test_overwriting_is_killed(
+    hybrid: list[str], steps: int, corpus: str, tmp_path: Path, encoder: object
+) -> None:
+    """At any moment the old index is there or the new one, whole; the same command ends well."""
+    folder = tmp_path / "index"
+
+    def build(k1: float) -> None:
+        index(corpus, folder, hybrid=hybrid, overwrite=True, settings={"bm25.k1": k1})
+
+    def found() -> float:
+        (place,) = [folder, *folder.glob("[0-9]*/bm25")][-1:]
+        bm25 = verify(place).bm25
+        assert bm25 is not None
+        assert len(search(folder, "river")) > 0
+        return bm25.k1
+
+    build(1.0)
+    old, step, hits = 1.0, 1, []
+    while killed_before(step, partial(build, 3.0 - old)):
+        hits.append(found() == old)
+        build(3.0 - old)
+        old = found()
+        assert not list(tmp_path.glob(".*")), f"step {step}"
+        step += steps
+    assert len(hits) > 5
+    assert hits[0], "the old one, for some time"
+    assert not hits[-1], "the new one, from a step on"
+    assert hits == sorted(hits, reverse=True)

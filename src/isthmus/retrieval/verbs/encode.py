@@ -70,7 +70,7 @@ def encode(
         )
     problems = settings.account()
     with reserved(output), writing(output):
-        file, ids = (where_it_leads(one).with_name(f".{one.name}.part") for one in _files(output))
+        file, ids = map(_part, _files(output))
         write = _write_matrix if output.suffix == ".npy" else _write_table
         parts = _queries if queries else _documents
         try:
@@ -91,6 +91,11 @@ def _files(output: Path) -> tuple[Path, Path]:
     return output, output.with_suffix(".ids.jsonl")
 
 
+def _part(file: Path) -> Path:
+    """Where a file is written until it is whole."""
+    return where_it_leads(file).with_name(f".{file.name}.part")
+
+
 def _check_output(output: Path) -> None:
     if output.suffix not in _FORMATS:
         raise SettingsError(
@@ -99,7 +104,10 @@ def _check_output(output: Path) -> None:
             allowed="a name that ends in .npy (a matrix) or .parquet (ids and vectors)",
             remedy=f"--output {output.with_suffix('.parquet')}",
         )
-    for file in filter(Path.exists, _files(output)[: 1 + (output.suffix == ".npy")]):
+    there = [file for file in _files(output)[: 1 + (output.suffix == ".npy")] if file.exists()]
+    # A command that was killed between the two renames left the matrix under its first name.
+    killed = output not in there and _part(output).exists()
+    for file in () if killed else there:
         raise OutputError(
             f"{str(file)!r} exists already",
             where="--output",
