@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
@@ -124,12 +124,20 @@ class Opening:
             fused[_free("hybrid", singles, fused)] = chosen.searcher(opened)
         first, *others = singles.values()
         _check_same(first, others)
+        self._forget_all_but(singles.values())
         offers = [self._single(name, one) for name, one in singles.items()]
         offers += [self._hybrid(name, one) for name, one in fused.items()]
         if chosen.rerank is not None:
             name = _free("reranked", singles, fused)
             offers.append(self._reranked(name, offers[-1]))
         return Retrievers(offers, first, stamp)
+
+    def _forget_all_but(self, searchers: Iterable[Searcher]) -> None:
+        """Lets go of encoders that indexes of before had."""
+        used = {id(searcher.encoder) for searcher in searchers}
+        self._encoders = {key: one for key, one in self._encoders.items() if id(one) in used}
+        kept = {key: one for key, one in self._remembering.items() if key in self._encoders}
+        self._remembering = kept
 
     def _single(self, name: str, searcher: Searcher) -> Offer:
         kind = searcher.index.manifest.kind

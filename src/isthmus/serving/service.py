@@ -160,7 +160,7 @@ class Service:
                 return self.current
             try:
                 self.current, self._failed = self._opening.open(), None
-            except (IsthmusError, OSError) as error:
+            except Exception as error:  # whatever it is, what is open goes on being served
                 if not known:
                     what = getattr(error, "what", str(error))
                     notice(f"the indexes changed, and those of before are served: {what}")

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from transformers import BertConfig, BertForSequenceClassification
 
 import isthmus
 from isthmus.retrieval.hybrid_folder import read_hybrid
 from isthmus.serving.page_files import page_files
+from isthmus.text.tokenizer import Tokenizer
 
 Open = Callable[..., TestClient]
 PARTS = {"what", "where", "why", "fix"}
@@ -89,6 +91,10 @@ def test_texts_are_encoded_as_by_the_encoder(client: TestClient, folders: Path) 
     expected = encoder.encode_queries(["a river", "snow"])
     for mine, theirs in zip(found["vectors"], expected, strict=True):
         assert mine == pytest.approx(theirs.tolist(), abs=1e-5)
+    body = {"texts": ["snow"], "kind": "document"}
+    (mine,) = client.post("/api/encode", json=body).json()["vectors"]
+    expected = encoder.encode_documents([isthmus.Document("", "snow")])
+    assert mine == pytest.approx(expected[0].tolist(), abs=1e-5)
     assert "no encoder" in refusal(
         client.post("/api/encode", json={"texts": ["a"], "retriever": "bm25"})
     )
@@ -115,6 +121,31 @@ def test_explanations_and_inspections_are_those_of_their_verbs(
         answer = client.post("/api/inspect", json={"text": "river", **wrong})
         assert answer.status_code in (404, 422)
         assert refusal(answer)
+
+
+def test_several_indexes_are_fused_and_re_ranked_as_by_search(
+    folders: Path, tmp_path: Path, open_client: Open
+) -> None:
+    tokenizer = Tokenizer.load(str(folders / "encoder"))
+    config = BertConfig(
+        vocab_size=tokenizer.rows, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, num_labels=1, initializer_range=0.3,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    apart = [folders / "both" / "000001" / name for name in ("bm25", "encoder")]
+    client = open_client(apart[0], hybrid=[str(apart[1])], rerank={"model": str(tmp_path)})
+    about = client.get("/api/about").json()
+    kinds = {one["name"]: one["kind"] for one in about["retrievers"]}
+    assert kinds == {"bm25": "bm25", "encoder": "dense", "hybrid": "hybrid", "reranked": "reranked"}
+    assert about["default"] == "reranked"
+    for name, model in (("hybrid", None), ("reranked", str(tmp_path))):
+        expected = isthmus.search(apart[0], "a river", hybrid=apart[1], rerank=model)
+        found = client.get("/api/search", params={"q": "a river", "retriever": name}).json()
+        assert [hit["id"] for hit in found["hits"]] == [hit.id for hit in expected]
+        assert bool(found["milliseconds"]["rerank"]) is (name == "reranked")
+    explained = client.get("/api/explain?q=a%20river&id=river").json()
+    assert explained["before"]["kind"] == "hybrid"
 
 
 @pytest.mark.parametrize(
