@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from isthmus.encoders.dense import DenseEncoder
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.index import Index
+    from isthmus.inspection.vocabulary_view import VocabularyView
 
 DEPTH = 1000  # documents that are ranked to say at which rank one is
 _KINDS: dict[str, Kind] = {"bm25": "bm25", "dense": "dense", "inverted": "sparse"}
@@ -159,6 +160,7 @@ def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
 
 def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanation:
     from isthmus.encoders.quick import QuickEncoder
+    from isthmus.inspection.index_head import index_head
     from isthmus.inspection.sentence_scores import read_by_encoder, sentence_scores
     from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head
 
@@ -177,23 +179,36 @@ def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanati
 
     sentences = sentence_scores(shown, encoder.settings.titles, read, score)
     found = replace(found, sentences=sentences)
-    if reason := no_own_head(encoder):
+    reason = no_own_head(encoder)
+    head = index_head(searcher, encoder) if reason else None
+    if reason and head is None:
         return replace(found, notes=(f"{reason}: what its vectors share cannot be named",))
-    view = VocabularyView(encoder)
-    named = [
+    shared = _shared(VocabularyView(encoder, head), found.query, contents)
+    return replace(found, shared=shared, notes=(f"{reason}: named by {head.fit}",) if head else ())
+
+
+def _shared(view: VocabularyView, query: str, contents: str) -> tuple[SharedToken, ...]:
+    """The tokens that both vectors name, those first that stand highest in both.
+
+    A fitted head gives the most frequent tokens the largest weights whatever comes; by that one,
+    tokens count for how much more both vectors name them than others do.
+    """
+    asked, found = (
         view.named([text], _SHARED, queries)[0]
-        for text, queries in ((found.query, True), (contents, False))
-    ]
-    special = set(encoder.tokenizer.special_ids.tolist())
-    both = [token for token in named[0] if token in named[1] and token not in special]
-    places = [{token: place for place, token in enumerate(one)} for one in named]
-    both.sort(key=lambda token: sum(one[token] for one in places))
-    tokens = encoder.tokenizer.names(both)
-    shared = (
-        SharedToken(name, named[0][token], named[1][token])
-        for name, token in zip(tokens, both, strict=True)
+        for text, queries in ((query, True), (contents, False))
     )
-    return replace(found, shared=tuple(shared))
+    special = set(view.encoder.tokenizer.special_ids.tolist())
+    both = [token for token in asked if token in found and token not in special]
+    if view.fitted is None:
+        places = [{token: place for place, token in enumerate(one)} for one in (asked, found)]
+        both.sort(key=lambda token: sum(one[token] for one in places))
+    else:
+        usual = view.fitted.usual()
+        more = {token: min(asked[token], found[token]) - float(usual[token]) for token in both}
+        both = sorted((token for token in both if more[token] > 0), key=lambda one: -more[one])
+    names = view.encoder.tokenizer.names(both)
+    pairs = zip(names, both, strict=True)
+    return tuple(SharedToken(name, asked[token], found[token]) for name, token in pairs)
 
 
 def _fused(hybrid: HybridSearcher, query: Query, document_id: str) -> Explanation:

@@ -204,7 +204,7 @@ def _shared_table(shared: tuple[SharedToken, ...]) -> Table:
         for one in shared[:_MOST]
     )
     more = f" {len(shared) - _MOST} more." if len(shared) > _MOST else ""
-    caption = f"Tokens that both vectors name among their first, by the masked-LM head.{more}"
+    caption = f"Tokens that both vectors name among their first, in the vocabulary.{more}"
     return Table(("shared token", "by the query", "by the document"), rows, caption)
 
 

@@ -69,9 +69,18 @@ class FittedHead:
         found[:, self.columns] = torch.from_numpy(named).float()
         return found
 
+    def usual(self) -> Tensor:
+        """The share of all texts that hold a token, [vocabulary]."""
+        return self.weights(self.origin[None])[0]
 
-def fit_head(encoder: DenseEncoder, documents: Sequence[Document]) -> FittedHead:
-    """The head of an encoder's vectors, fitted to most of these documents and tried on others."""
+
+def fit_head(
+    encoder: DenseEncoder, documents: Sequence[Document], vectors: Floats | None = None
+) -> FittedHead:
+    """The head of an encoder's vectors, fitted to most of these documents and tried on others.
+
+    `vectors` are those of the documents, where they are known.
+    """
     if len(documents) < FEWEST:
         raise InputError(
             f"{len(documents)} documents are too few to fit a head to",
@@ -80,7 +89,8 @@ def fit_head(encoder: DenseEncoder, documents: Sequence[Document]) -> FittedHead
             remedy="give a larger corpus, or measure coverage on fewer --documents of it",
         )
     texts = [document.contents(encoder.settings.titles) for document in documents]
-    vectors = encoder.encode_documents([Document("", text) for text in texts])
+    if vectors is None:
+        vectors = encoder.encode_documents([Document("", text) for text in texts])
     bags = vstack([csr_matrix(read_sets(encoder, block).numpy()) for block in _blocks(texts)])
     first, second = (int(len(texts) * share) for share in _PARTS)
     choosing, judging = slice(first, second), slice(second, len(texts))

@@ -19,6 +19,7 @@ from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.output import claimed, finish, writing
 from isthmus.encoders.dense import DenseEncoder
 from isthmus.encoders.loader import load_encoder
+from isthmus.encoders.quick import QuickEncoder
 from isthmus.encoders.sparse import SparseEncoder
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.coverage import Coverage, coverage_of, lines_of
@@ -172,6 +173,8 @@ def _inspected(
 
 
 def _loaded(model: Model, settings: InspectSettings) -> DenseEncoder | SparseEncoder:
+    if isinstance(model, QuickEncoder):
+        return model.loaded
     if not isinstance(model, str):
         return model
     with named_at("MODEL"):

@@ -41,6 +41,9 @@ class Head(Protocol):
     def weights(self, vectors: npt.NDArray[np.float32]) -> Tensor:
         """The weights of every token [texts, vocabulary]."""
 
+    def usual(self) -> Tensor:
+        """The weights of every token on average."""
+
 
 class VocabularyView:
     """The texts that an encoder reads, as weights of tokens and as sets of tokens."""

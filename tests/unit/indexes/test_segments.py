@@ -205,7 +205,7 @@ def test_queries_are_quantised_once(three: SegmentedIndex, monkeypatch: pytest.M
 
 def test_enough_are_asked_for_and_not_many_more(tmp_path: Path) -> None:
     index = segmented("dense", tmp_path, [(list("abcdefghij"), np.ones((10, SIZE)))], set("ab"))
-    store = index._segments[0][1].store
+    store = index.segments[0][1].store
     assert Part(store, np.empty(0, dtype=np.int64)).enough(7) == 7
     assert Part(store, np.array([3])).enough(7) == 8
     assert Part(store, np.arange(5)).enough(1) == 6

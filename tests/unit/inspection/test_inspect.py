@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import isthmus
 from isthmus.cli import app
 from isthmus.encoders import DenseEncoder
+from isthmus.encoders.quick import QuickEncoder
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection import inspect as module
 from isthmus.inspection.fitted_head import fit_head
@@ -75,6 +76,14 @@ def test_a_sparse_vector_has_terms_expansions_and_what_it_dropped(small: Path) -
     )
     assert all(token.in_text == (token.token in own) for token in one.tokens)
     assert "dropped" in str(found)
+
+
+def test_the_encoder_of_a_searcher_is_loaded_whole(small: Path, tmp_path: Path) -> None:
+    isthmus.index(str(small / "corpus.jsonl"), tmp_path / "index", str(small / "cls"))
+    encoder = isthmus.open_searcher(tmp_path / "index").encoder
+    assert isinstance(encoder, QuickEncoder), "which has no head"
+    found = isthmus.inspect(encoder, TEXT).texts
+    assert found == isthmus.inspect(str(small / "cls"), TEXT).texts
 
 
 def test_queries_are_read_as_queries(small: Path) -> None:

@@ -40,7 +40,7 @@ class SegmentedIndex:
         parts = [Part(index.store, rows) for index, rows in zip(indexes, deleted, strict=True)]
         self.store = LivingDocuments(parts)
         # The largest first: the scores that it reaches spare the others most.
-        self._segments = sorted(
+        self.segments = sorted(
             ((index, part) for index, part in zip(indexes, parts, strict=True) if len(part)),
             key=lambda segment: -len(segment[1]),
         )
@@ -73,14 +73,14 @@ class SegmentedIndex:
 
         `among` leaves only the documents of these ids.
         """
-        if not self._segments:
+        if not self.segments:
             return [Ranking(query_id) for query_id in query_ids]
-        queries = self._segments[0][0].prepared(vectors, query_ids)
+        queries = self.segments[0][0].prepared(vectors, query_ids)
         request = _Request(vectors, queries, query_ids, depth, among)
         highest = [np.empty(0) for _ in query_ids]
         floors = np.full(len(query_ids), -np.inf)
         found = []
-        for index, part in self._segments:
+        for index, part in self.segments:
             answers = _living(index, part, request, floors)
             for number, (_, scores) in enumerate(answers):
                 if len(scores):
