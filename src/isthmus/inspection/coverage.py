@@ -78,10 +78,12 @@ class Coverage:
             return False
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         panel: Any = figure.subplots()
-        for name, shares in self.models.items():
-            panel.plot(self.k, shares, marker=".", label=name)
+        best_first = sorted(self.models.items(), key=lambda each: -sum(each[1]))
+        for number, (name, shares) in enumerate(best_first):
+            style = ("-", "-.", ":")[number // 10 % 3]  # there are ten colours
+            panel.plot(self.k, shares, linestyle=style, marker=".", label=name)
         for name, shares in (("most frequent tokens", self.constant), ("ceiling", self.ceiling)):
             panel.plot(self.k, shares, linestyle="--", linewidth=1, color="grey")
             panel.annotate(name, (self.k[-1], shares[-1]), fontsize=7, color="grey", ha="right",
@@ -93,7 +95,7 @@ class Coverage:
         panel.set_xlabel("k: tokens that the vector names first")
         panel.set_ylabel("input token coverage")
         panel.set_title(f"{self.documents:,} documents of {self.corpus}", fontsize=9)
-        panel.legend(fontsize=8, frameon=False)
+        panel.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
         figure.savefig(file)
         return True
 

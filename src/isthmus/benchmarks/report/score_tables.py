@@ -173,7 +173,8 @@ def _caption(
         found = sorted(compared.detectable.values())
         reach = shown(found[0])
         if len(found) > 1 and shown(found[-1]) != reach:
-            reach += f" to {shown(found[-1])}"
+            # No measure differs by more than 1: with so few seeds none would be found.
+            reach += f" to {shown(found[-1])}" if found[-1] <= 1 else " and far more"
         sentences.append(
             f"A single true difference of {reach} would be found with {settings.power:.0%} power."
         )
