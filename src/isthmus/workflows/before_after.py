@@ -128,11 +128,11 @@ def _sentence(report: Report, now: str, then: str) -> str:
     measure = report.measures[0]
     for pair in report.comparisons[measure].pairs:
         if {pair.first, pair.second} == {now, then}:
-            change = pair.difference if pair.first == now else -pair.difference
+            means = report.means[measure]
+            change = means[now] - means[then]
             word = "NO SIGNIFICANT CHANGE"
             if pair.significant:
                 word = "better" if change > 0 else "WORSE: use the encoder as it was"
-            means = report.means[measure]
             return (
                 f"{now}: {measure} {means[then]:.3f} before, {means[now]:.3f} after "
                 f"({change:+.3f}, p {pair.corrected_p_value:.2g} after correction): {word}."

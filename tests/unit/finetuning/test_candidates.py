@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def test_what_was_ranked_is_not_ranked_again(corpus: TrainingCorpus) -> None:
     ranked(counting.ranker, corpus, QUERIES[:4], 5)  # other queries
     changed = [Query(QUERIES[0].id, "another text"), *QUERIES[1:]]
     ranked(counting.ranker, corpus, changed, 5)
-    assert counting.asked[1:] == [(len(QUERIES), 8), (4, 5), (len(QUERIES), 5)]
+    ranked(counting.ranker, replace(corpus, fingerprint="other documents"), QUERIES, 5)
+    assert counting.asked[1:] == [(len(QUERIES), 8), (4, 5), *[(len(QUERIES), 5)] * 2]
     other = Counting("another")
     ranked(other.ranker, corpus, QUERIES, 5)
     assert other.asked
