@@ -11,12 +11,21 @@ import ast
 import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from isthmus.errors import SettingsError, choices
+
+
+@cache
+def announced() -> Any:
+    """What all installed distributions announce, read once: there may be hundreds of them.
+
+    Entry points, of which a group is selected; their class changed with Python 3.12.
+    """
+    return entry_points()
 
 
 class Registry:
@@ -36,7 +45,7 @@ class Registry:
 
     @cached_property
     def _outsiders(self) -> dict[str, EntryPoint]:
-        return {point.name: point for point in entry_points(group=self.package)}
+        return {point.name: point for point in announced().select(group=self.package)}
 
     def names(self) -> list[str]:
         """Every public name, in alphabetical order."""

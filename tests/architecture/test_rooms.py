@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def test_no_two_rooms_side_by_side_hold_modules_of_one_name() -> None:
     assert not {name: found for (_, name), found in rooms.items() if len(found) > 1}
 
 
+@cache
 def _holds_parts(room: Path) -> bool:
     package = ".".join(("isthmus", *room.relative_to(SOURCE).parts))
-    return any(f'Registry("{package}"' in file.read_text(encoding="utf-8") for file in FILES)
+    return any(f'Registry("{package}"' in text for text in _texts())
+
+
+@cache
+def _texts() -> list[str]:
+    return [file.read_text(encoding="utf-8") for file in FILES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -40,11 +41,21 @@ class Commands:
             "COLUMNS": "200",
         }
         self._arguments: tuple[str, ...] = ()
+        self._path: list[str] = []
         self._parent = subprocess.Popen(
             [sys.executable, str(_FOLDER / "forking.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
             env=self.environment,
         )  # fmt: skip
+
+    def where_installed(self, folder: Path) -> Commands:
+        """Commands that find the distributions in a folder, and have a cache of their own there."""
+        other = copy.copy(self)
+        other.folder, other._path = folder, [str(folder)]
+        path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        own = {"ISTHMUS_CACHE": str(folder / "cache"), "PYTHONPATH": path}
+        other.environment = {**self.environment, **own}
+        return other
 
     def run(self, *arguments: str | Path, **how: Any) -> Result:
         """What the command answered, whatever that is."""
@@ -86,7 +97,8 @@ class Commands:
             file.write_bytes(b"")
         command = {
             "arguments": self._arguments, "environment": environment, "processes": processes,
-            "plots": plots, "cores": cores, **{name: str(file) for name, file in output.items()},
+            "plots": plots, "cores": cores, "path": self._path,
+            **{name: str(file) for name, file in output.items()},
         }  # fmt: skip
         self._parent.stdin.write(json.dumps(command) + "\n")
         self._child = int(self._parent.stdout.readline())

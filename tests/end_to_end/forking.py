@@ -34,6 +34,16 @@ _PRELOADED = (
 )  # fmt: skip
 
 
+def warm_up() -> None:
+    """Computes what every process computes once: patterns, recipes, versions, parts, options."""
+    importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
+    importlib.import_module("isthmus.config.recipes").shipped_recipes()
+    importlib.import_module("isthmus.config.output").environment()
+    importlib.import_module("isthmus.registry").announced()
+    typer.main.get_command = cache(typer.main.get_command)
+    typer.main.get_command(importlib.import_module("isthmus.cli").app)
+
+
 def _become(command: dict[str, Any], rank: int, group: int) -> None:
     """Turns this child into what the shell, or torchrun, would have started."""
     os.setpgid(0, group)
@@ -52,6 +62,9 @@ def _become(command: dict[str, Any], rank: int, group: int) -> None:
         sys.modules["matplotlib"] = None  # type: ignore[assignment]
     if command["cores"] is not None:  # a process for each imports everything anew
         os.cpu_count = lambda: command["cores"]
+    if command["path"]:  # with distributions that were not there before
+        sys.path[:0] = command["path"]
+        importlib.import_module("isthmus.registry").announced.cache_clear()
     sys.argv = ["isthmus", *command["arguments"]]
 
 
@@ -109,11 +122,6 @@ if __name__ == "__main__":
         importlib.import_module(module)
     # Models from nothing, smaller than the smallest that is published: most of what tests compute.
     importlib.import_module("isthmus.nn.sizes").SIZES["tiny"] = (2, 64)
-    # What every process computes once and keeps: a table of patterns, recipes, versions, options.
-    importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
-    importlib.import_module("isthmus.config.recipes").shipped_recipes()
-    importlib.import_module("isthmus.config.output").environment()
-    typer.main.get_command = cache(typer.main.get_command)
-    typer.main.get_command(importlib.import_module("isthmus.cli").app)
+    warm_up()
     gc.freeze()  # or every child walks through all of it when it ends
     _serve()

@@ -54,7 +54,9 @@ pytestmark = [
 ]
 
 SHARD, BLOCK, DEPTH = 192, 64, 50
-NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
+# Neither logs nor load are watched: each watcher would be a process that imports Ray.
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_log_monitor": False}
+HEAD = {**NODE, "include_dashboard": False, "no_monitor": True}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +102,7 @@ def machines() -> Iterator[Any]:
     from ray.cluster_utils import Cluster as Machines
 
     # Workers on other machines know nothing of where this process runs.
-    found = Machines(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    found = Machines(initialize_head=True, head_node_args=HEAD)
     try:
         found.add_node(**NODE)
         ray.init(address=found.address, log_to_driver=False)
@@ -166,7 +168,6 @@ def test_a_machine_dies_while_encoding(
     assert manifest.identity() == single.identity()
     assert manifest.documents == single.documents
     assert [part.documents for part in manifest.segments or ()] == [192] * 7 + [54]
-    machines.add_node(**NODE)
     queries = cranfield / "queries.jsonl.zst"
     answers = [
         search(folder, queries=queries, run=tmp_path / f"{n}.trec", settings=chosen)
@@ -182,6 +183,7 @@ def test_a_machine_dies_while_encoding(
     assert whole.count("\n") > 10_000
     for other in answers[1:]:
         assert Path(str(other)).read_text() == whole
+    machines.add_node(**NODE)  # for the tests that follow
 
 
 def test_dense_vectors_and_rankings_are_the_same(
@@ -300,6 +302,7 @@ def test_tokenising_and_counting_make_the_same_files(
     monkeypatch.setattr(corpus_module, "_BLOCK_DOCUMENTS", 300)
     monkeypatch.setattr(ngrams_module, "_WORTH_PROCESSES", 0)
     monkeypatch.setattr(pmi_module, "_PIECE_TOKENS", 50_000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # of this machine: it starts no processes
 
     def work(cache: Path) -> Path:
         corpus = tokenise(documents, "cranfield", tokenizer.serialised, cache=cache)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +230,7 @@ NAMES = re.findall(r"^(\w+) = ", ENTRY_POINTS, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def installed(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def installed(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Runs commands where a distribution with these parts is installed."""
     folder = tmp_path_factory.mktemp("outside")
     information = folder / "outside_parts-1.dist-info"
@@ -245,12 +244,7 @@ def installed(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert example is not None
     (folder / "outside_length.py").write_text(example[1])
     (folder / "outside.yaml").write_text(RECIPE)
-    with pytest.MonkeyPatch.context() as patch:
-        path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-        patch.setenv("PYTHONPATH", path)
-        runner = type(commands)(folder)
-    yield runner
-    runner.close()
+    return commands.where_installed(folder)
 
 
 @pytest.fixture(scope="module")

@@ -210,7 +210,12 @@ def test_padding_is_zero_and_the_places_may_be_given(kind: str) -> None:
 
 
 @architecture
-@pytest.mark.parametrize("lengths", [[5, 5, 5], [7], [1], [1, 1]], ids=str)
+# One text or several, of one token or more: the mixed cases repeat these two.
+@pytest.mark.parametrize(
+    "lengths",
+    [[5, 5, 5], [1], *(pytest.param(each, marks=pytest.mark.full) for each in ([7], [1, 1]))],
+    ids=str,
+)
 def test_a_batch_without_padding_needs_no_mask(kind: str, lengths: list[int], way: str) -> None:
     backbone = random_backbone(kind, "sdpa")
     ids, mask = padded_batch(lengths)

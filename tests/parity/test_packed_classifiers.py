@@ -111,8 +111,16 @@ def check(classifier: Classifier, scores: Tensor, expected: Tensor) -> None:
 
 @architecture
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("segmented", [True, False], ids=["segments", "one segment"])
+# Segments are added to embeddings, before attention and whatever computes it.
+@pytest.mark.parametrize(
+    ("implementation", "segmented"),
+    [
+        pytest.param("sdpa", True, id="sdpa-segments"),
+        pytest.param("sdpa", False, id="sdpa-one segment"),
+        pytest.param("eager", True, id="eager-segments"),
+        pytest.param("eager", False, id="eager-one segment", marks=pytest.mark.full),
+    ],
+)
 def test_scores_and_gradients(
     kind: str, implementation: str, segmented: bool, batch: Batch
 ) -> None:

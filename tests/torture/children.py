@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.end_to_end.forking import warm_up
+
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
     "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search",
@@ -46,6 +48,7 @@ def preload() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
     for module in _PRELOADED:
         importlib.import_module(module)
+    warm_up()
     gc.collect()
     gc.freeze()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -60,8 +60,7 @@ def test_other_distributions_add_variants(
     shapes: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = EntryPoint("star", "collections:OrderedDict", "drawing_shapes")
-    groups = {"drawing_shapes": [point]}
-    monkeypatch.setattr(registry_module, "entry_points", lambda group: groups[group])
+    monkeypatch.setattr(registry_module, "announced", lambda: EntryPoints([point]))
     assert "star" in shapes.names()
     assert shapes.load("star").__name__ == "OrderedDict"
     assert shapes.summary("star") == "from collections:OrderedDict"
