@@ -18,7 +18,9 @@ from torch import Tensor
 from isthmus.evaluation.tables import Cell, Table
 from isthmus.inspection.vocabulary_view import VocabularyView
 from isthmus.pretraining.probes.coverage import covered, reading_lines
-from isthmus.progress import Bar
+from isthmus.progress import Bar, notice
+
+_CONSTANT, _CEILING = "most frequent", "ceiling"
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,14 @@ class Coverage:
             (
                 Cell(name),
                 *(
-                    Cell(f"{share:.3f}", best=several and share == most)
+                    Cell(_short(share), best=several and share == most)
                     for share, most in zip(shares, best, strict=True)
                 ),
             )
             for name, shares in self.models.items()
         ]
-        for name, shares in (("most frequent tokens", self.constant), ("ceiling", self.ceiling)):
-            rows.append((Cell(name, quiet=True), *(Cell(f"{x:.3f}", quiet=True) for x in shares)))
+        for name, shares in ((_CONSTANT, self.constant), (_CEILING, self.ceiling)):
+            rows.append((Cell(name, quiet=True), *(Cell(_short(x), quiet=True) for x in shares)))
         caption = (
             f"Input token coverage: the mean share, over {self.documents:,} documents of "
             f"{self.corpus}, of a text's tokens among the first k that its vector names."
@@ -70,7 +72,8 @@ class Coverage:
             lines.append("\t".join([str(k), *(f"{share:.6f}" for share in shares)]))
         (folder / "coverage.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (folder / "coverage.md").write_text(self.table().markdown(), encoding="utf-8")
-        self.plot(folder / "coverage.svg")
+        if not self.plot(folder / "coverage.svg"):
+            notice("for a plot of the coverage: pip install 'isthmus[report]'")
 
     def plot(self, file: Path) -> bool:
         """Draws the curves into a file; False where matplotlib is missing."""
@@ -78,16 +81,14 @@ class Coverage:
             return False
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        figure = Figure(figsize=(7.6, 4.4), layout="constrained")
         panel: Any = figure.subplots()
         best_first = sorted(self.models.items(), key=lambda each: -sum(each[1]))
         for number, (name, shares) in enumerate(best_first):
             style = ("-", "-.", ":")[number // 10 % 3]  # there are ten colours
             panel.plot(self.k, shares, linestyle=style, marker=".", label=name)
-        for name, shares in (("most frequent tokens", self.constant), ("ceiling", self.ceiling)):
-            panel.plot(self.k, shares, linestyle="--", linewidth=1, color="grey")
-            panel.annotate(name, (self.k[-1], shares[-1]), fontsize=7, color="grey", ha="right",
-                           va="bottom")  # fmt: skip
+        panel.plot(self.k, self.constant, "--", color="grey", linewidth=1, label=_CONSTANT)
+        panel.plot(self.k, self.ceiling, ":", color="grey", linewidth=1, label=_CEILING)
         panel.set_xscale("log")
         panel.set_xticks(self.k, [f"{k:,}" for k in self.k])
         panel.minorticks_off()
@@ -95,7 +96,8 @@ class Coverage:
         panel.set_xlabel("k: tokens that the vector names first")
         panel.set_ylabel("input token coverage")
         panel.set_title(f"{self.documents:,} documents of {self.corpus}", fontsize=9)
-        panel.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         figure.savefig(file)
         return True
 
@@ -130,3 +132,8 @@ def _filled(curves: Tensor, length: int) -> Tensor:
 
 def _at(curve: Tensor, k: Sequence[int]) -> tuple[float, ...]:
     return tuple(float(curve[one - 1]) for one in k)
+
+
+def _short(share: float) -> str:
+    """Three digits, without the zero that stands before the point."""
+    return f"{share:.3f}".removeprefix("0")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -45,8 +46,8 @@ class InspectSettings(EncodingChoice, ReadingSettings):
     verb = "inspect"
 
     top: int = Field(20, ge=1, description="tokens of each vector that are shown")
-    k: list[int] = Field(
-        [1, 2, 5, 10, 20, 50, 100, 200, 500],
+    k: list[Annotated[int, Field(ge=1)]] = Field(
+        [1, 5, 10, 20, 50, 100, 200, 500],
         min_length=1,
         description="numbers of tokens at which coverage is measured",
     )
