@@ -5,9 +5,11 @@
 
 Each server is a process of its own, on loopback; the load generator is another, which opens the
 connections once and sends the next request when an answer has come. Printed: requests per second,
-p50 and p99, errors, and the memory of the server, minute by minute with --minutes. Queries differ
+p50 and p99, errors, the processor's time per request in the server, which other work on the machine
+disturbs least, and its memory, minute by minute with --minutes. Queries differ
 from each other, and no vector is remembered. bm25s stands behind the plainest FastAPI handler, on
-the same uvicorn, and answers ids and scores alone; isthmus titles and marked snippets too.
+the same uvicorn, and answers ids and scores alone; isthmus is measured with titles and marked
+snippets, and without.
 
 Documents are 80 words each, cut out of real texts (those of ISTHMUS_DATA, or of packages), and
 overlap where there are more than the texts hold; a query is six words of one of them. 500 are
@@ -89,11 +91,14 @@ def main() -> None:
         for kind in given.kinds:
             folder = _indexed(place, corpus, kind, given.model)
             print(f"\n{kind}: isthmus serve")
-            rate = _measure(_isthmus(folder), "/api/search?depth=10&q=", queries, given)
+            whole = _measure(_isthmus(folder), "/api/search?depth=10&q=", queries, given)
             if kind == "bm25":
-                print("bm25: bm25s behind a FastAPI handler")
+                print("bm25: isthmus serve, ids and scores alone")
+                path = "/api/search?depth=10&texts=false&q="
+                bare = _measure(_isthmus(folder), path, queries, given)
+                print("bm25: bm25s behind a FastAPI handler, ids and scores alone")
                 peer = _measure(_peer(corpus), "/search?k=10&q=", queries, given)
-                print(f"isthmus / bm25s: {rate / peer:.2f}")
+                print(f"isthmus / bm25s: {bare / peer:.2f}; with texts {whole / peer:.2f}")
 
 
 def _measure(
@@ -106,11 +111,9 @@ def _measure(
         ordered = requests[place:] + requests[:place]
         one = min(given.seconds, 20.0)
         asyncio.run(_load(server.port, ordered[:2000], 1, min(one, 3.0)))  # to warm up
-        alone = asyncio.run(_load(server.port, ordered, 1, one))
-        print(f"  {'one at a time':>20}  {alone.line()}  {server.memory:,.0f} MiB", flush=True)
-        many = asyncio.run(_load(server.port, ordered, given.connections, given.seconds))
+        alone = server.loaded("one at a time", ordered, 1, one)
         name = f"{given.connections} connections"
-        print(f"  {name:>20}  {many.line()}  {server.memory:,.0f} MiB", flush=True)
+        many = server.loaded(name, ordered, given.connections, given.seconds)
         print(f"  {'ratio':>20}  {many.rate / alone.rate:8.2f}")
         if given.minutes:
             _watch(server, ordered, given)
@@ -139,10 +142,24 @@ class _Server:
         self.port = int(line.strip().rstrip("/").rpartition(":")[2])
         asyncio.run(_ready(self.port))
 
+    def loaded(self, name: str, requests: Sequence[str], connections: int, seconds: float) -> Load:
+        """Prints what a load came to."""
+        before = self._busy()
+        found = asyncio.run(_load(self.port, requests, connections, seconds))
+        busy = 1000 * (self._busy() - before) / max(1, len(found.latencies))
+        cost = f"{busy:6.2f} ms of processor  {self.memory:,.0f} MiB"
+        print(f"  {name:>20}  {found.line()}  {cost}", flush=True)
+        return found
+
     @property
     def memory(self) -> float:
         """MiB that the process holds."""
         return float(psutil.Process(self._process.pid).memory_info().rss / 2**20)
+
+    def _busy(self) -> float:
+        """Seconds that its threads have computed."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def __enter__(self) -> _Server:
         return self

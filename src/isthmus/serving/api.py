@@ -83,10 +83,15 @@ def _add_searching(api: APIRouter, service: Service, title: str) -> None:
         }
 
     @api.get("/search", response_model=messages.SearchAnswer)
-    async def search(q: asked, retriever: str | None = None, depth: deep = 10) -> Any:
-        """The documents that a retriever, or the default one, finds best for a query."""
+    async def search(
+        q: asked, retriever: str | None = None, depth: deep = 10, texts: bool = True
+    ) -> Any:
+        """The documents that a retriever, or the default one, finds best for a query.
+
+        Without texts, ids and scores alone: titles are empty, and there are no snippets.
+        """
         offer = _chosen(service.current, retriever)
-        return JSONResponse(await service.search(offer, q, depth))
+        return JSONResponse(await service.search(offer, q, depth, texts))
 
     @api.get("/document", response_model=messages.DocumentAnswer)
     async def document(id: messages.DocumentId) -> Any:  # noqa: A002 (the parameter's public name)

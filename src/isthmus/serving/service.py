@@ -30,6 +30,7 @@ from isthmus.serving.settings import ServeSettings
 
 T = TypeVar("T")
 _SHOWN = 100_000  # characters of a document that are looked at for a snippet
+_NO_TEXT: dict[str, Any] = {"title": "", "snippet": [], "heading": None, "place": None}
 _AGAIN = 30.0  # seconds until indexes that could not be opened are tried again
 
 
@@ -83,11 +84,13 @@ class Service:
         self._stopped.set()
         self._resources.close()
 
-    async def search(self, offer: Offer, query: str, depth: int) -> dict[str, Any]:
+    async def search(
+        self, offer: Offer, query: str, depth: int, texts: bool = True
+    ) -> dict[str, Any]:
         """The hits of a query as JSON has them, and the milliseconds of every stage."""
         begun = perf_counter()
         batches = self._reranking if offer.kind == "reranked" else self._searching
-        show = partial(_show, offer.retriever, query)
+        show = partial(_show, offer.retriever, query, texts)
         found = await batches.search(offer.retriever, query, depth, show)
         seconds = {**found.seconds, "total": perf_counter() - begun}
         for stage, value in seconds.items():
@@ -176,25 +179,25 @@ class Service:
                 self.refresh()
 
 
-def _show(retriever: Retriever, query: str, ranking: Ranking) -> dict[str, Any]:
-    """Hits with titles and marked snippets, and a note where there are none."""
+def _show(retriever: Retriever, query: str, texts: bool, ranking: Ranking) -> dict[str, Any]:
+    """Hits with titles and marked snippets, if wanted, and a note where there are none."""
     if not len(ranking):
         readable = can_be_read(retriever, query)
         note = "no document holds a term of the query" if readable else "no words to search for"
         return {"hits": [], "note": note}
-    documents = retriever.documents(ranking.document_ids, query)
-    shown = snippets([document.text[:_SHOWN] for document in documents], query)
-    hits = []
-    for rank, ((i, score), one, text) in enumerate(
-        zip(ranking, documents, shown, strict=True), start=1
-    ):
-        parts = [{"text": part, "match": match} for part, match in marked(text, query)]
-        heading = place = None
-        if isinstance(one, Passage):
-            heading = one.heading or None
-            place = f"passage {one.number}, characters {one.start:,}–{one.end:,}"
-        hit = {"id": i, "rank": rank, "score": score, "title": one.title, "snippet": parts}
-        hits.append({**hit, "heading": heading, "place": place})
+    hits = [
+        {"id": i, "rank": rank, "score": score, **_NO_TEXT}
+        for rank, (i, score) in enumerate(ranking, start=1)
+    ]
+    if texts:
+        documents = retriever.documents(ranking.document_ids, query)
+        shown = snippets([document.text[:_SHOWN] for document in documents], query)
+        for hit, document, snippet in zip(hits, documents, shown, strict=True):
+            parts = [{"text": part, "match": match} for part, match in marked(snippet, query)]
+            hit |= {"title": document.title, "snippet": parts}
+            if isinstance(document, Passage):
+                place = f"passage {document.number}, characters {document.start:,}–{document.end:,}"
+                hit |= {"heading": document.heading or None, "place": place}
     return {"hits": hits, "note": None}
 
 

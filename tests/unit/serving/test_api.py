@@ -44,6 +44,11 @@ def test_every_retriever_answers_as_search_does(client: TestClient, folders: Pat
         shown = ["".join(part["text"] for part in hit["snippet"]) for hit in found["hits"]]
         assert shown == [hit.snippet for hit in expected]
         assert [hit["rank"] for hit in found["hits"]] == list(range(1, len(expected) + 1))
+    bare = client.get("/api/search?q=the%20river%20bank&depth=4&texts=false").json()["hits"]
+    assert [(hit["id"], hit["score"]) for hit in bare] == [
+        (hit["id"], hit["score"]) for hit in found["hits"]
+    ]
+    assert not any(hit["title"] or hit["snippet"] for hit in bare)
 
 
 def test_snippets_mark_words_of_the_query_and_stages_their_time(client: TestClient) -> None:

@@ -51,7 +51,7 @@ def test_no_request_is_an_error_of_the_server_and_answers_are_as_described(schem
             @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
             @given(case=strategy)
             def answers(case: Any) -> None:
-                answered.add(case.call_and_validate(checks=CHECKS).status_code)
+                answered.add(case.call_and_validate(checks=CHECKS, timeout=300).status_code)
 
             answers()
     assert {200, 404, 422} <= answered
