@@ -76,6 +76,10 @@ def test_a_true_difference_earns_its_letter() -> None:
     compared = compare_starts(outcomes, outcomes.columns("dense", "RR@10"), BOTH)
     assert compared.beats["bow", COLUMN] == "ab"
     assert compared.beats["none", COLUMN] == compared.beats["mlm", COLUMN] == ""
+    # The typical of the column's three pairs, at the level that correcting all nine leaves each.
+    effects = [pair.estimate.both for pair in compared.pairs if pair.column == COLUMN]
+    typical = sorted(effects, key=lambda effect: effect.error)[1]
+    assert compared.detectable[COLUMN] == typical.detectable(0.05 / 9, 0.8)
     assert 0.005 < compared.detectable[COLUMN] < 0.05
 
 

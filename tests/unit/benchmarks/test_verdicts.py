@@ -105,6 +105,22 @@ def test_a_gain_that_shrinks() -> None:
     assert [found.place for found in verdict.findings] == ["dense"]
 
 
+def test_each_side_is_averaged_over_its_own_tasks() -> None:
+    claim = {
+        "statement": "bow gains more on insurance",
+        "higher": {
+            "starts": ["bow"],
+            "over": ["none"],
+            "tasks": ["insurance-1000", "insurance-all"],
+        },
+        "lower": {"starts": ["bow"], "over": ["none"], "tasks": ["medicine-1000"]},
+    }
+    gains = {"bow": {"insurance-1000": 0.08, "insurance-all": 0.04, "medicine-1000": 0.02}}
+    overall = judged(claim, gains, noise=0.01).overall
+    assert overall is not None
+    assert overall.difference == pytest.approx(0.06 - 0.02, abs=0.005)
+
+
 def test_kinds_are_judged_one_by_one_or_against_each_other() -> None:
     verdict = judged(BEATS, {"bow": 0.04}, kinds=("dense", "sparse"))
     assert len(verdict.findings) == 6

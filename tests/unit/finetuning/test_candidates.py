@@ -20,7 +20,13 @@ from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.finetuning.mining import candidates as module
-from isthmus.finetuning.mining.candidates import NOTHING, Candidates, Ranker, TrainingCorpus
+from isthmus.finetuning.mining.candidates import (
+    NOTHING,
+    Candidates,
+    Ranker,
+    TrainingCorpus,
+    searched,
+)
 from isthmus.finetuning.mining.candidates import candidates as ranked
 from isthmus.finetuning.mining.mine import mine
 from isthmus.finetuning.negatives._base import Source, negative_sources
@@ -28,7 +34,7 @@ from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 
@@ -99,6 +105,12 @@ def test_what_was_ranked_is_not_ranked_again(corpus: TrainingCorpus) -> None:
     other = Counting("another")
     ranked(other.ranker, corpus, QUERIES, 5)
     assert other.asked
+
+
+def test_every_corpus_has_an_index_of_its_own(corpus: TrainingCorpus) -> None:
+    one = searched(corpus.spec, corpus.fingerprint, "bm25", None, IndexSettings())
+    assert searched(corpus.spec, corpus.fingerprint, "bm25", None, IndexSettings()) == one
+    assert searched(corpus.spec, "another corpus", "bm25", None, IndexSettings()) != one
 
 
 def test_interrupted_it_leaves_nothing_that_counts(corpus: TrainingCorpus) -> None:

@@ -38,6 +38,7 @@ from isthmus.finetuning.negatives.bm25 import Bm25
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stage_data import Selection
 from isthmus.finetuning.summary import next_step
 from isthmus.finetuning.teachers._base import Teacher
 from isthmus.finetuning.teachers._check import check_teacher
@@ -537,6 +538,13 @@ def test_a_model_chosen_by_a_split_that_others_report_on(
     assert "trained on the split 'train'" in str(seen(str(final.parent), fingerprint, "train"))
     assert seen(str(final), fingerprint, "other") is None
     assert seen(str(final), "of another collection", split) is None
+
+
+def test_only_a_whole_split_is_one_that_others_report_on(settings: Make) -> None:
+    whole = settings(collection="msmarco:MSMARCO")
+    assert Selection.of(whole, "dev").reported == "MS MARCO"
+    held_out = settings(collection="msmarco:MSMARCO", split="dev", development={"held_out": 0.1})
+    assert Selection.of(held_out, "dev") == Selection("dev", held_out=True)
 
 
 def test_held_out_queries_are_measured_by_and_not_trained_on(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,10 @@ def test_nothing_is_scored_twice(corpus: TrainingCorpus, models: Path, asked: li
     teacher(
         training_corpus(Path(corpus.spec), titles=False), name="cross_encoder", model=model
     ).scores(LABELLED, ROWS)
-    assert asked == [6, 2, 6, 6]
+    # So are those of another corpus, whose rows are other documents.
+    other = replace(corpus, fingerprint="another corpus")
+    teacher(other, name="cross_encoder", model=model).scores(LABELLED, ROWS)
+    assert asked == [6, 2, 6, 6, 6]
 
 
 def test_an_interrupted_scoring_goes_on(

@@ -292,6 +292,16 @@ def test_hybrid_of_both(bm25: Searcher, dense: Searcher) -> None:
     assert hybrid.documents(["d4"])[0].text == "snow"
 
 
+def test_hybrid_answers_with_the_best_of_all_that_was_found(
+    bm25: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Second of both, and first of neither."""
+    hybrid = HybridSearcher([bm25, bm25])
+    found = [Ranking("q", ids, (3.0, 2.5, 0.0)) for ids in (("a", "b", "c"), ("c", "b", "a"))]
+    monkeypatch.setattr(hybrid, "components", lambda *_: [[ranking] for ranking in found])
+    assert hybrid.search([Query("q", "river")], depth=1)[0].document_ids == ("b",)
+
+
 def test_hybrid_answers_what_one_of_them_can(bm25: Searcher, dense: Searcher) -> None:
     hybrid = HybridSearcher([bm25, dense])
     assert len(hybrid.search([Query("q", "of the")])[0]) == 5
