@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -49,8 +50,8 @@ MANY = [
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of BM25, a dense index and their hybrid, that takes judgements."""
+def indexes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """BM25 and a dense index of the same documents."""
     folder = tmp_path_factory.mktemp("page")
     lines = [(name, *texts) for name, texts in DOCUMENTS.items()] + MANY
     records = [{"_id": name, "title": title, "text": text} for name, title, text in lines]
@@ -62,10 +63,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     DenseEncoder(backbone, tokenizer, settings).save(folder / "model")
     isthmus.index(str(corpus), folder / "bm25")
     isthmus.index(str(corpus), folder / "dense", model=str(folder / "model"))
-    app = open_app(
-        [folder / "bm25", folder / "dense"],
-        settings={"judgements": str(folder / "judged"), "title": "Harbours"},
-    )
+    return [folder / "bm25", folder / "dense"]
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """The address of an app on a free port."""
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         running = Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -73,6 +76,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         running.join()
+
+
+@pytest.fixture(scope="module")
+def address(indexes: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of both and their hybrid, that takes judgements."""
+    judged = str(tmp_path_factory.mktemp("judged"))
+    with served(open_app(indexes, settings={"judgements": judged, "title": "Harbours"})) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -302,6 +313,25 @@ def test_inspect_a_text(watched: Any) -> None:
     expect(column).to_have_count(1)
     expect(column.locator("h2")).not_to_be_empty()
     assert parse_qs(urlsplit(page.url).query)["text"] == ["The lighthouse of the harbour"]
+
+
+def test_a_token_is_asked_for_and_leaves_the_address(browser: Any, indexes: list[Path]) -> None:
+    token = "a-token-that-is-long-enough"
+    with served(open_app(indexes[:1], token=token)) as address:
+        page = Watched(browser, address).page
+        page.goto(f"{address}/?q=keeper#token={token}")
+        expect(page.locator(".hit h3").first).to_have_text("The keeper")
+        assert token not in page.url
+        page.context.close()
+        page = Watched(browser, address).open(q="keeper")
+        asked = page.get_by_role("dialog", name="A token is needed")
+        asked.get_by_label("Token").fill("another")
+        asked.get_by_role("button").click()
+        expect(asked.get_by_label("Token")).to_have_value("")
+        asked.get_by_label("Token").fill(token)
+        asked.get_by_role("button").click()
+        expect(page.locator(".hit h3").first).to_have_text("The keeper")
+        page.context.close()
 
 
 def test_a_narrow_screen(watched: Any) -> None:
