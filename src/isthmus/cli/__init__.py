@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
+from typer.models import CommandInfo
 
 import isthmus
 from isthmus.cli import (
@@ -112,7 +114,7 @@ def main() -> None:
     try:
         _refuse_other_encodings(sys.argv)
         with _terminated_like_interrupted(received):
-            app()
+            _app_for(sys.argv[1:])()
     except SystemExit as end:
         if end.code == _INTERRUPTED:
             _say_stopped(received)
@@ -140,6 +142,23 @@ def main() -> None:
             traceback.print_tb(error.__traceback__)
         sys.stderr.write(visible(f"error: {error}\n"))
         sys.exit(2)
+
+
+def _app_for(arguments: list[str]) -> typer.Typer:
+    """The application, with the called command alone where the first argument is one.
+
+    To describe all commands takes typer as long as BM25 takes to search.
+    """
+    called = [one for one in app.registered_commands if arguments and arguments[0] == _name(one)]
+    if not called:
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands, alone.registered_groups = called, []
+    return alone
+
+
+def _name(described: CommandInfo) -> str | None:
+    return described.name or (described.callback and described.callback.__name__)
 
 
 def _refuse_other_encodings(arguments: list[str]) -> None:

@@ -33,8 +33,9 @@ _PLACES = [("heading", pa.large_string()), ("start", pa.int64()), ("end", pa.int
 _PASSAGES = pa.schema([*_SCHEMA, *_PLACES])
 _NUMBERED = "(?s)^.*#[1-9][0-9]{0,8}$"
 _AFTER_MARK = "$"  # follows "#" in the order of characters: the end of a range of "ID#N"
-# Ids that are sooner looked up than compared with all: so many, or this part of all.
-_SOME, _SHARE = 1024, 64
+_SOME = 1024  # ids that are sooner looked up than pandas is imported
+_SHARE = 1000  # rows that are compared in the time in which one id is looked up
+_READ = 512  # rows that are read one by one: `take` imports pyarrow.compute
 _FEW = 20  # rows of a block that are sooner read one by one than taken
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -115,7 +116,7 @@ class DocumentStore:
         rows = np.concatenate([*spans, np.empty(0, dtype=np.int64)])
         wanted = set(documents)  # "a#b#1" lies among the passages of "a"
         kept = [document_of(one) in wanted for one in self.ids(rows)]
-        return np.unique(rows[np.array(kept, dtype=np.bool_)])
+        return _ascending(rows[np.array(kept, dtype=np.bool_)])
 
     @cached_property
     def first_rows(self) -> npt.NDArray[np.int64]:
@@ -147,8 +148,8 @@ class DocumentStore:
     def rows(self, ids: Collection[str]) -> npt.NDArray[np.int64]:
         """The rows of the documents that have one of these ids, ascending."""
         if len(self) and len(ids) <= max(_SOME, len(self) // _SHARE):
-            rows = np.unique(self.locate(list(ids)))
-            return rows[rows >= 0]
+            found = self.locate(list(ids))
+            return _ascending(found[found >= 0])
         # Brings pandas, which takes as long as a whole search.
         import pyarrow.compute as pc
 
@@ -157,7 +158,7 @@ class DocumentStore:
 
     def _values(self, name: str, rows: npt.NDArray[np.int64]) -> list[Any]:
         column = self._columns[name]
-        if len(rows) < _FEW * column.num_chunks:
+        if len(rows) < max(_READ, _FEW * column.num_chunks):
             return [column[row].as_py() for row in rows.tolist()]
         # Arrow would copy the whole column together to take from all its blocks at once.
         found = np.empty(len(rows), dtype=object)
@@ -271,6 +272,13 @@ def give_up(stream: BinaryIO) -> None:
     """Closes a file, whatever the disk says: everything that counts was flushed before."""
     with suppress(OSError):
         stream.close()
+
+
+def _ascending(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Every row once; np.unique would import numpy.ma."""
+    ordered = np.sort(rows)
+    once: npt.NDArray[np.int64] = ordered[np.diff(ordered, prepend=-1) != 0]
+    return once
 
 
 def _objects(ids: Sequence[str]) -> npt.NDArray[np.object_]:

@@ -26,11 +26,13 @@ SEGMENTED = ("chinese", "japanese", "korean", "thai")
 """Languages of pairs of characters, or of words that a dictionary tells apart."""
 UNSTEMMED = frozenset({*SEGMENTED, NONE})
 LANGUAGES = (*sorted(_CODES.values()), NONE)
+# Patterns of so many characters take milliseconds to compile: `re` does so where one is used first.
 # Characters of scripts that put no spaces between words, and Hangul, whose words carry particles.
 _THAI = "\u0e01-\u0e3e\u0e40-\u0e7f"
 _KANA = "\u3041-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
 HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
 HAN = "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+FIRST_UNSPACED = _THAI[0]
 UNSPACED = f"{_THAI}\u0e80-\u0eff\u1000-\u109f\u1780-\u17d3{_KANA}{HANGUL}{HAN}"
 
 _LETTERS = 4000  # of each text
@@ -53,7 +55,7 @@ def detected(texts: Iterable[str]) -> str:
     counts: Counter[str] = Counter()
     for text in texts:
         for name, letters in _SCRIPTS.items():
-            counts[name] += len(letters.findall(text[:_LETTERS]))
+            counts[name] += len(re.findall(letters, text[:_LETTERS]))
     unspaced = sum(counts[name] for name in _SCRIPTS if name != NONE)
     if unspaced <= _MOST * counts.total():
         return "english"
@@ -63,9 +65,9 @@ def detected(texts: Iterable[str]) -> str:
 
 
 _SCRIPTS = {
-    "chinese": re.compile(f"[{HAN}]"),
-    "japanese": re.compile(f"[{_KANA}]"),
-    "korean": re.compile(f"[{HANGUL}]"),
-    "thai": re.compile(f"[{_THAI}]"),
-    NONE: re.compile(rf"[^\W\d_{UNSPACED}]"),
+    "chinese": f"[{HAN}]",
+    "japanese": f"[{_KANA}]",
+    "korean": f"[{HANGUL}]",
+    "thai": f"[{_THAI}]",
+    NONE: rf"[^\W\d_{UNSPACED}]",
 }

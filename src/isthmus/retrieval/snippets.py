@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from isthmus.indexes.bm25.stop_words import stop_words
-from isthmus.indexes.languages import HANGUL, UNSPACED
+from isthmus.indexes.languages import FIRST_UNSPACED, HANGUL, UNSPACED
 
 _LENGTH = 200  # characters
 _BEFORE = _LENGTH // 4  # of what surrounds the first word
@@ -20,10 +20,10 @@ _STEM = 6  # letters in which forms of a word are taken to agree
 _SHORT = 3  # letters of words that have no plural
 _MOST = 2000  # words of a text that are looked at
 _MARK = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)  # of a heading
-_LETTER = re.compile(rf"[^\W{UNSPACED}]")
-_WORD = re.compile(rf"[{UNSPACED}]+|{_LETTER.pattern}+")
-_UNSPACED = re.compile(f"[{UNSPACED}]")
-_WORDLESS = re.compile(f"(?![{HANGUL}])[{UNSPACED}]")  # Korean puts spaces between words
+# Compiled where a text needs them, which takes milliseconds: most searches do without.
+_WORD = rf"[{UNSPACED}]+|[^\W{UNSPACED}]+"
+_UNSPACED = f"[{UNSPACED}]"
+_WORDLESS = f"(?![{HANGUL}])[{UNSPACED}]"  # Korean puts spaces between words
 
 
 def snippets(texts: Sequence[str], query: str) -> list[str]:
@@ -56,14 +56,31 @@ def marked(snippet: str, query: str) -> list[tuple[str, bool]]:
 def _found(text: str, sought: _Sought) -> Iterator[tuple[int, int, str]]:
     """Where words of a query begin and end in a text, cut to their first letters."""
     text = _lowered(text)
+    pattern = _pattern_of_words(text)
     for match in sought.pattern.finditer(text):
         start = match.start()
         if match[1] is not None:  # of a script without spaces
             yield start, match.end(1), match[1]
-        elif not (start and _LETTER.match(text, start - 1)):
-            whole = _WORD.match(text, start)
+        elif not (start and _is_letter(text[start - 1])):
+            whole = pattern.match(text, start)
             if whole is not None and (word := _stem(whole[0])) in sought.words:
                 yield start, whole.end(), word
+
+
+def _pattern_of_words(text: str) -> re.Pattern[str]:
+    """What finds the words of a text, and its runs of scripts without spaces."""
+    plain = text.isascii() or max(text) < FIRST_UNSPACED
+    return re.compile(r"\w+" if plain else _WORD)
+
+
+def _is_unspaced(character: str) -> bool:
+    """Whether a character is of a script without spaces between words."""
+    return character >= FIRST_UNSPACED and re.match(_UNSPACED, character) is not None
+
+
+def _is_letter(character: str) -> bool:
+    """Whether a character is of a word between spaces."""
+    return (character.isalnum() or character == "_") and not _is_unspaced(character)
 
 
 def _lowered(text: str) -> str:
@@ -83,17 +100,18 @@ class _Sought(NamedTuple):
 
 @lru_cache(maxsize=128)  # a query is looked for in every hit
 def _sought(query: str) -> _Sought:
-    words = {word for match in _WORD.finditer(query.lower()) for word in _words(match[0])}
+    runs = _pattern_of_words(query.lower()).findall(query.lower())
+    words = {word for run in runs for word in _words(run)}
     words = words - _stop_words() or words
-    spaced = [re.escape(word) for word in words if not _UNSPACED.match(word)]
-    unspaced = [re.escape(word) for word in words if _UNSPACED.match(word)]
+    spaced = [re.escape(word) for word in words if not _is_unspaced(word[0])]
+    unspaced = [re.escape(word) for word in words if _is_unspaced(word[0])]
     pairs = f"(?=({'|'.join(sorted(unspaced, key=len, reverse=True)) or '(?!)'}))"
     return _Sought(frozenset(words), re.compile("|".join([*spaced, pairs])))
 
 
 def _words(run: str) -> list[str]:
     """A word cut to its first letters; of scripts without spaces, its pairs of characters."""
-    if _UNSPACED.match(run) and len(run) > 1:
+    if _is_unspaced(run[0]) and len(run) > 1:
         return [one + other for one, other in pairwise(run)]
     return [_stem(run)]
 
@@ -141,5 +159,7 @@ def _parts(text: str, place: int) -> bool:
     one, other = text[place - 1], text[place]
     if " " in (one, other):
         return True
-    beside = _WORDLESS.match(one) or _WORDLESS.match(other)
+    if max(one, other) < FIRST_UNSPACED:
+        return False
+    beside = re.match(_WORDLESS, one) or re.match(_WORDLESS, other)
     return beside is not None and not unicodedata.category(other).startswith("M")

@@ -23,7 +23,8 @@ _BOUNDARY = re.compile(
     r"""|(?P<blank>\n[^\S\n]*+\n\s*+)"""
 )
 _CLAUSES = 40  # characters of Thai that make a sentence
-_UNSPACED = re.compile(
+# Compiled where it is used first, which takes milliseconds.
+_UNSPACED = (
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
 )
 _LAST_WORD = re.compile(r"(\w[\w.'’]*?)\.*$")
@@ -52,7 +53,7 @@ def sentence_starts(text: str) -> list[int]:
 
 def word_count(text: str) -> int:
     """The number of words; of scripts without spaces, about two characters are one."""
-    spaced, unspaced = _UNSPACED.subn(" ", text)
+    spaced, unspaced = re.subn(_UNSPACED, " ", text)
     return len(spaced.split()) + unspaced // 2
 
 

@@ -21,9 +21,9 @@ _SIGNS = (
     "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670"
     "\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff\u200c\u200d"
 )
-_RUN_OR_WORD = re.compile(rf"([{UNSPACED}]+)|((?:[^\W{UNSPACED}]|[{_SIGNS}]){{2,}})")
+_RUN_OR_WORD = rf"([{UNSPACED}]+)|((?:[^\W{UNSPACED}]|[{_SIGNS}]){{2,}})"
 _CHARACTER = re.compile("[^\u0e31\u0e34-\u0e3a\u0e47-\u0e4e][\u0e31\u0e34-\u0e3a\u0e47-\u0e4e]*")
-_IDEOGRAPH = re.compile(f"[{HAN}]")
+_IDEOGRAPH = f"[{HAN}]"
 _ACCENTS = re.compile("(?<=[a-zα-ω])[\u0300-\u036f]+")
 _PLAIN = str.maketrans({"ё": "е", "ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe"})
 
@@ -49,7 +49,8 @@ class Analyzer:
             text = text.replace("İ", "i").replace("I", "ı")
         found: list[str] = []
         words = []
-        for run, word in _RUN_OR_WORD.findall(unicodedata.normalize("NFKC", text).lower()):
+        text = unicodedata.normalize("NFKC", text).lower()
+        for run, word in re.findall(_RUN_OR_WORD, text):
             if run:
                 found += _pairs(run) if self._segment is None else self._telling(self._segment(run))
             else:
@@ -74,7 +75,7 @@ def _pairs(run: str) -> Iterator[str]:
         yield run
         return
     yield from (one + other for one, other in pairwise(characters))
-    yield from _IDEOGRAPH.findall(run)
+    yield from re.findall(_IDEOGRAPH, run)
 
 
 def _folded(word: str) -> str:

@@ -63,7 +63,7 @@ class Bm25Index:
         """
         assert depth > 0
         assert len(texts) == len(query_ids)
-        chosen = None if among is None else rows_among(self.store, among)
+        chosen = None if among is None else self.store.rows(among)
         with parsing(self._folder / ROWS, self._folder):
             totals = (self._totals(self._analyzer.terms(text)) for text in texts)
             answers = [highest(self.store, scores, depth, chosen) for scores in totals]
@@ -98,12 +98,6 @@ class Bm25Index:
                 postings = slice(self._starts[number], self._starts[number + 1])
                 np.add.at(totals, self._rows[postings], self._scores[postings])
         return totals
-
-
-def rows_among(store: DocumentStore, ids: Collection[str]) -> Rows:
-    """The rows of the documents of these ids, ascending; unknown ids are ignored."""
-    rows = np.unique(store.locate(list(ids)))
-    return rows[rows >= 0]
 
 
 def highest(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.bm25.analyzer import Analyzer
-from isthmus.indexes.bm25.index import highest, rows_among
+from isthmus.indexes.bm25.index import highest
 from isthmus.indexes.bm25.postings import FREQUENCIES, LENGTHS, ROWS, STARTS, open_vocabulary
 from isthmus.indexes.bm25.scoring import Scores, TermScore, inverse_frequency, posting_scores
 from isthmus.indexes.documents import DocumentStore
@@ -66,9 +66,7 @@ class SegmentedBm25Index:
         Documents that share no term with the query are not part of the answer. `among` leaves
         only the documents of these ids; unknown ids are ignored.
         """
-        chosen = [
-            None if among is None else rows_among(one.part.store, among) for one in self._segments
-        ]
+        chosen = [None if among is None else one.part.store.rows(among) for one in self._segments]
         found = []
         for text, query_id in zip(texts, query_ids, strict=True):
             entries: list[tuple[str, float]] = []

@@ -133,8 +133,7 @@ class DenseIndex(VectorIndex):
     ) -> Iterator[Iterator[Rows]]:
         """Block by block, of each query the rows that may be among its best."""
         if among is not None:
-            rows = self.store.locate(list(among))
-            rows = np.unique(rows[rows >= 0])
+            rows = self.store.rows(among)
             for start in range(0, len(rows), self._block_rows):
                 yield iter([rows[start : start + self._block_rows]] * len(queries))
             return

@@ -12,8 +12,6 @@ from isthmus.indexes.approximation import ApproximationSettings, approximations,
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.segments.living import Rows
 
-_ROWS_PER_ID = 1000  # as many are compared in the time in which one id is looked up
-
 
 @dataclass(frozen=True, eq=False)
 class Held:
@@ -34,13 +32,8 @@ class Held:
 
     def rows(self, ids: Collection[str]) -> Rows:
         """The rows of the living documents among these ids, or of all their passages."""
-        if self.store.has_passages:
-            found = self.store.passage_rows(list(ids))
-        elif len(ids) * _ROWS_PER_ID < len(self.store):
-            found = self.store.locate(list(ids))
-            found = np.sort(found[found >= 0])
-        else:
-            found = self.store.rows(ids)
+        store = self.store
+        found = store.passage_rows(list(ids)) if store.has_passages else store.rows(ids)
         return np.setdiff1d(found, self.deleted, assume_unique=True)
 
     def documents(self, rows: Rows) -> int:
