@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from isthmus.config import Overrides
 from isthmus.config.calls import check_arguments, several
+from isthmus.errors import InputError
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.inspection.explanation import (
     Explanation,
@@ -180,9 +181,11 @@ def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanati
     sentences = sentence_scores(shown, encoder.settings.titles, read, score)
     found = replace(found, sentences=sentences)
     reason = no_own_head(encoder)
-    head = index_head(searcher, encoder) if reason else None
-    if reason and head is None:
-        return replace(found, notes=(f"{reason}: what its vectors share cannot be named",))
+    try:
+        head = index_head(searcher, encoder) if reason else None
+    except InputError as error:
+        unnamed = f"{reason}: what its vectors share cannot be named ({error.what})"
+        return replace(found, notes=(unnamed,))
     shared = _shared(VocabularyView(encoder, head), found.query, contents)
     return replace(found, shared=shared, notes=(f"{reason}: named by {head.fit}",) if head else ())
 

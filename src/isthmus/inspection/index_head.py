@@ -12,25 +12,26 @@ from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.index import Index
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.indexes.segments.index import SegmentedIndex
-from isthmus.inspection.fitted_head import FEWEST, FittedHead, fit_head
+from isthmus.inspection.fitted_head import FittedHead, fit_head
 from isthmus.records import Document
-from isthmus.retrieval.searcher import Searcher
+from isthmus.retrieval.searcher import Searcher, check_encoder
 
 _ROWS = 2000
-_known: WeakKeyDictionary[Searcher, FittedHead | None] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Searcher, FittedHead] = WeakKeyDictionary()
 
 
-def index_head(searcher: Searcher, encoder: DenseEncoder) -> FittedHead | None:
+def index_head(searcher: Searcher, encoder: DenseEncoder) -> FittedHead:
     """The head for the vectors of a searcher's index, fitted once to up to 2,000 of its rows.
 
-    None where the index keeps no texts, holds too few rows, or lies on other machines.
+    Raises where the index keeps no texts, holds too few rows, lies on other machines, or was filled
+    by another encoder.
     """
     if searcher not in _known:
+        check_encoder(searcher.index.manifest, encoder, "corpus")
         index = searcher.index
         inner = index.index if isinstance(index, LongDocuments) else index
         documents, vectors = _drawn(inner) if searcher.keeps_texts else ([], None)
-        enough = len(documents) >= FEWEST
-        _known[searcher] = fit_head(encoder, documents, vectors) if enough else None
+        _known[searcher] = fit_head(encoder, documents, vectors)
     return _known[searcher]
 
 

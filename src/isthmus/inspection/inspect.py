@@ -25,6 +25,7 @@ from isthmus.encoders.sparse import SparseEncoder
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.coverage import Coverage, coverage_of, lines_of
 from isthmus.inspection.fitted_head import fit_head
+from isthmus.inspection.index_head import index_head
 from isthmus.inspection.inspected import InspectedText, Inspection, NamedToken, NamedTokens
 from isthmus.inspection.probe import measured_rows
 from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head, special_tokens
@@ -33,10 +34,13 @@ from isthmus.pretraining.probes.coverage import ranked_tokens
 from isthmus.pretraining.settings import MeasurementSettings
 from isthmus.progress import notice, track
 from isthmus.records import Document
+from isthmus.retrieval.searcher import Searcher
 from isthmus.text.corpus import tokenise
 
 Model = str | DenseEncoder | SparseEncoder
 """A folder or name, or an encoder that is loaded already."""
+Fitting = str | Sequence[Document] | Searcher
+"""What a head is fitted to: a corpus, documents, or what the index of a searcher holds already."""
 Views = Mapping[str, VocabularyView]
 
 
@@ -69,7 +73,7 @@ def inspect(
     *,
     beside: Sequence[Model] | Model = (),
     coverage: str | None = None,
-    corpus: str | Sequence[Document] | None = None,
+    corpus: Fitting | None = None,
     documents: int | None = None,
     top: int | None = None,
     queries: bool = False,
@@ -81,9 +85,10 @@ def inspect(
     A dense vector is projected to the vocabulary by the masked-LM head of its model; a sparse one
     has terms of the text and expansions. With `coverage`, a corpus, also the share of a text's
     tokens among the first k that its vector names, over so many `documents` of it. A model without
-    a head gets a linear one, fitted to `corpus` (or to the one of `coverage`); without either it is
-    refused. Texts are read as documents, or as `queries`. With `output`, that folder holds
-    everything as JSON, tables and the plot of the coverage.
+    a head gets a linear one, fitted to `corpus` (or to the one of `coverage`; the index of a
+    searcher holds the vectors already); without either it is refused. Texts are read as documents,
+    or as `queries`. With `output`, that folder holds everything as JSON, tables and the plot of the
+    coverage.
     """
     chosen = InspectSettings.given(settings, {"documents": documents, "top": top})
     asked = [texts] if isinstance(texts, str) else list(texts)
@@ -119,7 +124,7 @@ def open_inspect(
     model: Model,
     *,
     beside: Sequence[Model] | Model = (),
-    corpus: str | Sequence[Document] | None = None,
+    corpus: Fitting | None = None,
     settings: InspectSettings | Overrides = None,
 ) -> Callable[..., Inspection]:
     """A function from texts (and whether they are `queries`) to what their vectors name.
@@ -156,7 +161,7 @@ def _inspected(
     models: Sequence[Model],
     texts: Sequence[str],
     coverage: str | None,
-    corpus: str | Sequence[Document] | None,
+    corpus: Fitting | None,
     queries: bool,
     settings: InspectSettings,
 ) -> Inspection:
@@ -184,7 +189,7 @@ def _loaded(model: Model, settings: InspectSettings) -> DenseEncoder | SparseEnc
 
 def _views(
     models: Sequence[Model],
-    corpus: str | Sequence[Document] | None,
+    corpus: Fitting | None,
     without: Sequence[Document],
     settings: InspectSettings,
 ) -> Views:
@@ -206,8 +211,11 @@ def _views(
                 "pretrain` keeps its head), or a corpus",
                 remedy="--corpus CORPUS fits a linear head to the vectors of its documents",
             )
-        drawn = drawn or _drawn(corpus, without, settings)
-        fitted = fit_head(encoder, drawn)
+        if isinstance(corpus, Searcher):
+            fitted = index_head(corpus, encoder)
+        else:
+            drawn = drawn or _drawn(corpus, without, settings)
+            fitted = fit_head(encoder, drawn)
         notice(f"{reason}; named by {fitted.fit}")
         views[encoder.name] = VocabularyView(encoder, fitted)
     if len({view.encoder.tokenizer.fingerprint for view in views.values()}) > 1:

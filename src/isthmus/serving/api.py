@@ -128,9 +128,7 @@ def _add_looking_inside(api: APIRouter, service: Service) -> None:
         offers = [_with_encoder(now, name) for name in dict.fromkeys(body.models or now.encoders)]
         for offer in offers or [_with_encoder(now, None)]:
             check_words(offer, body.text)
-        return JSONResponse(
-            await service.other(partial(inspectors.inspected, now, offers, body.text))
-        )
+        return JSONResponse(await service.other(partial(inspectors.inspected, offers, body.text)))
 
     @api.post("/encode", response_model=messages.EncodeAnswer)
     async def encode(body: messages.EncodeBody) -> Any:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import islice
 from typing import Any, cast
 
 from isthmus.inspection.inspected import Inspection
 from isthmus.retrieval.searcher import Searcher
-from isthmus.serving.retrievers import Offer, Retrievers
-
-_FITTED = 500  # documents to which a head is fitted where a model has none
+from isthmus.serving.retrievers import Offer
 
 
 class Inspectors:
@@ -20,16 +17,17 @@ class Inspectors:
     def __init__(self) -> None:
         self._ready: dict[str, Callable[..., Inspection]] = {}
 
-    def inspected(self, now: Retrievers, offers: Sequence[Offer], text: str) -> dict[str, Any]:
+    def inspected(self, offers: Sequence[Offer], text: str) -> dict[str, Any]:
         """What the vectors of a text name, by the names of retrievers, as JSON has it."""
         models = []
         for offer in offers:
-            ((found,),) = (one.models for one in self._inspector(now, offer)(text).texts)
+            ((found,),) = (one.models for one in self._inspector(offer)(text).texts)
             models.append({**asdict(found), "model": offer.name})
         return {"texts": [{"text": text, "models": models}], "coverage": None}
 
-    def _inspector(self, now: Retrievers, offer: Offer) -> Callable[..., Inspection]:
-        encoder = cast(Searcher, offer.plain).encoder
+    def _inspector(self, offer: Offer) -> Callable[..., Inspection]:
+        searcher = cast(Searcher, offer.plain)
+        encoder = searcher.encoder
         assert encoder is not None
         if encoder.fingerprint not in self._ready:
             from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -39,9 +37,6 @@ class Inspectors:
             model: Any = encoder.loaded if isinstance(encoder, QuickEncoder) else encoder
             if not isinstance(model, DenseEncoder | SparseEncoder):  # a query's side alone
                 model = encoder.name
-            step = max(1, now.documents // _FITTED)
-            sample = list(islice(now.every(step), _FITTED))
-            self._ready[encoder.fingerprint] = open_inspect(
-                model, corpus=sample, settings={"fit_documents": _FITTED}
-            )
+            # Where a model has no head, the index has vectors and texts to fit one to.
+            self._ready[encoder.fingerprint] = open_inspect(model, corpus=searcher)
         return self._ready[encoder.fingerprint]

@@ -64,10 +64,10 @@ class Retrievers:
         """The whole document of this id, from an index that keeps texts where there is one."""
         return self._keeping.whole(document_id)
 
-    def every(self, step: int = 1) -> Iterator[Document]:
-        """Every document, or every so manieth, whole."""
+    def every(self) -> Iterator[Document]:
+        """Every document, whole."""
         store = self._keeping.index.store
-        for row in range(0, len(store), step):
+        for row in range(len(store)):
             found = self._keeping.whole(store.id(row))
             assert found is not None
             yield found

@@ -15,7 +15,7 @@ import isthmus
 from isthmus.cli import app
 from isthmus.encoders import DenseEncoder
 from isthmus.encoders.quick import QuickEncoder
-from isthmus.errors import InputError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.inspection import inspect as module
 from isthmus.inspection.fitted_head import fit_head
 from isthmus.inspection.inspected import NamedTokens
@@ -84,6 +84,18 @@ def test_the_encoder_of_a_searcher_is_loaded_whole(small: Path, tmp_path: Path) 
     assert isinstance(encoder, QuickEncoder), "which has no head"
     found = isthmus.inspect(encoder, TEXT).texts
     assert found == isthmus.inspect(str(small / "cls"), TEXT).texts
+
+
+def test_a_head_is_fitted_to_what_an_index_holds(small: Path, tmp_path: Path) -> None:
+    corpus, model = str(small / "corpus.jsonl"), str(small / "headless")
+    isthmus.index(corpus, tmp_path / "index", model)
+    searcher = isthmus.open_searcher(tmp_path / "index")
+    (one,) = isthmus.inspect(model, TEXT, corpus=searcher).texts[0].models
+    assert one.head == "fitted"
+    assert "fitted to 20 documents" in (one.note or "")
+    isthmus.index(corpus, tmp_path / "other", str(small / "cls"))
+    with pytest.raises(MismatchError, match="was filled by the encoder"):
+        isthmus.inspect(model, TEXT, corpus=isthmus.open_searcher(tmp_path / "other"))
 
 
 def test_queries_are_read_as_queries(small: Path) -> None:
