@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xxhash
 from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.decoders import ByteLevel
 
 from isthmus.config.model_files import load_pretrained, loadable, model_file
 from isthmus.errors import InputError
@@ -158,8 +159,18 @@ class Tokenizer:
         return bool(self.backend.encode(text, add_special_tokens=False).ids)
 
     def names(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of these ids; `[ID]` for one that only pads a model's matrix."""
-        return [self.backend.id_to_token(one) or f"[{one}]" for one in ids]
+        """The tokens of these ids, to be read; `[ID]` for one that only pads a model's matrix.
+
+        Tokens of bytes are shown as their letters, with a word's start as SentencePiece marks it.
+        """
+        tokens = [self.backend.id_to_token(one) or f"[{one}]" for one in ids]
+        if not isinstance(self.backend.decoder, ByteLevel):
+            return tokens
+        letters = [self.backend.decoder.decode([token]) for token in tokens]
+        return [
+            token if "\ufffd" in text else text.replace(" ", "\u2581")
+            for token, text in zip(tokens, letters, strict=True)
+        ]
 
     def encode(self, texts: list[str], max_length: int) -> list[list[int]]:
         """Token ids with special tokens, cut to `max_length` in all, one list per text."""

@@ -6,6 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import pre_tokenizers
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
+from transformers import PreTrainedTokenizerFast
 
 from isthmus.errors import InputError
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -97,3 +103,17 @@ def test_a_learnt_tokenizer_is_as_large_as_asked_and_lower_cases() -> None:
     assert 30 < len(tokenizer) <= 40
     assert tokenizer.encode(["CAFÉ"], 20) == tokenizer.encode(["cafe"], 20)
     assert tokenizer.encode(["Ж"], 20)[0][1] == tokenizer.pretrained.unk_token_id
+
+
+def test_tokens_of_bytes_are_named_by_their_letters() -> None:
+    backend = FastTokenizer(BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(), ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(["the \u00fcber fox"] * 5, trainer)
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    (encoding,) = tokenizer.split(["the \u00fcber fox"])
+    assert tokenizer.names(encoding.ids) == ["\u2581the", "\u2581\u00fcber", "\u2581fox"]
+    (half,) = tokenizer.split(["\u00e9"])
+    assert tokenizer.names([half.ids[1]]) == ["\u00c3"], "a part of a letter, as the file has it"
+    assert tokenizer.names([999]) == ["[999]"]
