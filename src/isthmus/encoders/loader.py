@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from isthmus.config.model_files import model_file, read_model_json
@@ -28,6 +29,7 @@ from isthmus.text.tokenizer import Tokenizer
 
 Given = DenseSettings | SparseSettings | Mapping[str, Any] | None
 """How a model encodes: all settings, or only those that differ from what lies beside it."""
+_LOADING = RLock()  # modules of transformers import each other: not in two threads at once
 
 
 def load_encoder(
@@ -83,7 +85,8 @@ def load_query_encoder(
     file = model_file(folder, QUERY_TERMS_FILE)
     if own.pop("kind", None) == SparseEncoder.kind and own.get("query") == "terms" and file:
         read = SparseSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
-        tokenizer = Tokenizer.load(folder)
+        with _LOADING:
+            tokenizer = Tokenizer.load(folder)
         terms, saved_with = QueryTerms.load(file)
         fits = tokenizer.rows <= len(terms.theta)
         if fits and saved_with == f"{query_digest(terms, tokenizer, read)} {fingerprint}":
@@ -116,8 +119,9 @@ def _load(name: str, given: Given) -> DenseEncoder | SparseEncoder:
     else:
         settings, assumed = stored_settings(name, given)
     place = transformer_folder(folder)
-    tokenizer = Tokenizer.load(place)
-    backbone = Backbone.load(place, attention="sdpa")
+    with _LOADING:
+        tokenizer = Tokenizer.load(place)
+        backbone = Backbone.load(place, attention="sdpa")
     encoder: DenseEncoder | SparseEncoder
     if isinstance(settings, DenseSettings):
         projection = load_projection(folder, projecting(folder), backbone.dimension)
@@ -153,8 +157,9 @@ def _cross_encoder(name: str, folder: str, settings: CrossSettings | None) -> Cr
         _check_modules(folder)
         if prompts(folder):
             notice(f"{name}: its prompts are not used; put them before the texts yourself")
-    tokenizer = Tokenizer.load(folder)
-    backbone = load_classifier(folder, attention="sdpa")
+    with _LOADING:
+        tokenizer = Tokenizer.load(folder)
+        backbone = load_classifier(folder, attention="sdpa")
     if settings is None and known:
         settings = CrossSettings.parse(own, where=f"{folder}/{SETTINGS_FILE}")
     elif settings is None:

@@ -42,6 +42,7 @@ def application(service: Service, title: str) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # they fetch scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # which would lead wherever the Host header says
     )
     answer_errors(app)
     api = APIRouter(prefix="/api", responses=ERRORS)
@@ -96,7 +97,7 @@ def _add_searching(api: APIRouter, service: Service, title: str) -> None:
     @api.get("/document", response_model=messages.DocumentAnswer)
     async def document(id: messages.DocumentId) -> Any:  # noqa: A002 (the parameter's public name)
         """One document; of a very long one the beginning."""
-        found = await service.other(partial(service.current.document, id))
+        found = await service.document(service.current, id)
         if found is None:
             raise _no_document(id)
         text = found.text[:_LONGEST]
@@ -114,11 +115,14 @@ def _add_looking_inside(api: APIRouter, service: Service) -> None:
         """Why a document has its score for a query: terms, sentences, or parts of a fusion."""
         now = service.current
         offer = _chosen(now, retriever)
-        if await service.other(partial(now.document, id)) is None:
+        if await service.document(now, id) is None:
             raise _no_document(id)
-        check_words(offer, q)
-        found = await service.other(partial(explained, offer.plain, q, id))
-        return JSONResponse(found.as_dict())
+
+        def found() -> messages.Json:
+            check_words(offer, q)
+            return explained(offer.plain, q, id).as_dict()
+
+        return JSONResponse(await service.other(found))
 
     @api.post("/inspect", response_model=messages.Json)
     async def inspect(body: messages.InspectBody) -> Any:
@@ -126,9 +130,13 @@ def _add_looking_inside(api: APIRouter, service: Service) -> None:
         _check_length(body.text, limits.text_characters)
         now = service.current
         offers = [_with_encoder(now, name) for name in dict.fromkeys(body.models or now.encoders)]
-        for offer in offers or [_with_encoder(now, None)]:
-            check_words(offer, body.text)
-        return JSONResponse(await service.other(partial(inspectors.inspected, offers, body.text)))
+
+        def found() -> messages.Json:
+            for offer in offers or [_with_encoder(now, None)]:
+                check_words(offer, body.text)
+            return inspectors.inspected(now, offers, body.text)
+
+        return JSONResponse(await service.other(found))
 
     @api.post("/encode", response_model=messages.EncodeAnswer)
     async def encode(body: messages.EncodeBody) -> Any:
@@ -164,7 +172,7 @@ def _add_judging(api: APIRouter, service: Service) -> None:
         if service.judgements is None:
             raise _switched_off("judgements", "--judgements FOLDER")
         _check_length(body.query, limits.query_characters)
-        if await service.other(partial(service.current.document, body.id)) is None:
+        if body.grade is not None and not await service.document(service.current, body.id):
             raise _no_document(body.id)
         return answer(await service.judge(body.query, body.id, body.grade))
 
@@ -218,7 +226,7 @@ def _add_files(app: FastAPI, service: Service) -> None:
     # An address per file: no name in a request is ever looked for on the disk.
     for name in files:
         address = "/" if name == "index.html" else f"/page/{name}"
-        app.add_api_route(address, show(name), include_in_schema=False)
+        app.add_api_route(address, show(name), methods=["GET", "HEAD"], include_in_schema=False)
 
 
 def _chosen(now: Retrievers, name: str | None) -> Offer:

@@ -94,7 +94,7 @@ class Guard:
             return
         origin = headers.get("origin")
         elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if elsewhere or (origin is not None and urlsplit(origin).netloc != headers.get("host")):
+        if elsewhere or (origin is not None and not _is_own(origin, headers.get("host"))):
             raise RefusalError(
                 403,
                 "a page of another site sent this request",
@@ -165,6 +165,13 @@ def _name(host: str) -> str:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
+
+
+def _is_own(origin: str, host: str | None) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
 
 
 def _complete(message: Message, path: str) -> None:

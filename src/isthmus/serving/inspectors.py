@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from isthmus.inspection.inspected import Inspection
 from isthmus.retrieval.searcher import Searcher
-from isthmus.serving.retrievers import Offer
+from isthmus.serving.retrievers import Offer, Retrievers
+
+if TYPE_CHECKING:
+    from isthmus.retrieval.searcher import Encoder
 
 
 class Inspectors:
@@ -17,8 +20,10 @@ class Inspectors:
     def __init__(self) -> None:
         self._ready: dict[str, Callable[..., Inspection]] = {}
 
-    def inspected(self, offers: Sequence[Offer], text: str) -> dict[str, Any]:
+    def inspected(self, now: Retrievers, offers: Sequence[Offer], text: str) -> dict[str, Any]:
         """What the vectors of a text name, by the names of retrievers, as JSON has it."""
+        served = {_encoder(offer).fingerprint for offer in now.encoders.values()}
+        self._ready = {one: ready for one, ready in self._ready.items() if one in served}
         models = []
         for offer in offers:
             ((found,),) = (one.models for one in self._inspector(offer)(text).texts)
@@ -26,9 +31,7 @@ class Inspectors:
         return {"texts": [{"text": text, "models": models}], "coverage": None}
 
     def _inspector(self, offer: Offer) -> Callable[..., Inspection]:
-        searcher = cast(Searcher, offer.plain)
-        encoder = searcher.encoder
-        assert encoder is not None
+        encoder = _encoder(offer)
         if encoder.fingerprint not in self._ready:
             from isthmus.encoders import DenseEncoder, SparseEncoder
             from isthmus.encoders.quick import QuickEncoder
@@ -38,5 +41,13 @@ class Inspectors:
             if not isinstance(model, DenseEncoder | SparseEncoder):  # a query's side alone
                 model = encoder.name
             # Where a model has no head, the index has vectors and texts to fit one to.
-            self._ready[encoder.fingerprint] = open_inspect(model, corpus=searcher)
+            self._ready[encoder.fingerprint] = open_inspect(
+                model, corpus=cast(Searcher, offer.plain)
+            )
         return self._ready[encoder.fingerprint]
+
+
+def _encoder(offer: Offer) -> Encoder:
+    encoder = cast(Searcher, offer.plain).encoder
+    assert encoder is not None
+    return encoder

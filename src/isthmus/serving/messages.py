@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-DocumentId = Annotated[str, Field(min_length=1, max_length=512)]
+
+def _whole(text: str) -> str:
+    """The text, which JSON can write halves of characters into."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("half of a surrogate pair is no character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole)]
+"""A string of a request's body."""
+DocumentId = Annotated[Text, Field(min_length=1, max_length=512)]
 Grade = Annotated[int, Field(ge=0, le=3)]
 
 
@@ -93,8 +103,8 @@ class DocumentAnswer(BaseModel):
 class EncodeBody(_Body):
     """Texts to encode, by the encoder of a retriever."""
 
-    texts: list[str] = Field(min_length=1)
-    retriever: str | None = None
+    texts: list[Text] = Field(min_length=1)
+    retriever: Text | None = None
     kind: Literal["query", "document"] = "query"
 
 
@@ -108,14 +118,14 @@ class EncodeAnswer(BaseModel):
 class InspectBody(_Body):
     """A text to look into, by some of the models, or by all."""
 
-    text: str = Field(min_length=1)
-    models: list[str] | None = Field(None, min_length=1)
+    text: Text = Field(min_length=1)
+    models: list[Text] | None = Field(None, min_length=1)
 
 
 class JudgementBody(_Body):
     """How relevant a document is for a query, 0 to 3; null takes the judgement back."""
 
-    query: str = Field(min_length=1)
+    query: Text = Field(min_length=1)
     id: DocumentId
     grade: Grade | None
 
@@ -137,8 +147,8 @@ class NewDocument(_Body):
     """A document to add."""
 
     id: DocumentId
-    title: str = ""
-    text: str = ""
+    title: Text = ""
+    text: Text = ""
 
 
 class DocumentsBody(_Body):

@@ -50,6 +50,8 @@ class RefusalError(Exception):
         headers = {}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        if self.status in (408, 413):  # what else comes is not read
+            headers["Connection"] = "close"
         if self.status == 503:
             headers["Retry-After"] = "1"
         parts = {name: visible(part) for name, part in self.parts.items()}

@@ -68,9 +68,9 @@ class Service:
             )
             resources.callback(self._searching.close)
             resources.callback(self._reranking.close)
-            self._others, self._writing = (
+            self._others, self._looking_up, self._writing = (
                 resources.enter_context(ThreadPoolExecutor(1, name))
-                for name in ("others", "writing")
+                for name in ("others", "looking up", "writing")
             )
             self._resources = resources.pop_all()
 
@@ -102,6 +102,10 @@ class Service:
     async def other(self, work: Callable[[], T]) -> T:
         """The result of work that takes long (explaining, encoding), in its turn."""
         return await self._in_turn(self._others, work)
+
+    async def document(self, now: Retrievers, document_id: str) -> Document | None:
+        """A whole document, which does not wait for what takes long."""
+        return await self._in_turn(self._looking_up, lambda: now.document(document_id))
 
     async def add(self, documents: Sequence[Document]) -> Update:
         """What adding documents changed, for good; those of the same ids are replaced."""

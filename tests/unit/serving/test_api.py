@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 from starlette.testclient import TestClient
@@ -12,6 +14,8 @@ from transformers import BertConfig, BertForSequenceClassification
 import isthmus
 from isthmus.retrieval.hybrid_folder import read_hybrid
 from isthmus.serving.page_files import page_files
+from isthmus.serving.service import Service
+from isthmus.serving.settings import ServeSettings
 from isthmus.text.tokenizer import Tokenizer
 
 Open = Callable[..., TestClient]
@@ -209,3 +213,46 @@ def test_an_error_inside_is_said_without_what_was_inside(
     assert refusal(answer) == "the server failed to answer"
     assert "secret" not in answer.text
     assert "a secret" in capfd.readouterr().err
+
+
+HALF = '"\\ud800"'
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("encode", '{"texts": [HALF]}'),
+        ("encode", '{"texts": ["a river"], "retriever": HALF}'),
+        ("encode", '{"texts": ["a river"], HALF: 1}'),
+        ("inspect", '{"text": HALF}'),
+        ("inspect", '{"text": "a river", "models": [HALF]}'),
+        ("judgements", '{"query": HALF, "id": "river", "grade": 1}'),
+        ("judgements", '{"query": "a river", "id": HALF, "grade": 1}'),
+        ("documents", '{"documents": [{"id": HALF, "text": "a river"}]}'),
+        ("documents", '{"documents": [{"id": "a", "text": HALF}]}'),
+        ("documents", '{"documents": [{"id": "a", "title": HALF}]}'),
+    ],
+)
+def test_halves_of_characters_are_refused(client: TestClient, path: str, body: str) -> None:
+    assert client.post(f"/api/{path}", content=body.replace("HALF", HALF)).status_code == 422
+
+
+def test_pages_are_there_for_head_and_no_address_leads_elsewhere(client: TestClient) -> None:
+    assert client.head("/").status_code == client.head("/page/page.js").status_code == 200
+    answer = client.get("/page/page.js/", follow_redirects=False)
+    assert answer.status_code == 404
+
+
+def test_a_document_is_shown_while_another_is_explained(folders: Path) -> None:
+    service = Service([folders / "both"], ServeSettings(check_seconds=0.0))
+
+    async def both() -> None:
+        shown = Event()
+        explaining = asyncio.create_task(service.other(lambda: shown.wait(9)))
+        await asyncio.sleep(0)
+        assert await service.document(service.current, "river") is not None
+        shown.set()
+        assert await explaining
+
+    asyncio.run(both())
+    service.close()

@@ -49,6 +49,18 @@ def test_judgements_are_a_split_that_evaluate_reads(
     assert "2 judged queries" in str(report)
 
 
+def test_the_judgement_of_a_deleted_document_can_be_taken_back(
+    own: Path, tmp_path: Path, open_client: Open
+) -> None:
+    client = open_client(own, writable=True, judgements=str(tmp_path / "judged"))
+    body = {"query": "river", "id": "river", "grade": 2}
+    assert client.post("/api/judgements", json=body).status_code == 200
+    assert client.delete("/api/documents?id=river").status_code == 200
+    assert client.post("/api/judgements", json=body).status_code == 404
+    answer = client.post("/api/judgements", json={**body, "grade": None})
+    assert answer.json() == {"judgements": []}
+
+
 def test_what_was_in_the_folder_stays_and_a_second_server_is_refused(tmp_path: Path) -> None:
     mine = '{"_id": "q1", "text": "river bank", "metadata": {"a": 1}}\n{"_id": "q2", "text": "x"}'
     (tmp_path / "queries.jsonl").write_text(mine, encoding="utf-8")

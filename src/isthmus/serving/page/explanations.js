@@ -4,6 +4,7 @@ import { h, number, own, plural } from "./elements.js";
 import { label } from "./labels.js";
 
 const TERMS = 12; // rows that are shown before the others unfold
+const SENTENCES = 300; // that are shown
 
 /** An explanation of any kind, with those that it is made of inside. */
 export function explained(explanation) {
@@ -63,14 +64,15 @@ function bar(share) {
 
 /** The text, its sentences the darker the more the score falls without them. */
 function shading(sentences) {
-  const most = Math.max(...sentences.map((one) => Math.abs(one.contribution ?? 0)), 1e-9);
-  const parts = sentences.flatMap((one) => {
+  const most = sentences.reduce((most, one) => Math.max(most, Math.abs(one.contribution ?? 0)), 1e-9);
+  const parts = sentences.slice(0, SENTENCES).flatMap((one) => {
     if (one.contribution === null) return [h("span", { class: "unread", title: "the model does not read this far" }, one.text), " "];
     const share = one.contribution / most;
     const said = Math.abs(share) > 0.25 ? h("sup", {}, `${share > 0 ? "+" : ""}${number(one.contribution)}`) : null;
     return [h("span", { class: share < 0 ? "less" : "more", share: Math.abs(share), title: number(one.contribution) }, one.text, said), " "];
   });
-  return h("figure", {}, h("figcaption", {}, "How much the score falls without each sentence"), h("p", { class: "sentences", dir: "auto" }, parts));
+  return h("figure", {}, h("figcaption", {}, "How much the score falls without each sentence"), h("p", { class: "sentences", dir: "auto" }, parts),
+    sentences.length > SENTENCES ? h("p", { class: "note quiet" }, `${plural(sentences.length - SENTENCES, "more sentence")}: the text below has them`) : null);
 }
 
 /** Tokens that both vectors hold: the query's weight to the left, the document's to the right. */
