@@ -12,11 +12,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isthmus.serving.measurements import Measurements
-from isthmus.serving.refusals import RefusalError, failure
+from isthmus.serving.refusals import RefusalError, busy, failure
 from isthmus.serving.settings import Limits
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_OPEN = ("/", "/api/health")  # without a token, and so are the files of the page
+_OPEN = ("/", "/api/health")
 _FILES = "/page/"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -48,6 +48,7 @@ class Guard:
         self._app = app
         self._measurements = measurements
         self._limits = limits
+        self._buffered = 0  # bytes of bodies, of all requests under way
         self._token = None if token is None else token.encode()
         self._hosts = None if hosts is None else {*_LOCAL, *map(str.lower, hosts)}
 
@@ -59,7 +60,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status = perf_counter(), 0
+        begun, status, body = perf_counter(), 0, bytearray()
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -70,12 +71,14 @@ class Guard:
 
         try:
             self._check(scope["path"], scope["method"], Headers(scope=scope))
-            await self._app(scope, await self._body(scope, receive), answer)
+            await self._app(scope, await self._read(scope, receive, body), answer)
         except RefusalError as refusal:
             await refusal.answer()(scope, receive, answer)
         except Exception as error:
             if not status:
                 await failure(error).answer()(scope, receive, answer)
+        finally:
+            self._buffered -= len(body)
         path = getattr(scope.get("route"), "path", "other")  # one that there is
         self._measurements.requests.labels(path, status).inc()
         self._measurements.seconds.labels(path).observe(perf_counter() - begun)
@@ -90,7 +93,7 @@ class Guard:
                 why=", ".join(sorted(self._hosts)),
                 fix="use one of these names, or start it with --set 'hosts=[\"NAME\"]'",
             )
-        if path in _OPEN or path.startswith(_FILES):
+        if _is_open(path):
             return
         origin = headers.get("origin")
         elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
@@ -112,24 +115,29 @@ class Guard:
                 fix="use the token that the server was started with, or printed when it started",
             )
 
-    async def _body(self, scope: Scope, receive: Receive) -> Receive:
+    async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> Receive:
         """A request whose body has come whole, within its limits."""
-        declared = Headers(scope=scope).get("content-length", "0")
+        headers, more = Headers(scope=scope), True
+        declared = headers.get("content-length", "0")
+        most = 0 if _is_open(scope["path"]) else self._limits.body_bytes
         if not declared.isascii() or not declared.isdigit() or len(declared) > 18:
-            raise self._too_large()
-        if int(declared) > self._limits.body_bytes:
-            raise self._too_large()
-        body, more = bytearray(), True
+            raise _too_large(most)
+        if int(declared) > most or (not most and "transfer-encoding" in headers):
+            raise _too_large(most)
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 while more:
                     message = await receive()
                     if message["type"] != "http.request":
-                        break
-                    body += message.get("body", b"")
+                        raise TimeoutError
+                    part = message.get("body", b"")
+                    body += part
+                    self._buffered += len(part)
                     more = message.get("more_body", False)
-                    if len(body) > self._limits.body_bytes:
-                        raise self._too_large()
+                    if len(body) > most:
+                        raise _too_large(most)
+                    if self._buffered > self._limits.buffered_bytes:
+                        raise busy(f"{self._limits.buffered_bytes:,} bytes in all")
         except TimeoutError:
             raise RefusalError(
                 408,
@@ -149,14 +157,20 @@ class Guard:
 
         return whole
 
-    def _too_large(self) -> RefusalError:
-        return RefusalError(
-            413,
-            "the request is too large",
-            where="body",
-            why=f"at most {self._limits.body_bytes:,} bytes",
-            fix="send it in smaller parts",
-        )
+
+def _is_open(path: str) -> bool:
+    """Whether no token is needed: for the empty page, and to see whether the server answers."""
+    return path in _OPEN or path.startswith(_FILES)
+
+
+def _too_large(most: int) -> RefusalError:
+    return RefusalError(
+        413,
+        "the request is too large",
+        where="body",
+        why=f"at most {most:,} bytes",
+        fix="send it in smaller parts" if most else "send it without a body",
+    )
 
 
 def _name(host: str) -> str:

@@ -58,7 +58,7 @@ class Batches:
     async def search(self, retriever: Retriever, query: str, depth: int, show: Show) -> Found:
         """What is shown of the answer to one query; refused while too many wait."""
         if self._queue.qsize() >= self._most:
-            raise busy(self._most)
+            raise busy(f"{self._most:,} at a time")
         job = _Job(retriever, query, depth, show, asyncio.get_running_loop().create_future())
         self._queue.put(job)
         self._waiting.set(self._queue.qsize())

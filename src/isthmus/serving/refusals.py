@@ -58,13 +58,13 @@ class RefusalError(Exception):
         return JSONResponse({"error": parts}, self.status, headers)
 
 
-def busy(most: int) -> RefusalError:
+def busy(most: str) -> RefusalError:
     """The refusal of one request more than can wait."""
     return RefusalError(
         503,
         "too many requests wait already",
         where="server",
-        why=f"{most:,} at a time",
+        why=most,
         fix="try again in a moment",
     )
 

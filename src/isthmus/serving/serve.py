@@ -128,12 +128,15 @@ def _listening(host: str, port: int) -> socket.socket:
 def _run(app: ASGIApp, listener: socket.socket, settings: ServeSettings) -> None:
     import uvicorn
 
+    from isthmus.serving.connections import connections
+
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         server_header=False,
         ws="none",
+        http=connections(settings.limits),
         timeout_graceful_shutdown=settings.stop_seconds,
     )
     with suppress(KeyboardInterrupt):  # the signal that stopped it, once more

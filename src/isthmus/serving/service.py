@@ -129,7 +129,7 @@ class Service:
 
     async def _in_turn(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._waiting >= self.settings.limits.waiting:
-            raise busy(self.settings.limits.waiting)
+            raise busy(f"{self.settings.limits.waiting:,} at a time")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, work)

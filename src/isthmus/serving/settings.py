@@ -22,7 +22,14 @@ class Limits(Settings):
     texts: int = Field(64, ge=1, description="texts to encode at once")
     documents: int = Field(1000, ge=1, description="documents to add at once")
     body_bytes: int = Field(4 * 2**20, ge=1, description="of a request")
+    buffered_bytes: int = Field(
+        64 * 2**20, ge=1, description="of requests that came, and are not answered yet"
+    )
     body_seconds: float = Field(30.0, gt=0, description="in which all of it must have come")
+    connections: int = Field(
+        2000, ge=1, description="open at once; fewer where the system allows few open files"
+    )
+    header_seconds: float = Field(10.0, gt=0, description="in which a request must have begun")
     waiting: int = Field(1000, ge=1, description="requests that wait for a free thread")
 
 
