@@ -162,7 +162,7 @@ def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
 def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanation:
     from isthmus.encoders.quick import QuickEncoder
     from isthmus.inspection.index_head import index_head
-    from isthmus.inspection.sentence_scores import read_by_encoder, sentence_scores
+    from isthmus.inspection.sentence_scores import beginning, read_by_encoder, sentence_scores
     from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head
 
     if not searcher.keeps_texts:
@@ -170,7 +170,9 @@ def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanati
     encoder = cast("DenseEncoder", searcher.encoder)
     if isinstance(encoder, QuickEncoder):
         encoder = encoder.loaded
-    contents = shown.contents(encoder.settings.titles)
+    settings, whole = encoder.settings, shown
+    shown = beginning(whole, settings.titles, encoder.tokenizer, settings.document_max_length)
+    contents = shown.contents(settings.titles)
     read = read_by_encoder(encoder, contents)
     asked = encoder.encode_queries([found.query])[0]
 
@@ -178,16 +180,25 @@ def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanati
         scores: list[float] = (encoder.encode_documents(documents) @ asked).tolist()
         return scores
 
-    sentences = sentence_scores(shown, encoder.settings.titles, read, score)
-    found = replace(found, sentences=sentences)
+    sentences = sentence_scores(shown, settings.titles, read, score)
+    found = replace(found, sentences=sentences, notes=_unread(shown, whole, read))
     reason = no_own_head(encoder)
     try:
         head = index_head(searcher, encoder) if reason else None
     except InputError as error:
         unnamed = f"{reason}: what its vectors share cannot be named ({error.what})"
-        return replace(found, notes=(unnamed,))
+        return replace(found, notes=(*found.notes, unnamed))
     shared = _shared(VocabularyView(encoder, head), found.query, contents)
-    return replace(found, shared=shared, notes=(f"{reason}: named by {head.fit}",) if head else ())
+    named = (f"{reason}: named by {head.fit}",) if head else ()
+    return replace(found, shared=shared, notes=(*found.notes, *named))
+
+
+def _unread(shown: Document, whole: Document, read: int) -> tuple[str, ...]:
+    """A note where not even all the sentences are shown that the model does not read."""
+    if shown is whole:
+        return ()
+    length = len(whole.text)
+    return (f"the model reads {read:,} of {length:,} characters: not all that follow are shown",)
 
 
 def _shared(view: VocabularyView, query: str, contents: str) -> tuple[SharedToken, ...]:
@@ -246,11 +257,14 @@ def _reranked(searcher: RerankingSearcher, query: Query, document_id: str) -> Ex
     (after,) = searcher.search([query], DEPTH)
     (shown,) = searcher.documents([document_id], query.text)
     rank = _rank(after, document_id)
-    read = document_id in before.document_ids[: searcher.candidates]
     unread = (
         f"not among the {searcher.candidates:,} candidates that were read again: it follows below "
         "them in the order it had"
     )
+    sentences: tuple[SentencePart, ...] | None = None
+    notes: tuple[str, ...] = (unread,)
+    if document_id in before.document_ids[: searcher.candidates]:
+        sentences, notes = _reread(searcher, query.text, shown)
     return Explanation(
         query.text,
         document_id,
@@ -260,24 +274,28 @@ def _reranked(searcher: RerankingSearcher, query: Query, document_id: str) -> Ex
         score=None if rank is None else after.scores[rank - 1],
         rank=rank,
         passage=shown if isinstance(shown, Passage) else None,
-        sentences=_reread(searcher, query.text, shown) if read else None,
+        sentences=sentences,
         before=_explained(searcher.searcher, query, document_id, before),
-        notes=() if read else (unread,),
+        notes=notes,
     )
 
 
-def _reread(searcher: RerankingSearcher, query: str, shown: Document) -> tuple[SentencePart, ...]:
+def _reread(
+    searcher: RerankingSearcher, query: str, whole: Document
+) -> tuple[tuple[SentencePart, ...], tuple[str, ...]]:
+    """The sentences of a document that was read again, and notes about them."""
     from isthmus.encoders.cross import CrossEncoder
-    from isthmus.inspection.sentence_scores import read_by_reranker, sentence_scores
+    from isthmus.inspection.sentence_scores import beginning, read_by_reranker, sentence_scores
 
-    scorer = searcher.scorer
+    scorer, shown = searcher.scorer, whole
     titles, read = True, len(shown.contents())
     if isinstance(scorer, CrossEncoder):
         titles = scorer.settings.titles
+        shown = beginning(whole, titles, scorer.tokenizer, scorer.pairing.max_length)
         read = read_by_reranker(scorer, query, shown.contents(titles))
 
     def score(documents: Sequence[Document]) -> list[float]:
         scores: list[float] = scorer.score([(query, one) for one in documents]).tolist()
         return scores
 
-    return sentence_scores(shown, titles, read, score)
+    return sentence_scores(shown, titles, read, score), _unread(shown, whole, read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from isthmus.encoders.cross import CrossEncoder
@@ -12,6 +13,8 @@ from isthmus.records import Document
 from isthmus.text.sentences import sentence_starts
 from isthmus.text.tokenizer import Tokenizer
 
+_SHORT = 20_000  # characters of a document that are always looked at
+_PER_TOKEN = 16  # characters that hold a token or more, nearly always
 Score = Callable[[Sequence[Document]], Sequence[float]]
 
 
@@ -38,6 +41,22 @@ def sentence_scores(
         for place, piece in enumerate(pieces)
         if piece.strip()
     )
+
+
+def beginning(document: Document, titles: bool, tokenizer: Tokenizer, tokens: int) -> Document:
+    """The document as far as it matters to a model that reads so many tokens, and some more.
+
+    Only of a very long one something is cut off.
+    """
+    length = max(_SHORT, _PER_TOKEN * tokens)
+    while True:
+        text, title = document.text[:length], document.title[:length]
+        cut = replace(document, text=text, title=title)
+        if (text, title) == (document.text, document.title):
+            return document
+        if len(tokenizer.starts([cut.contents(titles)])[0]) > 2 * tokens:
+            return cut
+        length *= 2
 
 
 def _pieces(document: Document, titles: bool) -> list[str]:

@@ -229,8 +229,8 @@ class Change:
         _remove_others(self._folder, {str(self._next.state)})
 
     def give_up(self) -> None:
-        """Removes the state, unless there is work in it to go on with."""
-        if not self._results and not any(self._place.glob("*/segments/.*.building")):
+        """Removes the state, unless there is work in it to go on with, or it is another's."""
+        if self._found() == {} and not any(self._place.glob("*/segments/.*.building")):
             shutil.rmtree(self._place, ignore_errors=True)
 
     def _found(self) -> dict[str, tuple[int, ...]] | None:

@@ -172,9 +172,12 @@ def _add_judging(api: APIRouter, service: Service) -> None:
         if service.judgements is None:
             raise _switched_off("judgements", "--judgements FOLDER")
         _check_length(body.query, limits.query_characters)
-        if body.grade is not None and not await service.document(service.current, body.id):
-            raise _no_document(body.id)
-        return answer(await service.judge(body.query, body.id, body.grade))
+        found = None
+        if body.grade is not None:  # that of a document that is gone can be taken back
+            found = await service.document(service.current, body.id)
+            if found is None:
+                raise _no_document(body.id)
+        return answer(await service.judge(body.query, body.id, body.grade, found))
 
 
 def _add_changing(api: APIRouter, service: Service) -> None:

@@ -14,7 +14,7 @@ from threading import Lock
 
 import xxhash
 
-from isthmus.collections import read_queries
+from isthmus.collections import open_corpus, read_queries
 from isthmus.collections.files import find_file
 from isthmus.collections.trec import read_judgements
 from isthmus.config.output import only_writer, whole_file, writing
@@ -35,6 +35,7 @@ class JudgementFolder:
         self._queries_file = folder / "queries.jsonl"
         self._file = folder / "qrels" / f"{SPLIT}.tsv"
         self._changing = Lock()
+        self._corpus: set[str] | None = None  # ids, read when they are first needed
         self._held = only_writer(folder)
         try:
             with writing(folder):
@@ -70,9 +71,27 @@ class JudgementFolder:
             return
         with whole_file(file) as stream:
             for one in track(documents, f"writing {file}", count, "documents"):
-                record = {"_id": one.id, "title": one.title, "text": one.text}
-                stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+                stream.write(_line(one))
         settle_names(self.folder)
+
+    def keep(self, document: Document) -> None:
+        """Adds a judged document to the corpus beside the judgements, unless it is there."""
+        file = self.folder / "corpus.jsonl"
+        if not file.is_file():  # a corpus in another form is left as it is
+            return
+        with self._changing:
+            if self._corpus is None:
+                self._corpus = {one.id for one in open_corpus(str(file)).documents()}
+            if document.id in self._corpus:
+                return
+            with file.open(encoding="utf-8") as before, whole_file(file) as stream:
+                end = "\n"
+                for line in before:
+                    stream.write(line)
+                    end = line[-1]
+                stream.write(("" if end == "\n" else "\n") + _line(document))
+            settle_names(self.folder)
+            self._corpus.add(document.id)
 
     def of(self, query: str) -> dict[str, int]:
         """The grades of documents for a query."""
@@ -125,6 +144,11 @@ class JudgementFolder:
             for query_id, grades in every.items():
                 stream.writelines(f"{query_id}\t{one}\t{grade}\n" for one, grade in grades.items())
         settle_names(self._file.parent)
+
+
+def _line(one: Document) -> str:
+    record = {"_id": one.id, "title": one.title, "text": one.text}
+    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def _plain(query: str) -> str:

@@ -24,7 +24,7 @@ from isthmus.retrieval.verbs.update import HybridWriter, Writer, open_writer
 from isthmus.serving.judgements import JudgementFolder
 from isthmus.serving.measurements import Measurements
 from isthmus.serving.query_batches import Batches
-from isthmus.serving.refusals import busy
+from isthmus.serving.refusals import RefusalError, busy
 from isthmus.serving.retrievers import Offer, Opening, Retrievers, Stamp
 from isthmus.serving.settings import ServeSettings
 
@@ -119,13 +119,22 @@ class Service:
             self._writing, lambda: self._change(lambda writer: writer.delete(ids))
         )
 
-    async def judge(self, query: str, document_id: str, grade: int | None) -> dict[str, int]:
-        """The grades of a query after one was given, or taken back (None), for good."""
+    async def judge(
+        self, query: str, document_id: str, grade: int | None, document: Document | None
+    ) -> dict[str, int]:
+        """The grades of a query after one was given, or taken back (None), for good.
+
+        A document that was added since is then in the corpus beside the judgements too.
+        """
         judgements = self.judgements
         assert judgements is not None
-        return await self._in_turn(
-            self._writing, lambda: judgements.judge(query, document_id, grade)
-        )
+
+        def judge() -> dict[str, int]:
+            if document is not None and self.settings.writable and self.current.keeps_texts:
+                judgements.keep(document)
+            return judgements.judge(query, document_id, grade)
+
+        return await self._in_turn(self._writing, judge)
 
     async def _in_turn(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._waiting >= self.settings.limits.waiting:
@@ -139,16 +148,33 @@ class Service:
     def _change(self, work: Callable[[Writer | HybridWriter], None]) -> Update:
         """Commits a change and opens the indexes with it; one that fails leaves nothing behind."""
         with self._changing:
-            if self._writer is None:
-                self._writer = open_writer(self._opening.folders[0])
             try:
-                work(self._writer)
-                update = self._writer.commit()
+                writer = self._held_writer()
+                work(writer)
+                update = writer.commit()
             except BaseException:
                 self._give_up_writing(wait=False)
                 raise
         self.refresh()
         return update
+
+    def _held_writer(self) -> Writer | HybridWriter:
+        """The writer of the index that is there now, which may have replaced another."""
+        if self._writer is not None and not self._writer.is_held:
+            self._give_up_writing(wait=False)
+        if self._writer is None:
+            try:
+                self._writer = open_writer(self._opening.folders[0])
+            except (IsthmusError, OSError) as error:
+                notice(f"the index cannot be changed: {getattr(error, 'what', error)}")
+                raise RefusalError(
+                    503,
+                    "the index cannot be changed now",
+                    where="documents",
+                    why="an index that is whole, and that nothing else writes to",
+                    fix="nothing was changed: try again; the server's own output says more",
+                ) from None
+        return self._writer
 
     def _give_up_writing(self, wait: bool = True) -> None:
         writer, self._writer = self._writer, None

@@ -129,15 +129,23 @@ def test_dense_sentences_are_left_out_one_by_one(indexes: Path) -> None:
 def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
     long = " ".join(f"The river bank of friday {number}." for number in range(30))
     corpus = tmp_path / "long.jsonl"
-    corpus.write_text(json.dumps({"_id": "long", "text": long}) + "\n", encoding="utf-8")
+    texts = {"long": long, "huge": long + " More of it." * 20_000}
+    lines = (json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts.items())
+    corpus.write_text("".join(lines), encoding="utf-8")
     isthmus.index(str(corpus), tmp_path / "index", str(indexes / "headless"))
-    found = isthmus.explain(tmp_path / "index", "river", "long")
+    searcher = open_searcher(tmp_path / "index")
+    found = isthmus.explain(searcher, "river", "long")
     assert found.sentences is not None
     read = [one.contribution is not None for one in found.sentences]
     assert read == sorted(read, reverse=True)
     assert 2 < sum(read) < 12, "62 tokens"
-    assert found.shared is None, "one document: too few to fit a head to"
+    assert found.shared is None, "two documents: too few to fit a head to"
     assert "no masked-LM head" in found.notes[0]
+    huge = isthmus.explain(searcher, "river", "huge")
+    assert huge.sentences is not None
+    assert huge.sentences[:30] == found.sentences
+    assert len(huge.sentences) < 3000
+    assert "of 240,859 characters" in huge.notes[0]
 
 
 @pytest.mark.parametrize("grown", [False, True])

@@ -76,6 +76,27 @@ def test_a_writable_server_is_the_one_writer_until_it_ends(own: Path, tmp_path: 
         isthmus.open_app(apart, settings={"writable": True})
 
 
+def test_an_index_that_was_replaced_takes_documents_and_a_missing_one_says_so(
+    own: Path, folders: Path, open_client: Open
+) -> None:
+    client = open_client(own, writable=True, check_seconds=0.0)
+    other = own.with_name("other")
+    own.rename(other)
+    answer = client.post("/api/documents", json={"documents": [NEW]})
+    assert (answer.status_code, str(own.parent) in answer.text) == (503, False)
+    shutil.copytree(folders / "both", own)
+    isthmus.delete(own, "river")  # its state has the number that the next one of before had
+    answer = client.post("/api/documents", json={"documents": [NEW]})
+    assert answer.json()["documents"] == 6
+    assert ids(client, "volcano") == ["fire"]
+    shutil.rmtree(own)
+    shutil.copytree(folders / "both", own)
+    isthmus.delete(own, ["river", "snow"])
+    isthmus.delete(own, ["money"])
+    answer = client.post("/api/documents", json={"documents": [NEW]})
+    assert answer.json()["documents"] == 4
+
+
 def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
     own: Path, tmp_path: Path
 ) -> None:

@@ -61,6 +61,21 @@ def test_the_judgement_of_a_deleted_document_can_be_taken_back(
     assert answer.json() == {"judgements": []}
 
 
+def test_documents_added_later_are_kept_beside_their_judgements(
+    own: Path, tmp_path: Path, open_client: Open
+) -> None:
+    judged = tmp_path / "judged"
+    client = open_client(own, writable=True, judgements=str(judged))
+    before = (judged / "corpus.jsonl").read_text(encoding="utf-8")
+    new = {"id": "fire", "title": "Volcano", "text": "A volcano erupts."}
+    assert client.post("/api/documents", json={"documents": [new]}).status_code == 200
+    for name in ("river", "fire", "fire"):
+        body = {"query": "volcano", "id": name, "grade": 2}
+        assert client.post("/api/judgements", json=body).status_code == 200
+    kept = '{"_id": "fire", "title": "Volcano", "text": "A volcano erupts."}\n'
+    assert (judged / "corpus.jsonl").read_text(encoding="utf-8") == before + kept
+
+
 def test_what_was_in_the_folder_stays_and_a_second_server_is_refused(tmp_path: Path) -> None:
     mine = '{"_id": "q1", "text": "river bank", "metadata": {"a": 1}}\n{"_id": "q2", "text": "x"}'
     (tmp_path / "queries.jsonl").write_text(mine, encoding="utf-8")

@@ -84,6 +84,11 @@ class IndexWriter:
         return self._folder
 
     @property
+    def is_held(self) -> bool:
+        """Whether the folder is still the one that it was opened for."""
+        return self._lock.is_held
+
+    @property
     def manifest(self) -> Manifest:
         """The manifest of the last commit."""
         return self._manifest

@@ -284,6 +284,11 @@ class Writer:
         """Commits, and makes the index whole: as if built anew from its living documents."""
         return self.index.merge()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the index is still the one that it was opened for."""
+        return self.index.is_held
+
     def close(self, wait: bool = True) -> None:
         """Lets others write; merging under way comes to its end first, or is given up."""
         self.index.close(wait)
@@ -343,6 +348,11 @@ class HybridWriter:
     def merge(self) -> Update:
         """Commits, and makes every index whole: as if built anew from its living documents."""
         return self._publish([writer.merge() for writer in self._writers])
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the folder is still the one that it was opened for."""
+        return self._lock.is_held
 
     def _publish(self, updates: list[Update]) -> Update:
         for writer in self._writers:
