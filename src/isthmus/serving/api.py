@@ -17,6 +17,7 @@ from isthmus.inspection.explain import explained
 from isthmus.records import Document
 from isthmus.serving import messages
 from isthmus.serving.inspectors import Inspectors
+from isthmus.serving.model_imports import import_models
 from isthmus.serving.page_files import page_files
 from isthmus.serving.refusals import ERRORS, RefusalError, answer_errors
 from isthmus.serving.retrievers import Offer, Retrievers
@@ -120,6 +121,8 @@ def _add_looking_inside(api: APIRouter, service: Service) -> None:
 
         def found() -> messages.Json:
             check_words(offer, q)
+            if now.encoders and offer.kind != "bm25":
+                import_models()
             return explained(offer.plain, q, id).as_dict()
 
         return JSONResponse(await service.other(found))
@@ -134,6 +137,7 @@ def _add_looking_inside(api: APIRouter, service: Service) -> None:
         def found() -> messages.Json:
             for offer in offers or [_with_encoder(now, None)]:
                 check_words(offer, body.text)
+            import_models()
             return inspectors.inspected(now, offers, body.text)
 
         return JSONResponse(await service.other(found))

@@ -23,6 +23,7 @@ from isthmus.retrieval.snippets import marked, snippets
 from isthmus.retrieval.verbs.update import HybridWriter, Writer, open_writer
 from isthmus.serving.judgements import JudgementFolder
 from isthmus.serving.measurements import Measurements
+from isthmus.serving.model_imports import import_models
 from isthmus.serving.query_batches import Batches
 from isthmus.serving.refusals import RefusalError, busy
 from isthmus.serving.retrievers import Offer, Opening, Retrievers, Stamp
@@ -109,9 +110,13 @@ class Service:
 
     async def add(self, documents: Sequence[Document]) -> Update:
         """What adding documents changed, for good; those of the same ids are replaced."""
-        return await self._in_turn(
-            self._writing, lambda: self._change(lambda writer: writer.add(documents))
-        )
+
+        def add(writer: Writer | HybridWriter) -> None:
+            if self.current.encoders:
+                import_models()
+            writer.add(documents)
+
+        return await self._in_turn(self._writing, lambda: self._change(add))
 
     async def delete(self, ids: Sequence[str]) -> Update:
         """What taking documents away changed, for good."""

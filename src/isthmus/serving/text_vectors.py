@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from isthmus.errors import shown
 from isthmus.records import Document
 from isthmus.retrieval.searcher import Searcher
+from isthmus.serving.model_imports import import_models
 from isthmus.serving.refusals import RefusalError
 from isthmus.serving.retrievers import Offer
 
@@ -22,6 +23,7 @@ def encoded(
     encoder: Any = cast(Searcher, offer.plain).encoder
     for text in texts:
         check_words(offer, text)
+    import_models()
     if kind == "query":
         vectors = encoder.encode_queries(texts)
     elif hasattr(encoder, "encode_documents"):

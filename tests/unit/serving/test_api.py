@@ -256,3 +256,20 @@ def test_a_document_is_shown_while_another_is_explained(folders: Path) -> None:
 
     asyncio.run(both())
     service.close()
+
+
+def test_models_are_imported_in_one_thread_before_two_could(
+    own: Path, open_client: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for room in ("api", "service", "text_vectors"):
+        place = f"isthmus.serving.{room}.import_models"
+        monkeypatch.setattr(place, lambda room=room: asked.append(room))
+    client = open_client(own, writable=True, check_seconds=0.0)
+    client.get("/api/explain?q=river&id=river&retriever=bm25")
+    assert asked == [], "which takes none"
+    client.get("/api/explain?q=river&id=river&retriever=encoder")
+    client.post("/api/inspect", json={"text": "a river"})
+    client.post("/api/encode", json={"texts": ["a river"]})
+    client.post("/api/documents", json={"documents": [{"id": "a", "text": "a river"}]})
+    assert asked == ["api", "api", "text_vectors", "service"]
