@@ -74,6 +74,12 @@ def test_the_weights_are_those_of_the_share_without_queries_too() -> None:
     assert found.weight.tolist() == [[1.5, 1.0]]
 
 
+def test_no_more_is_taken_over_than_the_largest_share() -> None:
+    merge, found = merger(MergeSettings(max_change=0.2, max_share=0.1))
+    assert merge()["share"] == 0.1
+    assert found.weight.tolist() == [[pytest.approx(1.2), 1.0]]
+
+
 def test_a_fixed_share() -> None:
     merge, found = merger(MergeSettings(share=0.5))
     assert merge()["share"] == 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -180,3 +180,37 @@ def test_what_recipes_leave_out_has_the_value_on_the_page() -> None:
         for path, value in leaves(page[name]):
             assert code[path] == value, f"{name}.{path}"
     assert set(page) == {*whole, "finetune", "pretrain"}
+
+
+@cache
+def numbers_in_papers() -> list[list[float]]:
+    """The numbers of every line of the five papers."""
+    papers = sorted((ROOT.parent / "shared" / "papers").glob("*.txt"))
+    if not papers:
+        pytest.skip("the texts of the papers are not beside the checkout, in shared/papers")
+    lines = (line for file in papers for line in file.read_text(encoding="utf-8").splitlines())
+    return [[float(number) for number in re.findall(r"\d*\.\d+|\d+", line)] for line in lines]
+
+
+@pytest.mark.parametrize("file", sorted(PROTOCOLS.glob("_*.yaml")), ids=lambda file: file.stem)
+def test_published_numbers_stand_in_the_papers(file: Path) -> None:
+    """Those of a row, or of a column where a paper has rows for columns, stand in one line."""
+
+    def missing(numbers: Iterable[tuple[float | None, ...]]) -> list[tuple[float | None, ...]]:
+        return [
+            values
+            for values in numbers
+            if not any(
+                all(
+                    any(abs(value - one) < 1e-9 or abs(100 * value - one) < 1e-6 for one in line)
+                    for value in values
+                    if value is not None
+                )
+                for line in numbers_in_papers()
+            )
+        ]
+
+    for table in Recipe(file).own.get("expected", []):
+        rows = [tuple(values) for values in table["rows"].values()]
+        lost = missing(rows)
+        assert not lost or not missing(zip(*rows, strict=True)), f"table {table['table']}: {lost}"

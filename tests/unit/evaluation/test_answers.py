@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from isthmus.collections import open_corpus
+from isthmus.collections.judged import Judged
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.evaluation import answer_accuracy, contains_answer
+from isthmus.evaluation.answers import answer_texts
 from isthmus.records import Ranking, Run
 
 
@@ -55,3 +60,11 @@ def test_a_document_outside_the_corpus_and_a_cutoff_of_zero_are_refused() -> Non
         answer_accuracy(run, {"q": ["a"]}, {})
     with pytest.raises(SettingsError, match="cutoffs"):
         answer_accuracy(run, {"q": ["a"]}, {}, cutoffs=(0,))
+
+
+def test_answers_are_looked_for_in_texts_and_not_in_titles(tmp_path: Path) -> None:
+    file = tmp_path / "docs.jsonl"
+    file.write_text('{"_id": "1", "title": "Paris", "text": "a city"}\n')
+    judged = Judged({}, {"q": ["Paris"]}, open_corpus(str(file)))
+    run = Run("r", {"q": Ranking("q", ("1",), (1.0,))})
+    assert answer_texts([run], judged, 5) == {"1": "a city"}
