@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+from pathlib import Path
+from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from isthmus.serving.settings import Limits
 
+_MANY = 1 << 20  # files, where there is no limit
+_QUEUE = 2048  # connections that wait to be taken
+_INDEXES = 64  # files
 _LAST = 2.0  # seconds for the rest of a request when the server stops
 
 
-def connections(limits: Limits) -> type[asyncio.Protocol]:
-    """How uvicorn speaks HTTP, within these limits."""
-    most = min(limits.connections, _files_allowed() * 3 // 4)  # indexes are opened meanwhile
+def connections(limits: Limits) -> dict[str, Any]:
+    """The options of uvicorn that keep its connections within these limits."""
+    left = _files_left()
+    # The others are for indexes, which are opened anew when they change.
+    most = min(limits.connections, max(left // 4, left // 2 - _INDEXES))
+    # So many are taken at once, and some rounds of them before the first can be refused.
+    together = min(_QUEUE, max(1, left // 16))
 
     class Connection(H11Protocol):
         _late: asyncio.TimerHandle | None = None
@@ -56,13 +67,26 @@ def connections(limits: Limits) -> type[asyncio.Protocol]:
                 self._late.cancel()
                 self._late = None
 
-    return Connection
+    return {"http": Connection, "backlog": together}
 
 
-def _files_allowed() -> int:
+class Server(uvicorn.Server):
+    """A server at which more connections wait than it takes at once."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens, and lets others wait."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_QUEUE)
+
+
+def _files_left() -> int:
+    """How many more files the system lets this process open."""
     if os.name != "posix":
-        return 1 << 20
+        return _MANY
     import resource
 
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 1 << 20 if allowed == resource.RLIM_INFINITY else allowed
+    if allowed == resource.RLIM_INFINITY:
+        return _MANY
+    return max(2, allowed - len(list(Path("/dev/fd").iterdir())))

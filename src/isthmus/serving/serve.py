@@ -128,7 +128,7 @@ def _listening(host: str, port: int) -> socket.socket:
 def _run(app: ASGIApp, listener: socket.socket, settings: ServeSettings) -> None:
     import uvicorn
 
-    from isthmus.serving.connections import connections
+    from isthmus.serving.connections import Server, connections
 
     config = uvicorn.Config(
         app,
@@ -136,8 +136,8 @@ def _run(app: ASGIApp, listener: socket.socket, settings: ServeSettings) -> None
         access_log=False,
         server_header=False,
         ws="none",
-        http=connections(settings.limits),
+        **connections(settings.limits),
         timeout_graceful_shutdown=settings.stop_seconds,
     )
     with suppress(KeyboardInterrupt):  # the signal that stopped it, once more
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config).run(sockets=[listener])

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 import isthmus
-from isthmus.serving.connections import connections
+from isthmus.serving.connections import Server, connections
 from isthmus.serving.settings import Limits
 
 Open = Callable[..., TestClient]
@@ -32,8 +32,8 @@ def serving(limits: Limits, talk: Talk) -> None:
 
     async def both() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            kinds: dict[str, Any] = {"http": connections(limits), "lifespan": "off"}
-            server = uvicorn.Server(uvicorn.Config(app, log_level="error", **kinds))
+            options = {**connections(limits), "log_level": "error", "lifespan": "off"}
+            server = Server(uvicorn.Config(app, **options))
             task = asyncio.create_task(server.serve([listener]))
             while not server.started:
                 await asyncio.sleep(0.001)
