@@ -81,12 +81,14 @@ def test_killed_it_goes_on(
         return rankings, [file.read_text() for file in files if file.is_file()]
 
     assert killed(command, progress, kills=3, longest=0.2).total() > 1
-    whole = isthmus.evaluate(
-        collection=str(collection), models=[str(model), "bm25", "hybrid"],
-        settings=["index.block_size=20"],
-    )  # fmt: skip
-    report = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert report["means"] == whole.means
+    # By the command too: vectors of an untrained model are so alike that rounding orders them, and
+    # that depends on what else a process has done.
+    command[command.index(tmp_path / "report")] = tmp_path / "whole"
+    commands.succeed(*command, cache=tmp_path / "cache")
+    report, whole = (
+        json.loads((tmp_path / name / "report.json").read_text()) for name in ("report", "whole")
+    )
+    assert report["means"] == whole["means"]
 
 
 def test_ids_with_spaces_from_a_collection_to_the_report(commands: Any, tmp_path: Path) -> None:
