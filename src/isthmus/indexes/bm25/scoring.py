@@ -17,7 +17,7 @@ Scores = npt.NDArray[np.float32]
 
 
 class TermScore(NamedTuple):
-    """What one term of a query adds to the score of a document, each time that it is asked for."""
+    """What one occurrence of a term in the query adds to the BM25 score of a document."""
 
     term: str
     times: int  # that the query asks for it
