@@ -84,17 +84,20 @@ class Table:
     def _repr_html_(self) -> str:
         return self.html()
 
-    def html(self) -> str:
-        """The table as a notebook shows it: nothing in it is markup or a control character."""
+    def html(self, inline: bool = True) -> str:
+        """The table as a notebook shows it: nothing in it is markup or a control character.
+
+        Without `inline`, columns are aligned by the classes of isthmus's own pages.
+        """
         head = "".join(
-            f'<th style="text-align: {self._side(place)}">{escape_html(column)}</th>'
+            f"<th{self._aligned(place, inline)}>{escape_html(column)}</th>"
             for place, column in enumerate(self.columns)
         )
         if self.groups:
             spans = (f"<th colspan={n}>{escape_html(name)}</th>" for name, n in self.groups)
             head = f"{''.join(spans)}</tr><tr>{head}"
         rows = "".join(
-            f"<tr>{''.join(self._html(cell, place) for place, cell in enumerate(row))}</tr>"
+            f"<tr>{''.join(self._html(cell, place, inline) for place, cell in enumerate(row))}</tr>"
             for row in self.rows
         )
         caption = escape_html(f"{self.caption} {self.interval_note}".strip())
@@ -103,15 +106,19 @@ class Table:
             f"<tbody>{rows}</tbody></table>"
         )
 
-    def _html(self, cell: Cell, place: int) -> str:
+    def _html(self, cell: Cell, place: int, inline: bool) -> str:
         text = escape_html(cell.text)
         text = f"<b>{text}</b>" if cell.best else text
         if cell.letters:
             text += f"<sup>{cell.letters}</sup>"
         if cell.interval:
             text += f"<br><small>{cell.interval}</small>"
-        quiet = " class=quiet" if cell.quiet else ""
-        return f'<td style="text-align: {self._side(place)}"{quiet}>{text}</td>'
+        return f"<td{self._aligned(place, inline, cell.quiet)}>{text}</td>"
+
+    def _aligned(self, place: int, inline: bool, quiet: bool = False) -> str:
+        classes = "quiet " * quiet + "number " * (not inline and place >= self.names)
+        style = f' style="text-align: {self._side(place)}"' if inline else ""
+        return style + (f' class="{classes.strip()}"' if classes else "")
 
     def _side(self, place: int) -> Literal["left", "right"]:
         return "left" if place < self.names else "right"

@@ -154,6 +154,31 @@ def test_missing_cells_are_named_and_the_rest_is_judged() -> None:
     assert verdict.findings[1].difference == pytest.approx(0.04, abs=0.015)  # of bow alone
 
 
+def test_a_start_that_one_side_lacks_is_left_out_on_the_other() -> None:
+    claim = {side: {**SHRINKS[side], "starts": ["bow", "retromae"]} for side in ("higher", "lower")}
+
+    def keep(result: CellResult) -> bool:
+        return not (result.cell.start == "retromae" and result.cell.task == "insurance-all")
+
+    gains = {"bow": 0.04, "retromae": {"insurance-1000": 0.2}}
+    verdict = judged({**SHRINKS, **claim}, gains, keep)
+    assert verdict.findings[0].without == ("retromae",)
+    assert abs(verdict.findings[0].difference) < 0.015  # of bow alone, whose gain does not shrink
+
+
+def test_places_of_one_seed_are_shown_and_not_averaged() -> None:
+    def keep(result: CellResult) -> bool:
+        return result.cell.task != "insurance-all" or result.cell.pretraining_seed == 2
+
+    gains = {"bow": {"insurance-1000": 0.04, "medicine-1000": 0.04, "insurance-all": -0.3}}
+    verdict = judged(BEATS, gains, keep, seed_noise=0.003)
+    assert verdict.decision == "held"
+    assert "2 of 2 places" in verdict.reason
+    assert verdict.findings[1].difference == pytest.approx(-0.3, abs=0.03)
+    assert verdict.overall is not None
+    assert verdict.overall.difference == pytest.approx(0.04, abs=0.015)
+
+
 def test_one_seed_decides_nothing_about_methods() -> None:
     def first(result: CellResult) -> bool:
         return result.cell.pretraining_seed == 1

@@ -48,7 +48,9 @@ def _anchor(title: str) -> str:
 
 def _tables(tables: Iterable[Table | None], kind: str = "") -> Iterable[str]:
     return (
-        f'<div class="wide {kind}">{table.html()}</div>' for table in tables if table is not None
+        f'<div class="wide {kind}">{table.html(inline=False)}</div>'
+        for table in tables
+        if table is not None
     )
 
 

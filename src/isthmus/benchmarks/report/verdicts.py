@@ -48,7 +48,7 @@ class Verdict:
     decision: Decision
     reason: str
     overall: Finding | None = None
-    """The mean of the differences over all places that have scores."""
+    """The mean of the differences over the places that have scores, of several seeds if any do."""
     findings: tuple[Finding, ...] = ()
     costs: tuple[float, float] | None = None
     """The mean costs of the side claimed to be higher and of the other."""
@@ -71,8 +71,9 @@ def rule(settings: ReportSettings) -> str:
         "and no place significantly below. Did not hold: the average is significantly below 0, or "
         f"its {settings.confidence:.0%} interval ends below {settings.smallest_effect:g}, the "
         "smallest difference that matters. Undecided: all else, with the average that would have "
-        f"been found with {settings.power:.0%} power; and whatever one seed alone says. A claim "
-        "about cost holds if the ratio of the mean costs stays within its factor."
+        f"been found with {settings.power:.0%} power; and what one seed alone says: where other "
+        "places have more, one of a single seed is shown and not averaged. A claim about cost "
+        "holds if the ratio of the mean costs stays within its factor."
     )
 
 
@@ -107,8 +108,10 @@ def _verdict(name: str, claim: Claim, outcomes: Outcomes, settings: ReportSettin
     if not known:
         reason = "no cell that it speaks of is done"
         return Verdict(name, claim, "undecided", reason, findings=tuple(findings))
-    share = 1.0 / len(known)
-    average = [replace(term, weight=share * term.weight) for terms in known for term in terms]
+    counted = [terms for terms, one in zip(known, estimates, strict=True)
+               if _decides(one, settings)] or known  # fmt: skip
+    share = 1.0 / len(counted)
+    average = [replace(term, weight=share * term.weight) for terms in counted for term in terms]
     compared = estimate(outcomes, average)
     assert compared is not None, "every term has scores"
     overall = _measured(
@@ -139,14 +142,15 @@ def _measured(
 def _decide(
     overall: Finding, findings: Sequence[Finding], settings: ReportSettings
 ) -> tuple[Decision, str]:
-    known = [finding for finding in findings if finding.estimate is not None]
+    known = [one for one in findings if one.estimate is not None]
+    known = [one for one in known if _decides(one.estimate, settings)] or known
     lost = [one for one in known if one.difference < 0 and one.corrected_p_value < settings.alpha]
     above = sum(one.difference > 0 for one in known)
     signs = f", above 0 at {above} of {len(known)} places" if len(known) > 1 else ""
     significant = overall.corrected_p_value < settings.alpha
     assert overall.interval is not None
     assert overall.estimate is not None
-    if settings.over == "both" and not overall.estimate.knows_seeds:
+    if not _decides(overall.estimate, settings):
         here = "significant" if significant else "not significant"
         return "undecided", f"one seed: {here} for these models{signs}; of the methods, more decide"
     if significant and overall.difference < 0:
@@ -165,13 +169,20 @@ def _decide(
     )
 
 
-def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tuple[str, ...]]:
-    """The terms that have scores, with the weights of all, and the starts that have none.
+def _decides(compared: Estimate | None, settings: ReportSettings) -> bool:
+    """Whether a comparison says anything about the methods, rather than about these models."""
+    return compared is not None and (compared.knows_seeds or settings.over != "both")
 
-    No term is left where a whole side has no scores.
+
+def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tuple[str, ...]]:
+    """The terms whose starts have all their scores, with the weights of all, and other starts.
+
+    A start that lacks a score on one side is left out on the other too: like is compared with
+    like. No term is left where a whole side has no scores.
     """
-    there = [term for term in terms if outcomes.scores(term.start, term.column) is not None]
-    missing = tuple(sorted({term.start for term in terms} - {term.start for term in there}))
+    lacking = {term.start for term in terms if outcomes.scores(term.start, term.column) is None}
+    there = [term for term in terms if term.start not in lacking]
+    missing = tuple(sorted(lacking))
     whole, left = _weights(terms), _weights(there)
     if whole.keys() != left.keys():
         return [], missing
