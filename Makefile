@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
-# One file, one worker: fixtures are made once. The slowest files come first (tests/conftest.py).
+# One file, one worker: fixtures are made once. Files with the slowest tests come first, and there is
+# a worker more than cores (tests/conftest.py).
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 LOCKING := .lock
 # Tests start dozens of processes, each of which would else compile the sources anew.
