@@ -61,6 +61,21 @@ def test_cells_share_what_they_have_in_common(values: dict[str, Any], tmp_path: 
     assert len(seeds) == 4  # the same for all starts, others for every pair
 
 
+def test_collections_of_one_corpus_pre_train_by_their_own_settings(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    made = {"spec": "beir:{data}/made", "corpus": "jsonl:{data}/texts.jsonl"}
+    longer = {**made, "pretraining": {"training.max_steps": 3}}
+    tasks = {"one": {"collection": "made"}, "other": {"collection": "longer"}}
+    collections = {"made": made, "longer": longer}
+    steps = plan({**values, "collections": collections, "tasks": tasks}, tmp_path).steps
+    lengths = {
+        steps[steps[f"{task}.dense.mlm.p1.f1"].start].values["training"]["max_steps"]
+        for task in tasks
+    }
+    assert lengths == {2, 3}
+
+
 def test_a_digest_changes_with_what_a_cell_depends_on(
     values: dict[str, Any], tmp_path: Path
 ) -> None:

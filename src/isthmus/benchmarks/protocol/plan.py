@@ -230,9 +230,11 @@ class Plan:
         label = corpus if corpus in self.protocol.collections else digest(corpus)[:8]
         if start.after is not None and start.corpus is not None:
             label += f"-{digest(origin)[:8]}"  # what it goes on from may be of the task's corpus
+        known = self.protocol.collections.get(start.corpus or collection)
+        if start.corpus is None and known is not None and known.corpus and known.pretraining:
+            label += f"-{collection}"  # another collection of this corpus may pre-train otherwise
         step = f"pretrain/{name}/{label}/p{cell.pretraining_seed}"
         if step not in self.steps:
-            known = self.protocol.collections.get(start.corpus or collection)
             layers = {"training.seed": cell.pretraining_seed}
             values = self._pretraining(
                 start.recipe, self.protocol.pretraining, known.pretraining if known else {},
