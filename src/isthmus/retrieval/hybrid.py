@@ -61,10 +61,8 @@ class HybridSearcher:
         A query that only some searchers can read (stop words alone, say) is answered by those.
         """
         answers = self.components(queries, depth, problems)
-        return [
-            fuse(rankings, self.weights, self.fusion).top(depth)
-            for rankings in zip(*answers, strict=True)
-        ]
+        together = zip(*answers, strict=True)
+        return [fuse(rankings, self.weights, self.fusion, depth) for rankings in together]
 
     def documents(self, ids: Iterable[str], query: str | None = None) -> list[Document]:
         """The documents with these ids, from the first searcher that keeps texts.

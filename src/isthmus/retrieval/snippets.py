@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 from isthmus.indexes.bm25.stop_words import stop_words
 from isthmus.indexes.languages import FIRST_UNSPACED, HANGUL, UNSPACED
@@ -53,18 +52,22 @@ def marked(snippet: str, query: str) -> list[tuple[str, bool]]:
     return [part for part in (*parts, (snippet[done:], False)) if part[0]]
 
 
-def _found(text: str, sought: _Sought) -> Iterator[tuple[int, int, str]]:
+def _found(text: str, sought: Sequence[str]) -> list[tuple[int, int, str]]:
     """Where words of a query begin and end in a text, cut to their first letters."""
     text = _lowered(text)
     pattern = _pattern_of_words(text)
-    for match in sought.pattern.finditer(text):
-        start = match.start()
-        if match[1] is not None:  # of a script without spaces
-            yield start, match.end(1), match[1]
-        elif not (start and _is_letter(text[start - 1])):
-            whole = pattern.match(text, start)
-            if whole is not None and (word := _stem(whole[0])) in sought.words:
-                yield start, whole.end(), word
+    found: dict[int, tuple[int, int, str]] = {}
+    for word in sought:
+        start = text.find(word)
+        while start >= 0:
+            if _is_unspaced(word[0]):
+                found[start] = start, start + len(word), word
+            elif not (start and _is_letter(text[start - 1])):
+                whole = pattern.match(text, start)
+                if whole is not None and _stem(whole[0]) == word:
+                    found[start] = start, whole.end(), word
+            start = text.find(word, start + 1)
+    return sorted(found.values())
 
 
 def _pattern_of_words(text: str) -> re.Pattern[str]:
@@ -91,22 +94,12 @@ def _lowered(text: str) -> str:
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
 
 
-class _Sought(NamedTuple):
-    """The words of a query, and what finds where they may stand, or pairs of characters do."""
-
-    words: frozenset[str]
-    pattern: re.Pattern[str]
-
-
 @lru_cache(maxsize=128)  # a query is looked for in every hit
-def _sought(query: str) -> _Sought:
+def _sought(query: str) -> Sequence[str]:
+    """The words of a query, or pairs of characters, longer ones last."""
     runs = _pattern_of_words(query.lower()).findall(query.lower())
     words = {word for run in runs for word in _words(run)}
-    words = words - _stop_words() or words
-    spaced = [re.escape(word) for word in words if not _is_unspaced(word[0])]
-    unspaced = [re.escape(word) for word in words if _is_unspaced(word[0])]
-    pairs = f"(?=({'|'.join(sorted(unspaced, key=len, reverse=True)) or '(?!)'}))"
-    return _Sought(frozenset(words), re.compile("|".join([*spaced, pairs])))
+    return sorted(words - _stop_words() or words, key=len)
 
 
 def _words(run: str) -> list[str]:

@@ -71,7 +71,7 @@ def tune_weights(
     weights = tuple(grid[chosen].tolist())
 
     def value(of: Sequence[float]) -> float:
-        fused = [fuse(rankings, of, hybrid.fusion).top(depth) for rankings in answers]
+        fused = [fuse(rankings, of, hybrid.fusion, depth) for rankings in answers]
         return fmean(_values(fused, judgements, measure))
 
     return TunedWeights(

@@ -276,7 +276,7 @@ def _run(
     return Run(
         row.name,
         {
-            query: fuse([first[query], *(one[query] for one in others)], alike, fusion).top(depth)
+            query: fuse([first[query], *(one[query] for one in others)], alike, fusion, depth)
             for query in first
         },
     )

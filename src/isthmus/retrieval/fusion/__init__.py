@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from isthmus.records import Ranking
@@ -23,7 +24,12 @@ Fusion = Callable[[Ranking], Votes]
 fusions = Registry("isthmus.retrieval.fusion", "fusion")
 
 
-def fuse(rankings: Sequence[Ranking], weights: Sequence[float], fusion: Fusion) -> Ranking:
+def fuse(
+    rankings: Sequence[Ranking],
+    weights: Sequence[float],
+    fusion: Fusion,
+    depth: int | None = None,
+) -> Ranking:
     """The documents of all rankings of a query by the weighted sum of their votes.
 
     Empty rankings and systems of weight 0 are left out altogether.
@@ -33,12 +39,11 @@ def fuse(rankings: Sequence[Ranking], weights: Sequence[float], fusion: Fusion) 
         for ranking, weight in zip(rankings, weights, strict=True)
         if weight and len(ranking)
     ]
-    documents = {document_id for _, votes in systems for document_id in votes.found}
+    documents = list(dict.fromkeys(chain.from_iterable(votes.found for _, votes in systems)))
+    columns = [
+        [weight * votes.found.get(document_id, votes.others) for document_id in documents]
+        for weight, votes in systems
+    ]
     # fsum rounds once, so that the order in which systems are named cannot break a tie.
-    fused = {
-        document_id: math.fsum(
-            weight * votes.found.get(document_id, votes.others) for weight, votes in systems
-        )
-        for document_id in documents
-    }
-    return Ranking.sorted(rankings[0].query_id, fused)
+    sums = map(math.fsum, zip(*columns, strict=True))
+    return Ranking.sorted(rankings[0].query_id, dict(zip(documents, sums, strict=True)), depth)
