@@ -19,6 +19,7 @@ from hypothesis import settings
 # the suite fill all cores, and matrices this small gain nothing from more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does
+os.environ["HF_HUB_OFFLINE"] = "1"  # a name that is no file must not be looked for, and waited for
 
 # A shell that starts the suite in its background has Ctrl-C ignored, which tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -102,6 +102,7 @@ class Plan:
             parse_measure(measure)
         self._fingerprint = cache(self._read_fingerprint)
         self._model_digest = cache(self._read_model)
+        self._find_recipe = cache(find_recipe)
         self._checked: set[str] = set()
         self.steps: dict[str, Step] = {}
         self._add_base()
@@ -312,7 +313,7 @@ class Plan:
     def _layered(self, verb: str, recipe: str, *layers: Values) -> Values:
         if recipe.endswith((".yaml", ".yml")):
             recipe = str(self._home / recipe)
-        values = find_recipe(recipe, verb, where="recipe").settings
+        values = self._find_recipe(recipe, verb, where="recipe").settings
         for layer in layers:
             values = merged(values, resolve(verb, None, None, layer))
         return dict(values)
