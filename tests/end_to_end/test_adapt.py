@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from isthmus.config.seen_queries import seen
+
 LITTLE = [
     "dense.training.max_steps=4", "dense.training.per_device_train_batch_size=16",
     "dense.training_max_length=32", "dense.training.logging_steps=1",
@@ -171,6 +173,8 @@ def test_labels(commands: Any, judged: Path, model: Path, tmp_path: Path) -> Non
     snapshot = json.loads((tmp_path / "run/labelled/isthmus.json").read_text(encoding="utf-8"))
     assert snapshot["results"]["queries"] == 60
     assert snapshot["identity"]["settings"]["split"] == "train"
+    fingerprint = snapshot["identity"]["data"]["collection"]
+    assert "trained on the split 'train'" in str(seen(str(tmp_path / "run"), fingerprint, "train"))
 
 
 def test_sparse(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import yaml
 from isthmus.config.output import finish, read_snapshot, whole_file, write_json
 from isthmus.config.recipes import shipped_recipes
 from isthmus.config.sealed_json import UnreadableError, parse_json, read_bounded
+from isthmus.config.seen_queries import SEEN, all_seen
 
 FINAL = "final"
 _MODULES = "modules.json"
@@ -45,10 +46,17 @@ itself is under Apache-2.0.
 {citation}"""
 
 
-def finish_model(run: Path, results: Mapping[str, Any]) -> None:
-    """Marks a run as complete, after its model got a card and what loads the run itself."""
+def finish_model(
+    run: Path, results: Mapping[str, Any], after: Iterable[str | Path] | None = None
+) -> None:
+    """Marks a run as complete, after its model got a card and what loads the run itself.
+
+    `after` are the models that it went on from: the queries that they have seen, it has; None
+    where its stages say so.
+    """
     _present(run, results)
-    finish(run, results)
+    seen = [] if after is None else all_seen(read_snapshot(run), results, after)
+    finish(run, {**results, SEEN: seen} if seen else results)
 
 
 def _present(run: Path, results: Mapping[str, Any]) -> None:

@@ -123,7 +123,7 @@ def train(stage: ResolvedStage) -> Path:
             with writing(final):
                 trainer.task.save(final)
             results |= {"selection": asdict(selection), "seconds": time.monotonic() - began}
-            finish_model(stage.output, {**results, "log": history})
+            finish_model(stage.output, {**results, "log": history}, [settings.model])
         wait_for_everyone()
     return final
 

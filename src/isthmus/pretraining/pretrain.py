@@ -129,7 +129,7 @@ def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
         with writing(final):
             task.save(final)
             describe(final, backbone, tokenizer, settings, parts)
-        finish_model(output, {**results, "log": history})
+        finish_model(output, {**results, "log": history}, filter(None, [settings.model]))
     wait_for_everyone()
     return final
 

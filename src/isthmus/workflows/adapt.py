@@ -131,7 +131,8 @@ def _finish(
     write(output, sentences, report, guarded)
     found: Mapping[str, Any] = read_snapshot(output).get("results") or {}
     seconds = found.get("seconds", time.monotonic() - began)  # of the run that did the work
-    finish_model(output, {"seconds": seconds, "verdict": sentences, "merge": merges})
+    results = {"seconds": seconds, "verdict": sentences, "merge": merges}
+    finish_model(output, results, [models[last]])
     return report
 
 

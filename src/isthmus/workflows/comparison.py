@@ -15,6 +15,7 @@ from isthmus.config.cache import cache_folder
 from isthmus.config.calls import check_arguments, several
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.output import claimed
+from isthmus.config.seen_queries import seen
 from isthmus.errors import SettingsError
 from isthmus.evaluation import EvaluationSettings, Report
 from isthmus.evaluation import evaluate as evaluate_runs
@@ -26,7 +27,6 @@ from isthmus.retrieval.fusion import Fusion, fuse, fusions
 from isthmus.retrieval.verbs.index import IndexSettings
 from isthmus.workflows.compared_systems import Searches, System, systems
 from isthmus.workflows.rank_one import with_examples
-from isthmus.workflows.seen_queries import seen
 
 _DEPTH = 100
 

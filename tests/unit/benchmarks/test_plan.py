@@ -67,13 +67,21 @@ def test_collections_of_one_corpus_pre_train_by_their_own_settings(
     made = {"spec": "beir:{data}/made", "corpus": "jsonl:{data}/texts.jsonl"}
     longer = {**made, "pretraining": {"training.max_steps": 3}}
     tasks = {"one": {"collection": "made"}, "other": {"collection": "longer"}}
-    collections = {"made": made, "longer": longer}
-    steps = plan({**values, "collections": collections, "tasks": tasks}, tmp_path).steps
-    lengths = {
-        steps[steps[f"{task}.dense.mlm.p1.f1"].start].values["training"]["max_steps"]
-        for task in tasks
+    changed = {
+        "collections": {"made": made, "longer": longer},
+        "tasks": tasks,
+        "starts": {"mlm": {"recipe": "mlm"}, "far": {"recipe": "mlm", "corpus": "longer"}},
+        "equal_tokens": False,
     }
-    assert lengths == {2, 3}
+    steps = plan({**values, **changed}, tmp_path).steps
+    lengths = {
+        (task, start): steps[steps[f"{task}.dense.{start}.p1.f1"].start].values["training"]
+        for task in tasks
+        for start in ("mlm", "far")
+    }
+    assert {key: training["max_steps"] for key, training in lengths.items()} == {
+        ("one", "mlm"): 2, ("one", "far"): 3, ("other", "mlm"): 3, ("other", "far"): 3,
+    }  # fmt: skip
 
 
 def test_a_digest_changes_with_what_a_cell_depends_on(

@@ -19,6 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from isthmus.collections import Problems, open_collection
 from isthmus.config.output import read_snapshot
+from isthmus.config.seen_queries import seen
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
@@ -48,7 +49,6 @@ from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
-from isthmus.workflows.seen_queries import seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_plots", "one_thread")]
 DOCUMENTS = 150
@@ -538,6 +538,8 @@ def test_a_model_chosen_by_a_split_that_others_report_on(
     assert "trained on the split 'train'" in str(seen(str(final.parent), fingerprint, "train"))
     assert seen(str(final), fingerprint, "other") is None
     assert seen(str(final), "of another collection", split) is None
+    known = {"collection": fingerprint, "trained": "train", "chosen": split}
+    assert results["seen"] == [known]
 
 
 def test_only_a_whole_split_is_one_that_others_report_on(settings: Make) -> None:

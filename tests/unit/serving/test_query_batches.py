@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from threading import Event
 
@@ -48,11 +49,16 @@ def identity(ranking: Ranking) -> Ranking:
     return ranking
 
 
-async def asked(batches: Batches, gate: Gate, texts: Sequence[str]) -> list[Found | BaseException]:
+async def asked(
+    batches: Batches, gate: Gate, texts: Sequence[str], depths: Sequence[int] = (3,)
+) -> list[Found | BaseException]:
     """The answers to one query, and to those that came while it was answered."""
     first = asyncio.create_task(batches.search(gate, "first", 3, identity))  # type: ignore[arg-type]
     await asyncio.to_thread(gate.reached.wait, 30)
-    others = [asyncio.create_task(batches.search(gate, text, 3, identity)) for text in texts]  # type: ignore[arg-type]
+    others = [
+        asyncio.create_task(batches.search(gate, text, depth, identity))  # type: ignore[arg-type]
+        for text, depth in zip(texts, cycle(depths), strict=False)
+    ]
     await asyncio.sleep(0)
     gate.open.set()
     return await asyncio.gather(first, *others, return_exceptions=True)
@@ -71,6 +77,16 @@ def test_what_waits_is_answered_together_as_it_would_be_alone(
         assert one.shown.document_ids == alone.document_ids
         assert one.shown.scores == pytest.approx(alone.scores, rel=1e-4)
         assert one.seconds.keys() == {"wait", "encode", "search", "rerank", "snippets"}
+
+
+def test_each_is_answered_to_its_own_depth(folders: Path, batches: Batches) -> None:
+    hybrid = open_hybrid(folders / "both")
+    _, *found = asyncio.run(asked(batches, Gate(hybrid), ["river bank"] * 4, depths=(1, 3)))
+    (alone,) = hybrid.search([Query("q", "river bank")], 3)
+    assert len(alone.document_ids) > 1
+    for depth, one in zip((1, 3, 1, 3), found, strict=True):
+        assert isinstance(one, Found)
+        assert one.shown.document_ids == alone.document_ids[:depth]
 
 
 def test_a_query_that_fails_fails_alone(folders: Path, batches: Batches) -> None:
