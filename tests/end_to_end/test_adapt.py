@@ -65,6 +65,10 @@ def test_what_comes_out(commands: Any, adapted: Path, model: Path) -> None:
     text = (adapted / "report.md").read_text(encoding="utf-8")
     assert "# Before and after" in text
     assert "On the guard collection, adapted: RR@10" in text
+    page = (adapted / "report.html").read_text(encoding="utf-8")
+    assert "On the guard collection, adapted: RR@10" in page
+    assert page.count("<table") == 2
+    assert "--paper:" in page, "the look that all pages share"
     merge = results(adapted)["merge"]["adapted"]
     assert 0 <= merge["share"] <= 1
     assert merge["change"] <= 0.01

@@ -20,7 +20,7 @@ from isthmus.serving.inspectors import Inspectors
 from isthmus.serving.model_imports import import_models
 from isthmus.serving.page_files import page_files
 from isthmus.serving.refusals import ERRORS, RefusalError, answer_errors
-from isthmus.serving.retrievers import Offer, Retrievers
+from isthmus.serving.retrievers import Offer, Retrievers, model_name
 from isthmus.serving.service import Service
 from isthmus.serving.text_vectors import check_words, encoded
 
@@ -123,7 +123,7 @@ def _add_looking_inside(api: APIRouter, service: Service) -> None:
             check_words(offer, q)
             if now.encoders and offer.kind != "bm25":
                 import_models()
-            return explained(offer.plain, q, id).as_dict()
+            return _placeless(explained(offer.plain, q, id).as_dict())
 
         return JSONResponse(await service.other(found))
 
@@ -234,6 +234,18 @@ def _add_files(app: FastAPI, service: Service) -> None:
     for name in files:
         address = "/" if name == "index.html" else f"/page/{name}"
         app.add_api_route(address, show(name), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def _placeless(found: messages.Json) -> messages.Json:
+    """An explanation that says which models there are, not where they lie."""
+    parts = found["fusion"]["parts"] if found["fusion"] else []
+    for inner in (found["before"], *(part["explanation"] for part in parts)):
+        if inner is not None:
+            _placeless(inner)
+    if place := found["model"]:
+        found["model"] = name = model_name(place)
+        found["notes"] = [note.replace(place, name) for note in found["notes"]]
+    return found
 
 
 def _chosen(now: Retrievers, name: str | None) -> Offer:

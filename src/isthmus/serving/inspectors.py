@@ -27,7 +27,8 @@ class Inspectors:
         models = []
         for offer in offers:
             ((found,),) = (one.models for one in self._inspector(offer)(text).texts)
-            models.append({**asdict(found), "model": offer.name})
+            note = found.note and found.note.replace(found.model, offer.name)
+            models.append({**asdict(found), "model": offer.name, "note": note})
         return {"texts": [{"text": text, "models": models}], "coverage": None}
 
     def _inspector(self, offer: Offer) -> Callable[..., Inspection]:

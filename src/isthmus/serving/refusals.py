@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import traceback
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,7 +14,11 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from isthmus.errors import InputError, IsthmusError, SettingsError, visible
-from isthmus.progress import console
+from isthmus.progress import console, notice
+
+# A file or folder of this machine, in quotation marks or without.
+_ROOT = r"(?:/|[A-Za-z]:\\)"
+_PLACE = re.compile(rf"""(['"]){_ROOT}.*?\1|(?<![\w/:.\\]){_ROOT}[^\s'"]+""")
 
 
 class Parts(BaseModel):
@@ -124,13 +130,15 @@ async def _unknown(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _wrong(request: Request, error: Exception) -> JSONResponse:
-    """Input that a layer below refuses; where its own disk fails, the server is to blame."""
+    """Input that a layer below refuses; where its own files fail, the server is to blame."""
     assert isinstance(error, IsthmusError)
-    if not isinstance(error, InputError | SettingsError):
+    if not isinstance(error, InputError | SettingsError) or Path(error.where).is_absolute():
         return failure(error).answer()
+    what, why, fix = (_PLACE.sub("…", one) for one in (error.what, error.allowed, error.remedy))
+    if what != error.what:
+        notice(f"refused: {error.what}")
     where = f"{request.method} {request.url.path}"
-    why, fix = error.allowed, error.remedy
-    return RefusalError(422, error.what, where=where, why=why, fix=fix).answer()
+    return RefusalError(422, what, where=where, why=why, fix=fix).answer()
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
 _KINDS: dict[str, Kind] = {"inverted": "sparse"}  # by kinds of index, where the word differs
+_INSIDE = ("final", "best")  # folders of a run's models, which is told from others by its own name
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """What tells one state of index folders from the next."""
 
@@ -83,11 +84,21 @@ class Retrievers:
         return {name: one for name, one in self.by_name.items() if one.kind in ("dense", "sparse")}
 
 
+def model_name(model: str) -> str:
+    """The name of a model; of a folder what tells it from others, not where it lies."""
+    place = Path(model)
+    if not (place.is_absolute() or place.is_dir()):
+        return model
+    place = place.absolute()
+    return f"{place.parent.name}/{place.name}" if place.name in _INSIDE else place.name
+
+
 class Opening:
     """Opens the folders of a server again and again; encoders are loaded once."""
 
     def __init__(self, folders: Sequence[str | Path], settings: ServeSettings) -> None:
-        self.folders = [Path(folder) for folder in folders]
+        # In full: so is every place in an error, and none of them is told to a client.
+        self.folders = [Path(folder).absolute() for folder in folders]
         self._settings = settings
         self._encoders: dict[str, Encoder] = {}
         self._remembering: dict[str, RememberingEncoder] = {}
@@ -141,7 +152,7 @@ class Opening:
 
     def _single(self, name: str, searcher: Searcher) -> Offer:
         kind = searcher.index.manifest.kind
-        model = None if searcher.encoder is None else searcher.encoder.name
+        model = None if searcher.encoder is None else model_name(searcher.encoder.name)
         served = self._remembered(searcher)
         return Offer(name, _KINDS.get(kind, cast(Kind, kind)), model, served, searcher)
 
@@ -161,7 +172,7 @@ class Opening:
                 self._scorer = TimedScorer(load_cross_encoder(chosen.model, where="--rerank"))
         served = RerankingSearcher(offer.retriever, self._scorer, chosen.candidates)
         plain = RerankingSearcher(offer.plain, self._scorer.scorer, chosen.candidates)
-        return Offer(name, "reranked", chosen.model, served, plain)
+        return Offer(name, "reranked", model_name(chosen.model), served, plain)
 
     def _remembered(self, searcher: Searcher) -> Searcher:
         """The searcher with an encoder that keeps vectors, the same one for all of its kind."""

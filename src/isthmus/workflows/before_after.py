@@ -9,6 +9,8 @@ from typing import Any
 from isthmus.collections import Collection, Problems, write_run
 from isthmus.config.output import writing
 from isthmus.evaluation import Report, evaluate
+from isthmus.evaluation.pages import page
+from isthmus.evaluation.tables import escape_html
 from isthmus.finetuning.merge import summary
 from isthmus.progress import track
 from isthmus.records import Run
@@ -18,6 +20,7 @@ from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
 from isthmus.workflows.adapt_settings import AdaptSettings
 
 BEFORE, AFTER, LABELLED = "as it was", "adapted", "adapted + labels"
+_TITLE = "Before and after"
 _DEPTH = 100
 _CANDIDATES = 1000  # that are fused, as `search --with` fuses them
 
@@ -143,13 +146,17 @@ def _sentence(report: Report, now: str, then: str) -> str:
 def write(
     output: Path, sentences: list[str], report: Report | None, guarded: Report | None
 ) -> None:
-    """Writes report.md: the sentences, and the tables that there are."""
-    parts = ["# Before and after", *sentences]
-    for title, found in (("## The documents", report), ("## The guard collection", guarded)):
+    """Writes report.md and report.html: the sentences, and the tables that there are."""
+    parts, shown = [f"# {_TITLE}", *sentences], [f"<h1>{_TITLE}</h1>"]
+    shown += [f"<p>{escape_html(sentence)}</p>" for sentence in sentences]
+    for title, found in (("The documents", report), ("The guard collection", guarded)):
         if found is not None:
-            parts += [title, found.table().markdown()]
+            table = found.table()
+            parts += [f"## {title}", table.markdown()]
+            shown += [f"<h2>{title}</h2>", f'<div class="wide scores">{table.html()}</div>']
     with writing(output):
         (output / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        (output / "report.html").write_text(page(_TITLE, shown), encoding="utf-8")
 
 
 def _slug(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 from transformers import BertConfig, BertForSequenceClassification
 
 import isthmus
+from isthmus.errors import InputError
 from isthmus.retrieval.hybrid_folder import read_hybrid
 from isthmus.serving.page_files import page_files
 from isthmus.serving.service import Service
@@ -20,6 +22,7 @@ from isthmus.text.tokenizer import Tokenizer
 
 Open = Callable[..., TestClient]
 PARTS = {"what", "where", "why", "fix"}
+FAILED = "the server failed to answer"
 
 
 def refusal(answer: object) -> str:
@@ -155,6 +158,12 @@ def test_several_indexes_are_fused_and_re_ranked_as_by_search(
         assert bool(found["milliseconds"]["rerank"]) is (name == "reranked")
     explained = client.get("/api/explain?q=a%20river&id=river").json()
     assert explained["before"]["kind"] == "hybrid"
+    models = {one["name"]: one["model"] for one in about["retrievers"]}
+    assert models["encoder"] == "encoder"
+    assert models["reranked"] == tmp_path.name
+    inspected = client.post("/api/inspect", json={"text": "a river"}).json()
+    for answer in (about, found, explained, inspected):
+        assert str(folders.parent) not in json.dumps(answer), "where models lie on this machine"
 
 
 @pytest.mark.parametrize(
@@ -210,9 +219,33 @@ def test_an_error_inside_is_said_without_what_was_inside(
     monkeypatch.setattr("isthmus.serving.service._show", broken)
     answer = client.get("/api/search?q=river")
     assert answer.status_code == 500
-    assert refusal(answer) == "the server failed to answer"
+    assert refusal(answer) == FAILED
     assert "secret" not in answer.text
     assert "a secret" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("no folder '/home/my runs/dense' any more", "no folder … any more"),
+        ("/srv/indexes/both/manifest.json is damaged", "… is damaged"),
+        (r"'C:\Users\me\runs' is gone", "… is gone"),
+        ("'https://example.org/a/b' and 'a/b' are ids", None),
+    ],
+)
+def test_no_refusal_says_where_things_lie(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, what: str, shown: str | None
+) -> None:
+    for where, status in (("--model", 422), ("/etc/x/manifest.json", 500)):  # whose fault it is
+
+        def refused(*_: object, where: str = where) -> None:
+            raise InputError(what, where=where, allowed="a folder", remedy="see '/etc/x/y'")
+
+        monkeypatch.setattr("isthmus.serving.service._show", refused)
+        answer = client.get("/api/search?q=river")
+        assert answer.status_code == status
+        assert refusal(answer) == ((shown or what) if status == 422 else FAILED)
+        assert "/etc" not in answer.text
 
 
 HALF = '"\\ud800"'

@@ -115,6 +115,8 @@ def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
     # Its files have no names any more, and it still answers.
     assert before.document("river") is not None
     assert before.document("fire") is None
+    for offer in before.by_name.values():
+        assert isthmus.explain(offer.plain, "river bank", "river").score
     one, two = (now.by_name["encoder"].plain.encoder for now in (before, after))  # type: ignore[attr-defined]
     assert one is two, "the encoder was loaded again"
     service.close()

@@ -35,6 +35,9 @@ class Bm25Index:
         self._starts, self._rows, self._scores = (
             mapped(folder / name, folder) for name in (STARTS, ROWS, SCORES)
         )
+        # Now, though explanations alone read them: a folder that is served may be replaced.
+        named = FREQUENCIES in manifest.files
+        self._frequencies = mapped(folder / FREQUENCIES, folder) if named else None
         self._folder = folder
 
     @classmethod
@@ -86,9 +89,7 @@ class Bm25Index:
         if not len(found):
             return 0.0, 0, last - first
         place = first + int(found[0])
-        frequency = None
-        if FREQUENCIES in self.manifest.files:
-            frequency = int(mapped(self._folder / FREQUENCIES, self._folder)[place])
+        frequency = None if self._frequencies is None else int(self._frequencies[place])
         return float(self._scores[place]), frequency, last - first
 
     def _totals(self, terms: Sequence[str]) -> Scores:
