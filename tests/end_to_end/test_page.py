@@ -304,6 +304,21 @@ def test_hostile_documents_are_text(watched: Any) -> None:
     expect(text).to_contain_text("The server sends no more: 90,000 characters are left out.")
 
 
+def test_of_many_sentences_the_first_are_shown(watched: Any) -> None:
+    tab = watched()
+
+    def explain(route: Any) -> None:
+        answer = route.fetch()
+        sentences = [{"text": f"Sentence {n}.", "contribution": 0.1} for n in range(303)]
+        route.fulfill(response=answer, json={**answer.json(), "sentences": sentences})
+
+    tab.page.route("**/api/explain*", explain)
+    page = tab.open(q="lighthouse", r="dense")
+    page.locator(".hit a").first.click()
+    expect(page.locator("#panel .sentences > span")).to_have_count(300)
+    expect(page.locator("#panel .note").first).to_contain_text("3 more sentences")
+
+
 def test_inspect_a_text(watched: Any) -> None:
     page = watched().open()
     page.get_by_role("link", name="Inspect").click()
