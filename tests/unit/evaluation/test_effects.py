@@ -43,7 +43,8 @@ def test_seeds_add_what_queries_do_not_hold() -> None:
     queries = Effect(0.02, 0.004, 499.0, 0.1)
     wide = crossed(queries, seeds=5e-5, shared=1e-5, freedom=16.0)
     assert wide.error**2 == pytest.approx(0.004**2 + 4e-5)
-    assert wide.freedom < 40  # nearly that of the seeds
+    satterthwaite = (0.004**2 + 4e-5) ** 2 / (0.004**4 / 499 + 5e-5**2 / 16)  # of what is seen
+    assert wide.freedom == pytest.approx(satterthwaite)
     assert wide.p_value > queries.p_value
     same = crossed(queries, seeds=1e-5, shared=3e-5, freedom=16.0)
     assert same.error == queries.error  # never below it
