@@ -10,17 +10,18 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.end_to_end.forking import start
 
 Result = subprocess.CompletedProcess[str]
-_FOLDER = Path(__file__).parent
+_PARENT = pytest.StashKey[tuple[FileIO, FileIO]]()
 TINY = (
     "training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1",
     "training.logging_steps=1", "training.save_steps=3", "training.report_to=[]",
@@ -31,7 +32,7 @@ TINY = (
 class Commands:
     """Runs `isthmus` commands, one at a time, in children of a process that is warm already."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, parent: tuple[FileIO, FileIO]) -> None:
         self.folder = folder
         # Threads that wait for each other cost these small matrices more than they bring.
         self.environment = {
@@ -42,11 +43,7 @@ class Commands:
         }
         self._arguments: tuple[str, ...] = ()
         self._path: list[str] = []
-        self._parent = subprocess.Popen(
-            [sys.executable, str(_FOLDER / "forking.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-            env=self.environment,
-        )  # fmt: skip
+        self._commands, self._answers = parent
 
     def where_installed(self, folder: Path) -> Commands:
         """Commands that find the distributions in a folder, and have a cache of their own there."""
@@ -83,8 +80,6 @@ class Commands:
         `processes` are ranks that train together; `plots`: as where matplotlib is installed;
         `cores`: as on a machine of so many, None for those that are there.
         """
-        assert self._parent.stdin is not None
-        assert self._parent.stdout is not None
         self._arguments = tuple(map(str, arguments))
         environment = dict(self.environment)
         if cache is not None:
@@ -97,18 +92,17 @@ class Commands:
             file.write_bytes(b"")
         command = {
             "arguments": self._arguments, "environment": environment, "processes": processes,
-            "plots": plots, "cores": cores, "path": self._path,
+            "plots": plots, "cores": cores, "path": self._path, "folder": os.getcwd(),
             **{name: str(file) for name, file in output.items()},
         }  # fmt: skip
-        self._parent.stdin.write(json.dumps(command) + "\n")
-        self._child = int(self._parent.stdout.readline())
+        self._commands.write(json.dumps(command).encode() + b"\n")
+        self._child = int(self._answers.readline())
 
     def wait(self, seconds: float | None = None) -> Result | None:
         """The result, or None when the command still runs after so many seconds."""
-        assert self._parent.stdout is not None
-        if not select.select([self._parent.stdout], [], [], seconds)[0]:
+        if not select.select([self._answers], [], [], seconds)[0]:
             return None
-        code = int(self._parent.stdout.readline())
+        code = int(self._answers.readline())
         output = [(self.folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
         return Result(self._arguments, code, *output)
 
@@ -119,11 +113,6 @@ class Commands:
         assert result is not None
         return result
 
-    def close(self) -> None:
-        assert self._parent.stdin is not None
-        self._parent.stdin.close()
-        self._parent.wait()
-
 
 def _free_port() -> str:
     with socket.socket() as free:
@@ -131,12 +120,23 @@ def _free_port() -> str:
         return str(free.getsockname()[1])
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Starts the parent of commands before the first test, which could leave threads or patches."""
+    if not any("commands" in getattr(item, "fixturenames", ()) for item in session.items):
+        return (yield)
+    process, *pipes = start()
+    session.config.stash[_PARENT] = (pipes[0], pipes[1])
+    ended = yield
+    pipes[0].close()
+    os.waitpid(process, 0)
+    return ended
+
+
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def commands(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Commands:
     """A runner of commands with a cache of its own."""
-    runner = Commands(tmp_path_factory.mktemp("commands"))
-    yield runner
-    runner.close()
+    return Commands(tmp_path_factory.mktemp("commands"), pytestconfig.stash[_PARENT])
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,14 @@
 
 Importing the training libraries takes seconds; the tests run dozens of commands. Each line on
 standard input is a command; its process id, then its exit status, come back on standard output.
-A command of several processes is one group of them, as torchrun starts it.
+A command of several processes is one group of them, as torchrun starts it. The process is forked
+from that of the tests before the first of them runs; where there is a GPU, it is a new one.
 """
 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import importlib
 import json
@@ -17,8 +19,10 @@ import sys
 import threading
 import traceback
 from functools import cache
+from io import FileIO
 from typing import Any, NoReturn
 
+import torch
 import typer.main
 
 _PRELOADED = (
@@ -34,6 +38,31 @@ _PRELOADED = (
 )  # fmt: skip
 
 
+def start() -> tuple[int, FileIO, FileIO]:
+    """Starts the process: its id, where commands are written, and where its answers are read."""
+    (commands, writing), (reading, answers) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            faulthandler.disable()
+            os.dup2(commands, 0)
+            os.dup2(answers, 1)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            if torch.cuda.is_available():  # which forked processes could not use
+                os.execv(sys.executable, [sys.executable, __file__])
+            sys.stdin = os.fdopen(0, encoding="utf-8")
+            sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+            _serve()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)  # must not go on as a second process of tests
+    os.close(commands)
+    os.close(answers)
+    # Not buffered: whether there is an answer is asked of the pipe.
+    return child, FileIO(writing, "w"), FileIO(reading)
+
+
 def warm_up() -> None:
     """Computes what every process computes once: patterns, recipes, versions, parts, options."""
     importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
@@ -47,6 +76,7 @@ def warm_up() -> None:
 def _become(command: dict[str, Any], rank: int, group: int) -> None:
     """Turns this child into what the shell, or torchrun, would have started."""
     os.setpgid(0, group)
+    os.chdir(command["folder"])
     os.nice(10)  # a kill at a chosen moment must not come late
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         file = os.open(command[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -64,7 +94,9 @@ def _become(command: dict[str, Any], rank: int, group: int) -> None:
         os.cpu_count = lambda: command["cores"]
     if command["path"]:  # with distributions that were not there before
         sys.path[:0] = command["path"]
-        importlib.import_module("isthmus.registry").announced.cache_clear()
+        registry = importlib.import_module("isthmus.registry")
+        registry.announced.cache_clear()
+        registry.Registry._outsiders = property(registry.Registry._outsiders.func)
     sys.argv = ["isthmus", *command["arguments"]]
 
 
@@ -102,6 +134,12 @@ def _wait(children: list[int]) -> int:
 
 
 def _serve() -> None:
+    for module in _PRELOADED:
+        importlib.import_module(module)
+    # Models from nothing, smaller than the smallest that is published: most of what tests compute.
+    importlib.import_module("isthmus.nn.sizes").SIZES["tiny"] = (2, 64)
+    warm_up()
+    gc.freeze()  # or every child walks through all of it when it ends
     while line := sys.stdin.readline():
         command = json.loads(line)
         children: list[int] = []
@@ -118,10 +156,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    for module in _PRELOADED:
-        importlib.import_module(module)
-    # Models from nothing, smaller than the smallest that is published: most of what tests compute.
-    importlib.import_module("isthmus.nn.sizes").SIZES["tiny"] = (2, 64)
-    warm_up()
-    gc.freeze()  # or every child walks through all of it when it ends
     _serve()

@@ -390,7 +390,7 @@ def test_killed_and_resumed_is_uninterrupted(
 ) -> None:
     """Dropout on, in chunks, measured for real, killed between two evaluations."""
     change: dict[str, Any] = {
-        "encoder": kind, "mini_batch_size": 3, "development": {"every": 1, "bm25": 5},
+        "encoder": kind, "mini_batch_size": 7, "development": {"every": 1, "bm25": 5},
         "negatives": {"name": "bm25", "num_negatives": 2},
     }  # fmt: skip
     whole = run(settings("whole", **change))
