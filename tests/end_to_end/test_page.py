@@ -330,6 +330,23 @@ def test_inspect_a_text(watched: Any) -> None:
     assert parse_qs(urlsplit(page.url).query)["text"] == ["The lighthouse of the harbour"]
 
 
+def test_compare_two_checkpoints(browser: Any, indexes: list[Path]) -> None:
+    with served(open_app([indexes[1], indexes[1]])) as address:
+        tab = Watched(browser, address, viewport={"width": 390, "height": 800})
+        page = tab.open(view="inspect", text="The lighthouse of the harbour")
+        columns = page.locator("#inspected .column")
+        expect(columns).to_have_count(2)
+        first = columns.first
+        expect(first.locator(".shared")).to_have_count(first.locator("tbody tr").count())
+        expect(first.locator(".legend")).to_contain_text("⇄ 20 of 20 in another list too")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        page.locator("#models .chip").last.click()
+        expect(columns).to_have_count(1)
+        expect(page.locator(".shared")).to_have_count(0)
+        tab.page.context.close()
+    assert not tab.wrong
+
+
 def test_a_token_is_asked_for_and_leaves_the_address(browser: Any, indexes: list[Path]) -> None:
     token = "a-token-that-is-long-enough"
     with served(open_app(indexes[:1], token=token)) as address:

@@ -87,15 +87,16 @@ function projection(model, holding, models) {
   const most = Math.max(...tokens.map((one) => Math.abs(one.weight)), 1e-9);
   const least = model.kind === "sparse" ? 0 : Math.min(...tokens.map((one) => one.weight), most);
   const row = (one) => {
-    const alone = models > 1 && holding.get(one.token) === 1;
+    const both = holding.get(one.token) > 1;
     return h("tr", { class: one.in_text ? "hit-token" : "miss-token", "data-token": one.token },
       h("td", { class: "sign" }, h("span", { "aria-hidden": "true" }, one.in_text ? "●" : "○"), h("span", { class: "hidden" }, one.in_text ? "in the text" : "not in the text")),
-      h("th", { scope: "row" }, own(one.token), alone ? h("span", { class: "alone", title: "in this model's list alone" }, "only here") : null),
+      h("th", { scope: "row" }, own(one.token), both ? h("span", { class: "shared", title: "in another list too" }, h("span", { "aria-hidden": "true" }, "⇄"), h("span", { class: "hidden" }, "in another list too")) : null),
       h("td", { class: "bar" }, h("div", { share: (Math.abs(one.weight) - least * 0.9) / (most - least * 0.9 || 1) })),
       h("td", { class: "number quiet" }, number(one.weight)));
   };
   const covered = model.coverage === null || model.coverage === undefined ? null
     : h("p", { class: "coverage" }, h("b", {}, `${Math.round(100 * model.coverage)} %`), ` of the text’s tokens are among the first ${tokens.length}`);
+  const others = tokens.filter((one) => holding.get(one.token) > 1).length;
   const counts = model.kind === "sparse" && model.terms !== null
     ? h("p", { class: "quiet" }, `${count(model.terms)} terms of the text, ${count(model.expansion)} of expansion`) : null;
   const head = h("thead", {}, h("tr", {}, h("td"), h("th", { scope: "col" }, "token"), h("td"), h("th", { scope: "col", class: "number" }, "weight")));
@@ -103,7 +104,7 @@ function projection(model, holding, models) {
     h("header", {}, h("h2", {}, own(model.model)), h("p", { class: "about" }, model.kind, model.head === "fitted" ? ", with a head fitted on the documents" : "")),
     h("div", {}, covered, counts,
     tokens.length ? h("table", { class: "tokens" }, head, h("tbody", {}, tokens.map(row))) : null,
-    tokens.length ? h("p", { class: "quiet legend" }, "● in the text  ○ not in the text") : null,
+    tokens.length ? h("p", { class: "quiet legend" }, h("span", {}, "● in the text"), h("span", {}, "○ not in the text"), models > 1 ? h("span", {}, `⇄ ${others} of ${tokens.length} in another list too`) : null) : null,
     model.dropped?.length ? h("p", { class: "dropped" }, h("b", {}, "Dropped "), model.dropped.flatMap((one, at) => (at ? [" ", own(one)] : [own(one)]))) : null,
     model.note ? h("p", { class: "note quiet" }, own(model.note)) : null));
 }
