@@ -123,7 +123,8 @@ def _free_port() -> str:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Starts the parent of commands before the first test, which could leave threads or patches."""
-    if not any("commands" in getattr(item, "fixturenames", ()) for item in session.items):
+    wanted = any("commands" in getattr(item, "fixturenames", ()) for item in session.items)
+    if not wanted or session.config.option.collectonly:
         return (yield)
     process, *pipes = start()
     session.config.stash[_PARENT] = (pipes[0], pipes[1])
