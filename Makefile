@@ -7,6 +7,8 @@ TORCH := torch==2.13.0
 # One file, one worker: fixtures are made once. Files with the slowest tests come first, and there is
 # a worker more than cores (tests/conftest.py).
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+# What test-fast leaves out; naming the rest would have the workers' parent import torch before them.
+OTHERS := breakages end_to_end parity property torture
 LOCKING := .lock
 # Tests start dozens of processes, each of which would else compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +33,7 @@ test: .venv/test.installed ## run the tests, some twelve minutes on 2 idle cores
 	$(PYTEST) $(TESTS)
 
 test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: about two minutes
-	$(PYTEST) -m 'not full and not slow' tests/architecture tests/golden tests/unit
+	$(PYTEST) -m 'not full and not slow' $(OTHERS:%=--ignore=tests/%)
 
 test-all: .venv/test.installed ## everything: every recipe on every architecture, every shape, more random examples
 	$(PYTEST) -m '' --hypothesis-profile full $(TESTS)
