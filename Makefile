@@ -29,10 +29,10 @@ setup-development: .venv/test.installed ## the same, with everything the tests a
 quickstart: .venv/run.installed ## an encoder adapted to documentation strings, before and after, about five minutes on 2 cores
 	$(BIN)/isthmus quickstart
 
-test: .venv/test.installed ## run the tests, some twelve minutes on 2 idle cores; some of them: make test TESTS=tests/golden
+test: .venv/test.installed ## run the tests, some ten minutes on 2 idle cores (a minute more where kernels are compiled first); some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)
 
-test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: about two minutes
+test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: two minutes
 	$(PYTEST) -m 'not full and not slow' $(OTHERS:%=--ignore=tests/%)
 
 test-all: .venv/test.installed ## everything: every recipe on every architecture, every shape, more random examples
