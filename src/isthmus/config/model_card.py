@@ -51,8 +51,8 @@ def finish_model(
 ) -> None:
     """Marks a run as complete, after its model got a card and what loads the run itself.
 
-    `after` are the models that it went on from: the queries that they have seen, it has; None
-    where its stages say so.
+    `after`: the models that training started from, whose seen splits are recorded with the run's
+    own. None for a pipeline: its stages record theirs.
     """
     _present(run, results)
     seen = [] if after is None else all_seen(read_snapshot(run), results, after)

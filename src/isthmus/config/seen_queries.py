@@ -16,27 +16,25 @@ SEEN = "seen"
 
 def seen(model: str, fingerprint: str, split: str) -> str | None:
     """A sentence where a model was trained on, or chosen by, this split of this collection."""
-    for one in _queries_seen(Path(model)):
-        if one.get("collection") != fingerprint:
-            continue
-        if one.get("trained") == split:
-            return f"{model} was trained on the split {split!r}: its numbers here are NO TEST."
-        if one.get("chosen") == split:
-            return f"{model} was chosen by the split {split!r}, which flatters its numbers here."
+    here = [one for one in _queries_seen(Path(model)) if one.get("collection") == fingerprint]
+    if any(one.get("trained") == split for one in here):
+        return f"{model} was trained on the split {split!r}: its numbers here are NO TEST."
+    if any(one.get("chosen") == split for one in here):
+        return f"{model} was chosen by the split {split!r}, which flatters its numbers here."
     return None
 
 
 def all_seen(
     snapshot: Mapping[str, Any], results: Mapping[str, Any], after: Iterable[str | Path]
 ) -> list[dict[str, Any]]:
-    """Splits that a run saw, or the models that it went on from: each with its collection."""
+    """The splits that a run, or a model it started from, was trained on or chosen by."""
     found = [one for model in after for one in _queries_seen(Path(model))]
     found += _own({**snapshot, "results": results})
     return [one for place, one in enumerate(found) if one not in found[:place]]
 
 
 def _queries_seen(model: Path) -> list[dict[str, Any]]:
-    """What a run, or its folder `final`, has recorded; of older ones and pipelines, by stages."""
+    """The splits that a run (or its folder `final`) recorded, or that its stages did."""
     run = next((at for at in (model, model.parent) if (at / SNAPSHOT).is_file()), None)
     if run is None:
         return []

@@ -237,7 +237,7 @@ def _add_files(app: FastAPI, service: Service) -> None:
 
 
 def _placeless(found: messages.Json) -> messages.Json:
-    """An explanation that says which models there are, not where they lie."""
+    """The explanation with the paths of model folders replaced by the models' names."""
     parts = found["fusion"]["parts"] if found["fusion"] else []
     for inner in (found["before"], *(part["explanation"] for part in parts)):
         if inner is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
 _KINDS: dict[str, Kind] = {"inverted": "sparse"}  # by kinds of index, where the word differs
-_INSIDE = ("final", "best")  # folders of a run's models, which is told from others by its own name
+_INSIDE = ("final", "best")  # model folders that every run has: the run's name identifies them
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """What tells one state of index folders from the next."""
 
@@ -85,7 +85,7 @@ class Retrievers:
 
 
 def model_name(model: str) -> str:
-    """The name of a model; of a folder what tells it from others, not where it lies."""
+    """A model's name for clients: of a folder its own name without the path, RUN/final of a run."""
     place = Path(model)
     if not (place.is_absolute() or place.is_dir()):
         return model
@@ -97,7 +97,7 @@ class Opening:
     """Opens the folders of a server again and again; encoders are loaded once."""
 
     def __init__(self, folders: Sequence[str | Path], settings: ServeSettings) -> None:
-        # In full: so is every place in an error, and none of them is told to a client.
+        # Absolute, so that paths in errors are absolute too: refusals removes those from answers.
         self.folders = [Path(folder).absolute() for folder in folders]
         self._settings = settings
         self._encoders: dict[str, Encoder] = {}

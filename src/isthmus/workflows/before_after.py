@@ -153,7 +153,10 @@ def write(
         if found is not None:
             table = found.table()
             parts += [f"## {title}", table.markdown()]
-            shown += [f"<h2>{title}</h2>", f'<div class="wide scores">{table.html()}</div>']
+            shown += [
+                f"<h2>{title}</h2>",
+                f'<div class="wide scores">{table.html(inline=False)}</div>',
+            ]
     with writing(output):
         (output / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
         (output / "report.html").write_text(page(_TITLE, shown), encoding="utf-8")

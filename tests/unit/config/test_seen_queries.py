@@ -25,6 +25,14 @@ def test_what_a_model_saw_stays_with_what_is_trained_from_it(tmp_path: Path) -> 
         assert seen(str(run), "ab", "test") is None
 
 
+def test_trained_on_outweighs_chosen_by(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    found = [{"collection": "ab", "trained": "train", "chosen": "dev"},
+             {"collection": "ab", "trained": "dev", "chosen": None}]  # fmt: skip
+    write_snapshot(tmp_path / "run", "finetune", {}, {SEEN: found})
+    assert "NO TEST" in str(seen(str(tmp_path / "run"), "ab", "dev"))
+
+
 def test_drawn_queries_are_those_of_no_collection(tmp_path: Path) -> None:
     drawn = {**_FINETUNED, "settings": {"split": "train", "pseudo_queries": {"share": 1}}}
     (tmp_path / "run").mkdir()

@@ -71,8 +71,8 @@ def rule(settings: ReportSettings) -> str:
         "and no place significantly below. Did not hold: the average is significantly below 0, or "
         f"its {settings.confidence:.0%} interval ends below {settings.smallest_effect:g}, the "
         "smallest difference that matters. Undecided: all else, with the average that would have "
-        f"been found with {settings.power:.0%} power; and what one seed alone says: where other "
-        "places have more, one of a single seed is shown and not averaged. A claim about cost "
+        f"been found with {settings.power:.0%} power; and what one seed alone says. Places "
+        "with one seed are shown, but not averaged with places that have more. A claim about cost "
         "holds if the ratio of the mean costs stays within its factor."
     )
 
@@ -175,10 +175,10 @@ def _decides(compared: Estimate | None, settings: ReportSettings) -> bool:
 
 
 def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tuple[str, ...]]:
-    """The terms whose starts have all their scores, with the weights of all, and other starts.
+    """The terms of starts with every score, reweighted to the sum of all; the starts left out.
 
-    A start that lacks a score on one side is left out on the other too: like is compared with
-    like. No term is left where a whole side has no scores.
+    A start without a score on one side is left out on the other too, so that both sides average
+    over the same starts. No term is left where a whole side has no scores.
     """
     lacking = {term.start for term in terms if outcomes.scores(term.start, term.column) is None}
     there = [term for term in terms if term.start not in lacking]
