@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,13 +247,14 @@ def test_coverage(
     corpus: TokenisedCorpus,
     vector: str,
 ) -> None:
-    k = 5
-    bench = make(VECTORS[vector], {"measure": {"coverage": {"k": k}}})
+    depths = {"": 5, "at_2": 2, "at_7": 7}
+    settings = {"k": 5, "curve": [2, 7]}
+    bench = make(VECTORS[vector], {"measure": {"coverage": settings}})
     counts: Counter[int] = Counter()
     for row in set(range(len(corpus))) - set(HELD_OUT.tolist()):
         counts.update({int(token) for token in corpus[row].tokens if token > 4})
-    frequent = sorted(counts, key=lambda token: (-counts[token], token))[:k]
-    sums = {"": 0.0, "constant": 0.0, "ceiling": 0.0}
+    frequent = sorted(counts, key=lambda token: (-counts[token], token))
+    sums: dict[str, float] = defaultdict(float)
     texts = 0
     for ids in alone(bench.held_out.texts):
         bag = {token for token in ids if token > 4}
@@ -261,10 +262,12 @@ def test_coverage(
             continue
         texts += 1
         scores = plain_logits(ids, vector)
-        named = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:k]
-        sums[""] += len(bag & set(named)) / len(bag)
-        sums["constant"] += len(bag & set(frequent)) / len(bag)
-        sums["ceiling"] += min(k, len(bag)) / len(bag)
+        named = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+        for place, k in depths.items():
+            after = f"_{place}" if place else ""
+            sums[place] += len(bag & set(named[:k])) / len(bag)
+            sums[f"constant{after}"] += len(bag & set(frequent[:k])) / len(bag)
+            sums[f"ceiling{after}"] += min(k, len(bag)) / len(bag)
     found = bench.measure("coverage")
     assert found == {name: pytest.approx(total / texts) for name, total in sums.items()}
     assert found["ceiling"] < 1, "some texts have more than k tokens"

@@ -186,6 +186,35 @@ def test_what_is_missing_is_counted(folder: Path, tmp_path: Path) -> None:
     assert sparse.column.kind == "sparse"
 
 
+def test_coverage_is_drawn_by_k_where_it_was_measured(tmp_path: Path) -> None:
+    made = protocol(["none", "mlm", "bow"], seeds=[1, 2])
+    measured = {"coverage": 0.5, "coverage/constant_at_10": 0.2, "coverage/ceiling_at_10": 0.9}
+    cells = []
+    for result in results(made, {}, queries=5):
+        seed, task = result.cell.pretraining_seed, result.cell.task
+        if result.cell.start == "none" or (seed, task) == (2, "insurance-all"):
+            cells.append(result)  # a start that nothing trains has no probes of its own
+            continue
+        reached = (0.3 if result.cell.start == "mlm" else 0.6) + seed / 100
+        after = {**measured, "coverage/at_1": reached / 5, "coverage/at_10": reached}
+        probes = {"probes": after, "probes_before": {"coverage/at_10": 0.25}}
+        cells.append(result.model_copy(update=probes))
+    report = benchmark_report(write(tmp_path / "run", made, cells), settings={"texts": False})
+    (curves,) = report.coverage  # all are pre-trained on one corpus
+    assert (curves.corpus, curves.k) == ("insurance", (1, 10))
+    # A seed counts once, with however many cells; the base was measured where others began.
+    assert curves.starts["bow"][10] == pytest.approx(0.615)
+    assert (list(curves.starts), curves.starts["none"]) == (["none", "mlm", "bow"], {10: 0.25})
+    assert curves.guides == {"most frequent tokens": {10: 0.2}, "most there is": {10: 0.9}}
+    figure = next(one for one in report.figures if one.title == "Input token coverage")
+    assert figure.plots[0].count("<polyline") == 5
+    assert "bow, k 10: insurance: input token coverage by k 0.615" in figure.plots[0]
+    assert "| c | bow | **.123** | **.615** |" in report.markdown()
+    assert report.to_json()["coverage"][0]["starts"]["mlm"][10] == pytest.approx(0.315)
+    titles = [one.title for one in report.figures]
+    assert not any("at_10" in title for title in titles)
+
+
 def test_one_seed_is_said(tmp_path: Path) -> None:
     made = protocol(["none", "bow"], seeds=[1])
     write(tmp_path / "run", made, results(made, {"bow": 0.1}, queries=50))
@@ -193,6 +222,7 @@ def test_one_seed_is_said(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report" / "report.html").is_file()
     assert "these models, not of the methods" in report.tables[0].table.caption
     assert all(one.queries == {} for one in report.wins)  # the collection is not there
+    assert "overage" not in (tmp_path / "run" / "report" / "report.html").read_text()
 
 
 def test_nothing_but_failures_is_a_report_too(tmp_path: Path) -> None:

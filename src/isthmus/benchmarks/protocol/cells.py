@@ -70,6 +70,9 @@ class CellResult(Settings):
     tests: dict[str, Tested] = Field({}, description="by test collection")
     cost: Cost = Cost()
     probes: dict[str, float] = Field({}, description="of the pre-trained model, by probe")
+    probes_before: dict[str, float] = Field(
+        {}, description="of the model that the pre-training went on from, on the same documents"
+    )
     settings: str = Field(description="a digest of everything that the result depends on")
     parts: dict[str, str] = Field({}, description="digests of the parts of that: base, start, …")
     machine: dict[str, Any] = Field({}, description="versions, commit, processor, accelerator")

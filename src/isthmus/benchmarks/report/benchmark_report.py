@@ -10,6 +10,7 @@ import xxhash
 from isthmus.benchmarks.protocol.cells import CELLS, CellResult, read_result
 from isthmus.benchmarks.protocol.settings import read_protocol
 from isthmus.benchmarks.report.contents import BenchmarkReport
+from isthmus.benchmarks.report.coverage import coverage_curves
 from isthmus.benchmarks.report.html_report import html_report
 from isthmus.benchmarks.report.outcomes import Outcomes
 from isthmus.benchmarks.report.plots import figures
@@ -92,6 +93,7 @@ def assemble(name: str, outcomes: Outcomes, settings: ReportSettings) -> Benchma
         verdicts=tuple(verdicts(outcomes, settings)),
         tables=tuple(score_tables(outcomes, settings)),
         costs=cost_table(outcomes),
+        coverage=tuple(coverage_curves(outcomes)),
         expected=expected_table(outcomes),
         failures=failure_table(outcomes),
         figures=tuple(figures(outcomes)),

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from isthmus.benchmarks.report.comparisons import Estimate
+from isthmus.benchmarks.report.coverage import CoverageCurves
 from isthmus.benchmarks.report.plots import Figure
 from isthmus.benchmarks.report.score_tables import ScoreTable
 from isthmus.benchmarks.report.settings import ReportSettings
@@ -32,6 +33,7 @@ class BenchmarkReport:
     verdicts: tuple[Verdict, ...]
     tables: tuple[ScoreTable, ...]
     costs: Table | None
+    coverage: tuple[CoverageCurves, ...]
     expected: Table | None
     failures: Table | None
     figures: tuple[Figure, ...]
@@ -50,13 +52,14 @@ class BenchmarkReport:
         return "\n".join(table.latex() for _, tables in self._sections() for table in tables)
 
     def to_json(self) -> dict[str, Any]:
-        """The verdicts, tables and examples as plain values; `comparisons_tsv` has every pair."""
+        """Verdicts, tables, coverage and examples as plain values; `comparisons_tsv` has pairs."""
         return {
             "title": self.title,
             "summary": self.summary,
             "settings": self.settings.model_dump(mode="json"),
             "verdicts": [_verdict_values(one) for one in self.verdicts],
             "tables": [_table_values(one) for one in self.tables],
+            "coverage": [_plain(asdict(one)) for one in self.coverage],
             "wins": [_plain(asdict(one)) for one in self.wins],
         }
 
@@ -103,6 +106,7 @@ class BenchmarkReport:
             ("Verdicts", self._verdict_tables()),
             ("Scores", [one.table for one in self.tables]),
             ("Costs", [self.costs]),
+            ("Input token coverage", [one.table() for one in self.coverage]),
             ("What the papers report", [self.expected]),
             ("Failed cells", [self.failures]),
         ]

@@ -65,15 +65,26 @@ def scatter(title: str, across: str, up: str, dots: Sequence[Dot], log: bool = F
 
 
 def lines(
-    title: str, up: str, places: Sequence[str], series: Sequence[tuple[str, Sequence[Dot]]]
+    title: str,
+    up: str,
+    places: Sequence[str],
+    series: Sequence[tuple[str, Sequence[Dot]]],
+    guides: Sequence[tuple[str, Sequence[Dot]]] = (),
 ) -> str:
-    """A line per series over named places, 0, 1, …; its letter stands at its end."""
-    dots = [dot for _, line in series for dot in line]
+    """A line per series over named places, 0, 1, …; its letter stands at its end.
+
+    Guides are dashed, without letters.
+    """
+    dots = [dot for _, line in (*series, *guides) for dot in line]
     y_ticks = _ticks([dot.y for dot in dots])
     x = _scale(0, max(len(places) - 1, 1), LEFT + 14, WIDTH - RIGHT - 14)
     y = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
     labels = [(x(place), name) for place, name in enumerate(places)]
     parts = [*_frame("", up, labels, y_ticks, y)]
+    for name, line in guides:
+        path = " ".join(f"{x(dot.x):.1f},{y(dot.y):.1f}" for dot in line)
+        shape = f'<polyline class="line guide" points="{path}">'
+        parts.append(f"{shape}<title>{escape(name)}</title></polyline>")
     ends = _apart([y(line[-1].y) for _, line in series if line])
     for (letter, line), end in zip([one for one in series if one[1]], ends, strict=True):
         strong = " strong" if line[0].strong else ""

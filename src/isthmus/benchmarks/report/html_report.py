@@ -28,6 +28,7 @@ def html_report(report: BenchmarkReport) -> str:
         "Scores": [*_scores(report.tables)],
         "Costs": [*_tables([report.costs])],
         "Plots": [_figure(figure) for figure in report.figures],
+        "Input token coverage": [*_tables(one.table() for one in report.coverage)],
         "Queries to read": [part for one in report.wins for part in _wins(one)],
         "What the papers report": [*_tables([report.expected])],
         "Failed cells": [*_tables([report.failures])],

@@ -1,4 +1,4 @@
-"""Quality against what it costs, against training queries, and against what a probe saw."""
+"""Quality against cost, training queries and what a probe saw; what vectors hold of their texts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from isthmus.benchmarks.protocol.cells import CellResult
+from isthmus.benchmarks.report.coverage import CAPTION, coverage_curves
 from isthmus.benchmarks.report.drawing import Dot, lines, scatter
 from isthmus.benchmarks.report.outcomes import Column, Outcomes
 from isthmus.evaluation.significance import letters_of
@@ -53,10 +54,12 @@ def figures(outcomes: Outcomes) -> list[Figure]:
         )
     )
     probes = dict.fromkeys(name for result in outcomes.cells for name in result.probes)
-    for name in probes:
+    for name in (name for name in probes if "/" not in name):  # the one that a probe is read by
         panels = _panels(outcomes, measure, name, _probe(name))
         about = f"What the probe {name} saw of the pre-trained model, before fine-tuning."
         found.append(Figure(f"{measure} against {name}", about, panels))
+    curves = tuple(one.plot() for one in coverage_curves(outcomes))
+    found.append(Figure("Input token coverage", f"{CAPTION} The last two are dashed.", curves))
     return [figure for figure in found if figure.plots]
 
 

@@ -108,13 +108,14 @@ def _train(step: Step, place: Place, values: Values, told: Values) -> None:
     output = place.work(step)
     began = time.monotonic()
     final = run(PretrainSettings.parse({**values, "output": str(output)}, where=step.name))
-    results = read_mapping(output / "isthmus.json")["results"]
+    log = read_mapping(output / "isthmus.json")["results"].get("log", [])
     record = {
         **told,
         "digest": step.digest,
         "tokens": step.tokens,
         "seconds": time.monotonic() - began + _seconds_before(step, place),
-        "probes": _last_probes(results.get("log", [])),
+        "probes": _last_probes(log),
+        "probes_before": _last_probes(reversed(log)),
     }
     _publish(final, place.model(step.name), record, halved=step.work == "base")
     shutil.rmtree(output)
@@ -174,6 +175,7 @@ def _cell(step: Step, place: Place) -> None:
         tests=tests,
         cost=Cost(**cost, **spent),
         probes=record.get("probes", {}),
+        probes_before=record.get("probes_before", {}),
         settings=step.digest,
         parts=dict(step.parts),
         machine=machine(),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -24,13 +26,17 @@ class CoverageSettings(Settings):
     """How many tokens count."""
 
     k: int = Field(64, ge=1, description="tokens that the vector may name")
+    curve: list[Annotated[int, Field(ge=1)]] = Field(
+        [], description="other numbers of tokens to measure it at too, for a curve by k"
+    )
 
 
 class Coverage(Probe):
     """Mean of |top-k(head(H_0)) ∩ T| / |T|, T the set of the text's tokens.
 
     Two lines to read it by: `constant`, what the k most frequent tokens of the corpus reach for
-    every text, and `ceiling`, the most that k tokens can.
+    every text, and `ceiling`, the most that k tokens can. At each k of `curve` all three are
+    measured again, as `at_k`, `constant_at_k` and `ceiling_at_k`.
     """
 
     Settings = CoverageSettings
@@ -57,14 +63,18 @@ class Coverage(Probe):
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:
         """The means over the texts that have a bag."""
-        sums = dict.fromkeys(("", "constant", "ceiling"), 0.0)
+        wanted = {"": self.settings.k, **{f"at_{k}": k for k in self.settings.curve}}
+        most = max(wanted.values())
+        sums: dict[str, float] = defaultdict(float)
         count = 0
         for batch, logits in vocabulary_logits(task, held_out):
             bags = bag(batch["input_ids"], task.vocabulary)
-            shares = {"": covered(logits, bags, self.settings.k)}
-            shares |= reading_lines(bags, self.frequent, self.settings.k)
-            for name, curve in shares.items():
-                sums[name] += float(curve[:, -1].sum())
+            shares = {"": covered(logits, bags, most)}
+            shares |= reading_lines(bags, self.frequent, most)
+            for line, curves in shares.items():
+                totals = curves.sum(0).tolist()
+                for place, k in wanted.items():
+                    sums["_".join(filter(None, (line, place)))] += totals[min(k, len(totals)) - 1]
             count += int(bags.any(1).sum())
         return {name: total / max(count, 1) for name, total in sums.items()}
 
