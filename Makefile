@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 # a worker more than cores (tests/conftest.py).
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 # What test-fast leaves out; naming the rest would have the workers' parent import torch before them.
-OTHERS := breakages end_to_end parity property torture
+OTHERS := breakages end_to_end parity property
 LOCKING := .lock
 # Tests start dozens of processes, each of which would else compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -74,11 +74,13 @@ class Commands:
         cache: Path | None = None,
         plots: bool = False,
         cores: int | None = 1,
+        module: str = "isthmus.cli",
     ) -> None:
         """Starts a command; `wait` or `kill` must follow.
 
         `processes` are ranks that train together; `plots`: as where matplotlib is installed;
-        `cores`: as on a machine of so many, None for those that are there.
+        `cores`: as on a machine of so many, None for those that are there; `module`: whose `main`
+        is the command.
         """
         self._arguments = tuple(map(str, arguments))
         environment = dict(self.environment)
@@ -93,6 +95,7 @@ class Commands:
         command = {
             "arguments": self._arguments, "environment": environment, "processes": processes,
             "plots": plots, "cores": cores, "path": self._path, "folder": os.getcwd(),
+            "module": module,
             **{name: str(file) for name, file in output.items()},
         }  # fmt: skip
         self._commands.write(json.dumps(command).encode() + b"\n")

@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from functools import cache
 from io import FileIO
 from typing import Any, NoReturn
@@ -100,17 +101,14 @@ def _become(command: dict[str, Any], rank: int, group: int) -> None:
     sys.argv = ["isthmus", *command["arguments"]]
 
 
-def _run() -> NoReturn:
+def _run(main: Callable[[], object]) -> NoReturn:
     """Runs the command to its end, but does not take the interpreter down.
 
     To free millions of objects that it shares with its parent would take longer than most commands.
     """
-    from isthmus.cli import main
-
     code: object = 1
     try:
-        main()
-        code = 0
+        code = main()
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -148,7 +146,7 @@ def _serve() -> None:
             child = os.fork()
             if child == 0:
                 _become(command, rank, group)
-                _run()
+                _run(importlib.import_module(command["module"]).main)
             os.setpgid(child, group)  # here too: either process may run first
             children.append(child)
         print(children[0], flush=True)

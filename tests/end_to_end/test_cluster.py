@@ -123,69 +123,6 @@ def _settings(machines: Any) -> ClusterSettings:
     return ClusterSettings(address=machines.address, shard_documents=SHARD - 1)
 
 
-class Killer(threading.Thread):
-    """Kills a machine once two shards are being encoded, and watches who begins what."""
-
-    def __init__(self, machines: Any, building: Path) -> None:
-        super().__init__()
-        self.machines, self.building = machines, building
-        self.seen: set[str] = set()
-        self.killed = False
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        while not self.ended.wait(0.01):
-            # The progress of an attempt says that at least one of its blocks was encoded.
-            begun = {file.parent.name for file in self.building.glob(".attempt-*/progress.json")}
-            self.seen |= begun
-            if len(begun) == 2 and not self.killed:
-                victim = self.machines.worker_nodes.copy().pop()
-                self.machines.remove_node(victim, allow_graceful=False)
-                self.killed = True
-
-    def attempts(self) -> Counter[str]:
-        """How often each shard was begun."""
-        return Counter(name.removeprefix(".attempt-").partition("-")[0] for name in self.seen)
-
-
-def test_a_machine_dies_while_encoding(
-    machines: Any, cranfield: Path, models: dict[str, Path], tmp_path: Path
-) -> None:
-    model, corpus = str(models["sparse"]), str(cranfield)
-    one = index(
-        corpus, tmp_path / "one", model, settings=IndexSettings(block_size=BLOCK, problems="skip")
-    )
-    killer = Killer(machines, workplace(tmp_path / "many"))
-    killer.start()
-    settings = IndexSettings(block_size=BLOCK, problems="skip", cluster=_settings(machines))
-    many = index(corpus, tmp_path / "many", model, settings=settings)
-    killer.ended.set()
-    killer.join()
-    assert killer.killed, "the index was whole before a machine could be killed at work on it"
-    assert max(killer.attempts().values()) > 1, "nothing was begun again"
-    assert not workplace(many).exists()
-    manifest, single = verify(many), read_manifest(one)
-    assert manifest.identity() == single.identity()
-    assert manifest.documents == single.documents
-    assert [part.documents for part in manifest.segments or ()] == [192] * 7 + [54]
-    queries = cranfield / "queries.jsonl.zst"
-    answers = [
-        search(folder, queries=queries, run=tmp_path / f"{n}.trec", settings=chosen)
-        for n, (folder, chosen) in enumerate(
-            [
-                (one, SearchSettings(tag="run")),
-                (many, SearchSettings(tag="run")),
-                (many, SearchSettings(tag="run", cluster=_settings(machines))),
-            ]
-        )
-    ]
-    whole = Path(str(answers[0])).read_text()
-    assert whole.count("\n") > 10_000
-    for other in answers[1:]:
-        assert Path(str(other)).read_text() == whole
-    machines.add_node(**NODE)  # for the tests that follow
-
-
 def test_dense_vectors_and_rankings_are_the_same(
     machines: Any,
     cluster: Cluster,
@@ -364,6 +301,68 @@ def test_a_portion_that_nobody_has_is_told(
         assert not list(greedy.map([], tmp_path))
         told = "no machine of the cluster has 2 CPU" in " ".join(capsys.readouterr().err.split())
         assert told == (cpus == 2)
+
+
+class Killer(threading.Thread):
+    """Kills a machine once two shards are being encoded, and watches who begins what."""
+
+    def __init__(self, machines: Any, building: Path) -> None:
+        super().__init__()
+        self.machines, self.building = machines, building
+        self.seen: set[str] = set()
+        self.killed = False
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.01):
+            # The progress of an attempt says that at least one of its blocks was encoded.
+            begun = {file.parent.name for file in self.building.glob(".attempt-*/progress.json")}
+            self.seen |= begun
+            if len(begun) == 2 and not self.killed:
+                victim = self.machines.worker_nodes.copy().pop()
+                self.machines.remove_node(victim, allow_graceful=False)
+                self.killed = True
+
+    def attempts(self) -> Counter[str]:
+        """How often each shard was begun."""
+        return Counter(name.removeprefix(".attempt-").partition("-")[0] for name in self.seen)
+
+
+def test_a_machine_dies_while_encoding(  # after the tests that need two machines
+    machines: Any, cranfield: Path, models: dict[str, Path], tmp_path: Path
+) -> None:
+    model, corpus = str(models["sparse"]), str(cranfield)
+    one = index(
+        corpus, tmp_path / "one", model, settings=IndexSettings(block_size=BLOCK, problems="skip")
+    )
+    killer = Killer(machines, workplace(tmp_path / "many"))
+    killer.start()
+    settings = IndexSettings(block_size=BLOCK, problems="skip", cluster=_settings(machines))
+    many = index(corpus, tmp_path / "many", model, settings=settings)
+    killer.ended.set()
+    killer.join()
+    assert killer.killed, "the index was whole before a machine could be killed at work on it"
+    assert max(killer.attempts().values()) > 1, "nothing was begun again"
+    assert not workplace(many).exists()
+    manifest, single = verify(many), read_manifest(one)
+    assert manifest.identity() == single.identity()
+    assert manifest.documents == single.documents
+    assert [part.documents for part in manifest.segments or ()] == [192] * 7 + [54]
+    queries = cranfield / "queries.jsonl.zst"
+    answers = [
+        search(folder, queries=queries, run=tmp_path / f"{n}.trec", settings=chosen)
+        for n, (folder, chosen) in enumerate(
+            [
+                (one, SearchSettings(tag="run")),
+                (many, SearchSettings(tag="run")),
+                (many, SearchSettings(tag="run", cluster=_settings(machines))),
+            ]
+        )
+    ]
+    whole = Path(str(answers[0])).read_text()
+    assert whole.count("\n") > 10_000
+    for other in answers[1:]:
+        assert Path(str(other)).read_text() == whole
 
 
 def test_a_machine_that_cannot_help_says_why(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ from tests.torture.scene import Outcome, Scene
 KINDS = ("kills", "fuzz", "damage", "hostile", "contention", "resources")
 
 
-def main(words: list[str]) -> int:
+def main() -> int:
     """0 if nothing was found in the chosen cases, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.torture")
     parser.add_argument("chosen", nargs="*", metavar="KIND", help=f"{', '.join(KINDS)}, or a case")
     parser.add_argument("--short", action="store_true", help="a draw of each kind")
     parser.add_argument("--state", type=Path, help="where finished cases are recorded")
-    options = parser.parse_args(words)
+    options = parser.parse_args()
     state = options.state or (None if options.short else Path("runs/torture/cases.jsonl"))
     done = {} if state is None or not state.is_file() else _recorded(state)
     preload()
@@ -96,4 +96,4 @@ def _summary(done: dict[str, Outcome]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -9,8 +9,6 @@ import json
 import pickle
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import isthmus
+from isthmus.cli import main
 from isthmus.encoders import load_cross_encoder, load_encoder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import InputError, IsthmusError
@@ -112,21 +111,18 @@ def test_own_code_is_not_run_however_it_is_reached(model: Path, corpus: str) -> 
         assert not mark.exists()
 
 
-@pytest.mark.slow
-def test_own_code_is_not_run_from_the_command_line(model: Path, corpus: str) -> None:
+def test_own_code_is_not_run_from_the_command_line(
+    model: Path, corpus: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An index whose encoder is looked up in its manifest; other verbs are tested above."""
     made = index(corpus, model.parent / "dense", str(model))
     mark = own_code(model)
-    done = subprocess.run(
-        [sys.executable, "-m", "isthmus", "search", str(made), "the fox"],
-        input="y\n" * 20,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    monkeypatch.setattr("sys.argv", ["isthmus", "search", str(made), "the fox"])
+    with pytest.raises(SystemExit) as ended:
+        main()
     assert not mark.exists()
-    assert done.returncode == 2
-    assert "contains custom code" in " ".join(done.stderr.split())
+    assert ended.value.code == 2
+    assert "contains custom code" in " ".join(capsys.readouterr().err.split())
 
 
 def test_everything_is_loaded_through_one_door() -> None:

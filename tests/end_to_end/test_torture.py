@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("kills", "fuzz", "damage", "hostile", "contention", "resources")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and forks after importing torch")
-def test_nothing_is_found() -> None:
-    # One process goes through all kinds: it forks, and so must be a fresh one.
-    command = [sys.executable, "-m", "tests.torture", "--short"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580)
+def test_nothing_is_found(commands: Any) -> None:
+    # One process goes through all kinds, and forks: no test has run in the one it comes from.
+    ended = commands.run("--short", module="tests.torture.__main__")
     assert ended.returncode in (0, 1), ended.stderr
     counts = re.findall(r"^(\w+): ([\d,]+) cases, ([\d,]+) with findings", ended.stdout, re.M)
     assert [kind for kind, _, _ in counts] == list(KINDS), ended.stdout
