@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.benchmarks.made_cells import failed, protocol, results, with_cost, write
+from tests.unit.benchmarks.made_cells import TASKS, failed, protocol, results, with_cost, write
 from typer.testing import CliRunner
 
 from isthmus.benchmarks.report.benchmark_report import benchmark_report
@@ -243,6 +243,19 @@ def test_cells_that_the_protocol_no_longer_has_are_left_out(
     report = benchmark_report(tmp_path / "run", settings={"texts": False})
     assert "6 of 6 cells are done." in report.summary
     assert "12 cells are of other starts, tasks or seeds" in capsys.readouterr().err
+
+
+def test_a_task_with_seeds_of_its_own_is_whole_without_the_others(tmp_path: Path) -> None:
+    task = next(iter(TASKS))
+    tasks = {**TASKS, task: {**TASKS[task], "seeds": {"pretraining": [2]}}}
+    made = protocol(["none", "bow"], tasks=tasks, seeds=[1, 2], claims=CLAIMS)
+    done = [
+        result for result in results(made, {}, queries=20)
+        if result.cell.task != task or result.cell.pretraining_seed == 2
+    ]  # fmt: skip
+    report = benchmark_report(write(tmp_path / "run", made, done), settings={"texts": False})
+    assert f"({task}: of their own): 10 of 10 cells are done." in report.summary
+    assert not any("missing" in verdict.reason for verdict in report.verdicts)
 
 
 def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Path) -> None:

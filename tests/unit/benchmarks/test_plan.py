@@ -61,6 +61,25 @@ def test_cells_share_what_they_have_in_common(values: dict[str, Any], tmp_path: 
     assert len(seeds) == 4  # the same for all starts, others for every pair
 
 
+def test_a_task_may_have_seeds_of_its_own(values: dict[str, Any], tmp_path: Path) -> None:
+    values["tasks"]["few"]["seeds"] = {"pretraining": [2, 3]}
+    values["tasks"]["as-it-is"] = {"collection": "made", "finetune": False}
+    cells = [step.cell for step in plan(values, tmp_path).steps.values() if step.cell]
+    pairs = {
+        task: list(
+            dict.fromkeys((c.pretraining_seed, c.finetuning_seed) for c in cells if c.task == task)
+        )
+        for task in values["tasks"]
+    }
+    assert pairs == {
+        "all": [(1, 1), (1, 2), (2, 1), (2, 2)],
+        "few": [(2, 1), (3, 1)],
+        "as-it-is": [(1, 1), (2, 1)],
+    }
+    # Seed by seed, so that what is done at any moment is a whole table of fewer seeds.
+    assert [c.pretraining_seed for c in cells] == sorted(c.pretraining_seed for c in cells)
+
+
 def test_collections_of_one_corpus_pre_train_by_their_own_settings(
     values: dict[str, Any], tmp_path: Path
 ) -> None:

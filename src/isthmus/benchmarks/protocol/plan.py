@@ -106,26 +106,11 @@ class Plan:
         self._checked: set[str] = set()
         self.steps: dict[str, Step] = {}
         self._add_base()
-        for cell in self.cells():
+        for cell in protocol.cells():
             self._add_cell(cell)
         if protocol.equal_tokens:
             cells = [(step.cell, step.tokens) for step in self.steps.values()]
             check_budgets((c.task, c.start, tokens) for c, tokens in cells if c is not None)
-
-    def cells(self) -> Iterator[Cell]:
-        """Every cell of the protocol, in the order in which they are run."""
-        protocol = self.protocol
-        for pretraining in protocol.seeds.pretraining:
-            for finetuning in protocol.seeds.finetuning:
-                for task, chosen in protocol.tasks.items():
-                    if not chosen.finetune and finetuning != protocol.seeds.finetuning[0]:
-                        continue
-                    for start in chosen.starts or protocol.starts:
-                        for kind in chosen.kinds or protocol.kinds:
-                            yield Cell(
-                                start=start, kind=kind, task=task,
-                                pretraining_seed=pretraining, finetuning_seed=finetuning,
-                            )  # fmt: skip
 
     def chosen(self, only: Iterable[str]) -> list[Step]:
         """The steps of cells, or models, whose names match one of the patterns; all without any."""

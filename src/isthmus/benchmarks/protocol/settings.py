@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from isthmus.benchmarks.protocol.cells import Cell
 from isthmus.benchmarks.protocol.claims import Claim, ExpectedTable
 from isthmus.cluster import ClusterSettings
 from isthmus.config import Settings
@@ -124,6 +126,15 @@ class TeacherSettings(Settings):
     settings: Values = Field({}, description="settings over the recipe's")
 
 
+class SeedSettings(Settings):
+    """Every cell is run for each pair of seeds; lists may grow later."""
+
+    pretraining: Seeds = Field(
+        [1], description="of pre-training; a start without any is fine-tuned as often"
+    )
+    finetuning: Seeds = Field([1], description="of fine-tuning, for each of those")
+
+
 class TaskSettings(Settings):
     """One way to fine-tune: a collection, how many of its queries, with a teacher or without."""
 
@@ -136,6 +147,7 @@ class TaskSettings(Settings):
     settings: Values = Field({}, description="settings over those of the kind")
     of_kind: dict[Name, Values] = Field({}, description="further settings by kind")
     recipes: dict[Name, str] = Field({}, description="recipes by kind, in the place of the kind's")
+    seeds: SeedSettings | None = Field(None, description="null: the protocol's")
 
 
 class CollectionSettings(Settings):
@@ -154,15 +166,6 @@ class CollectionSettings(Settings):
         if not value:
             raise ValueError("a split has a name")
         return value
-
-
-class SeedSettings(Settings):
-    """Every cell is run for each pair of seeds; lists may grow later."""
-
-    pretraining: Seeds = Field(
-        [1], description="of pre-training; a start without any is fine-tuned as often"
-    )
-    finetuning: Seeds = Field([1], description="of fine-tuning, for each of those")
 
 
 class Protocol(Settings):
@@ -185,7 +188,7 @@ class Protocol(Settings):
     tasks: dict[Name, TaskSettings] = Field(
         min_length=1,
         description="by name: collection, queries, finetune, kinds, starts, teacher, settings, "
-        "of_kind, recipes",
+        "of_kind, recipes, seeds",
     )
     zero_shot: list[str] = Field([], description="collections that every cell is tested on too")
     pretraining: Values = Field({}, description="settings of every start's recipe")
@@ -197,7 +200,9 @@ class Protocol(Settings):
         ["RR@10", "nDCG@10", "R@100"], min_length=1, description="the first is the main one"
     )
     depth: int = Field(100, ge=1, description="documents per test query")
-    seeds: SeedSettings = SeedSettings()
+    seeds: SeedSettings = Field(
+        SeedSettings(), description="of every task that names none of its own"
+    )
     cluster: ClusterSettings | None = Field(
         None, description="machines that share the steps; gpus: the part of a GPU that one takes"
     )
@@ -257,11 +262,31 @@ class Protocol(Settings):
 
     def _check_circles(self) -> None:
         for name in self.starts:
-            chain = [name]
-            while (after := self.starts[chain[-1]].after) is not None:
-                if after in chain:
-                    raise ValueError(f"starts.{name} goes on from itself: {' → '.join(chain)}")
-                chain.append(after)
+            origins = [name]
+            while (after := self.starts[origins[-1]].after) is not None:
+                if after in origins:
+                    raise ValueError(f"starts.{name} goes on from itself: {' → '.join(origins)}")
+                origins.append(after)
+
+    def seeds_of(self, task: str) -> list[tuple[int, int]]:
+        """The pairs of seeds that a task is run for: of pre-training, of fine-tuning."""
+        seeds = self.tasks[task].seeds or self.seeds
+        tuned = seeds.finetuning if self.tasks[task].finetune else seeds.finetuning[:1]
+        return [(pretraining, one) for pretraining in seeds.pretraining for one in tuned]
+
+    def cells(self) -> Iterator[Cell]:
+        """Every cell of the grid, in the order in which they are run: by seeds, then by task."""
+        pairs = {task: self.seeds_of(task) for task in self.tasks}
+        for pair in dict.fromkeys(chain(*pairs.values())):
+            for task, chosen in self.tasks.items():
+                if pair not in pairs[task]:
+                    continue
+                for start in chosen.starts or self.starts:
+                    for kind in chosen.kinds or self.kinds:
+                        yield Cell(
+                            start=start, kind=kind, task=task,
+                            pretraining_seed=pair[0], finetuning_seed=pair[1],
+                        )  # fmt: skip
 
     def spec(self, collection: str) -> str:
         """The spec of a collection of the protocol, or a spec itself, with the folder of data."""

@@ -133,10 +133,11 @@ def _summary(outcomes: Outcomes) -> str:
     planned = outcomes.planned_cells()
     failed = len(outcomes.failed)
     seeds = protocol.seeds
+    own = ", ".join(name for name, task in protocol.tasks.items() if task.seeds)
     return (
         f"{len(protocol.starts)} starts × {len(protocol.kinds)} kinds × {len(protocol.tasks)} "
         f"tasks, {len(seeds.pretraining)} pre-training and {len(seeds.finetuning)} fine-tuning "
-        f"seeds: {done:,} of {planned:,} cells are done"
+        f"seeds{f' ({own}: of their own)' if own else ''}: {done:,} of {planned:,} cells are done"
         + (f", {failed:,} failed" if failed else "")
         + (f", {planned - done - failed:,} are missing" if planned > done + failed else "")
         + ". "

@@ -78,6 +78,7 @@ class Outcomes:
     def __init__(self, protocol: Protocol, cells: Iterable[CellResult]) -> None:
         self.protocol = protocol
         self.starts = tuple(protocol.starts)
+        self._planned = {cell.name for cell in protocol.cells()}
         self.others = 0
         """Cells of other starts, kinds, tasks or seeds than the protocol has now: left out."""
         self._scores: dict[tuple[str, Column], Scores | None] = {}
@@ -89,14 +90,7 @@ class Outcomes:
         """Every cell, without the scores of its queries."""
 
     def _belongs(self, result: CellResult) -> bool:
-        cell, protocol = result.cell, self.protocol
-        belongs = (
-            cell.task in protocol.tasks
-            and cell.start in protocol.starts
-            and cell.kind in protocol.kinds
-            and cell.pretraining_seed in protocol.seeds.pretraining
-            and cell.finetuning_seed in protocol.seeds.finetuning
-        )
+        belongs = result.cell.name in self._planned
         self.others += not belongs
         return belongs
 
@@ -163,18 +157,11 @@ class Outcomes:
 
     def runs(self, task: str) -> int:
         """How many cells the protocol has for one start and kind of a task: one per seeds."""
-        seeds = self.protocol.seeds
-        tuned = self.protocol.tasks[task].finetune
-        return len(seeds.pretraining) * (len(seeds.finetuning) if tuned else 1)
+        return len(self.protocol.seeds_of(task))
 
     def planned_cells(self) -> int:
         """How many cells the protocol has in all."""
-        return sum(
-            self.runs(name)
-            * len(task.kinds or self.protocol.kinds)
-            * len(task.starts or self.starts)
-            for name, task in self.protocol.tasks.items()
-        )
+        return len(self._planned)
 
     def seed_variance(self, pattern: Pattern) -> SeedVariance | None:
         """How far a weighted sum of a start's means moves from seed to seed; None if unknown.
