@@ -12,15 +12,13 @@ import xxhash
 from isthmus.collections import Judged, Problems, open_judged, read_run
 from isthmus.config import Overrides
 from isthmus.config.output import claimed, finish, writing
-from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.evaluation.answers import answer_accuracy, answer_texts
-from isthmus.evaluation.measures import AnswerAccuracy, parse_measure, per_query
+from isthmus.errors import InputError, MismatchError
+from isthmus.evaluation.measures import parse_measure
+from isthmus.evaluation.query_scores import ANSWER_MEASURES, QueryScores, check_measures
 from isthmus.evaluation.report import Report, RunCounts, summarise
 from isthmus.evaluation.settings import EvaluationSettings
 from isthmus.progress import notice, track
 from isthmus.records import Judgements, Ranking, Run, is_passage
-
-ANSWER_MEASURES = ("Answer@5", "Answer@20", "Answer@100")
 
 
 def evaluate(
@@ -48,15 +46,14 @@ def evaluate(
     problems = settings.account()
     judged = _judged(qrels, split, problems)
     settings = settings.model_copy(update={"measures": usual_measures(settings, judged)})
-    counted = _Counted(sources, judged, settings, problems)
-    scores: dict[str, dict[str, dict[str, float]]] = {}
+    scores = QueryScores(settings.measures, judged)
     counts: dict[str, RunCounts] = {}
     read: dict[str, dict[str, str]] = {}
     # One run at a time: the scores are small, the rankings need not be.
     for source in track(sources, "evaluating", total=len(sources), unit="run"):
         run = _read(source, problems)
         where = str(source) if isinstance(source, str | Path) else f"run {run.name!r}"
-        if run.name in scores:
+        if run.name in read:
             _refuse_namesake(run.name, f"{read[run.name]['source']} and {where}")
         read[run.name] = {"source": where, "fingerprint": _fingerprint(run.rankings)}
         _check_queries(run, judged.queries, where)
@@ -66,20 +63,20 @@ def evaluate(
         _warn(run.name, counts[run.name], settings)
         if judged.judgements and not counts[run.name].judged_documents:
             _warn_of_another_corpus(kept, judged.judgements)
-        scores[run.name] = counted(kept)
-    if problems.counts:
-        notice(problems.summary())
-    if not scores:
+        scores.add(kept)
+    if not read:
         raise InputError(
             "there is no run to evaluate",
             where="runs",
             allowed="one or more run files",
             remedy="give at least one",
         )
-    report = summarise(scores, settings, counts, notes)
+    report = summarise(scores.by_run(), settings, counts, notes)
+    if problems.counts:
+        notice(problems.summary())
     if output is not None:
         data = {"runs": read, "judgements": _fingerprint(judged.judgements)}
-        identity = {"settings": settings.described(), **data, **counted.identity()}
+        identity = {"settings": settings.described(), **data, **scores.identity()}
         with claimed(Path(output), "evaluate", identity):
             write_report(report, Path(output))
     return report
@@ -101,61 +98,8 @@ def usual_measures(settings: EvaluationSettings, judged: Judged) -> tuple[str, .
     """
     if "measures" not in settings.model_fields_set and not judged.judgements:
         return ANSWER_MEASURES
-    for name in settings.measures:
-        of_answers = isinstance(parse_measure(name, answers=True), AnswerAccuracy)
-        if not (judged.answers if of_answers else judged.judgements):
-            lacking, known = ("answers", "judgements") if of_answers else ("judgements", "answers")
-            raise SettingsError(
-                f"{name!r} needs {lacking}; of these queries {known} are known",
-                where="measures",
-                allowed="Answer@k for collections with answers (dpr:FOLDER, irds:dpr-w100/…) as "
-                "--collection or --qrels; other measures for queries with judged documents",
-                remedy=f"--measures '{' '.join(ANSWER_MEASURES)}'"
-                if judged.answers
-                else "leave it out, or name the collection in the place of a file of judgements",
-            )
+    check_measures(settings.measures, judged)
     return settings.measures
-
-
-class _Counted:
-    """The value of every query, by measure: of judged documents, and of answers in texts."""
-
-    def __init__(
-        self,
-        sources: Sequence[Run | str | Path],
-        judged: Judged,
-        settings: EvaluationSettings,
-        problems: Problems,
-    ) -> None:
-        parsed = {name: parse_measure(name, answers=True) for name in settings.measures}
-        self._measures, self._judged = settings.measures, judged
-        self._cutoffs = {
-            str(name): int(one["cutoff"])
-            for name, one in parsed.items()
-            if isinstance(one, AnswerAccuracy)
-        }
-        self._texts: Mapping[str, str] = {}
-        if self._cutoffs:  # of all runs at once: the corpus is read once
-            runs = (_read(source, problems) for source in sources)
-            if settings.by == "document":
-                runs = (_by_document(run, f"run {run.name!r}") for run in runs)
-            self._texts = answer_texts(runs, judged, max(self._cutoffs.values()) + 1)
-
-    def identity(self) -> dict[str, str]:
-        """A digest of the answers, where they are counted."""
-        if not self._cutoffs:
-            return {}
-        strings = repr(sorted(self._judged.answers.items())).encode()
-        return {"answers": xxhash.xxh3_128_hexdigest(strings)}
-
-    def __call__(self, run: Run) -> dict[str, dict[str, float]]:
-        """The values of one run; a judged query without answers counts as not answered."""
-        others = [name for name in self._measures if name not in self._cutoffs]
-        found = per_query(run, self._judged.judgements, others) if others else {}
-        if self._cutoffs:
-            strings = {query: self._judged.answers.get(query, ()) for query in self._judged.queries}
-            found |= answer_accuracy(run, strings, self._texts, list(self._cutoffs.values()))
-        return {name: found[name] for name in self._measures}
 
 
 def _read(source: Run | str | Path, problems: Problems) -> Run:

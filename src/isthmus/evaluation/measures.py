@@ -78,7 +78,7 @@ def parse_measure(name: str, where: str = "measures", answers: bool = False) -> 
         if answers:
             return measure
         raise SettingsError(
-            f"{name!r} counts answer strings, which are known to `isthmus evaluate` alone",
+            f"{name!r} counts answer strings, which only `evaluate` and benchmarks know",
             where=where,
             allowed=", ".join(_computable()),
             remedy="choose a measure of judged documents, such as Success@20",

@@ -165,6 +165,11 @@ def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> 
         ("starts", {"Bow": {}}, "'Bow' is no name"),
         ("starts", {"a": {"recipe": "bow", "after": "a"}}, "starts.a goes on from itself"),
         ("measures", ["RR@ten"], "not the name of a measure"),
+        (
+            "measures",
+            ["RR@10", "Answer@5"],
+            "'Answer@5' needs answers; of these queries judgements",
+        ),
         ("finetuning", {"trainnig": {}}, "unknown key 'trainnig'"),
         ("collections", {"made": {"spec": "beir:{data}/made", "split": "tset"}}, "'tset'"),
         ("zero_shot", ["made", "other"], "zero_shot names 'other'"),
@@ -181,6 +186,22 @@ def test_what_cannot_work_is_refused_before_anything_is_run(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         plan({**values, path: value}, tmp_path)
+
+
+def test_answers_alone_are_not_measured_by_judgements(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "dpr").mkdir()
+    (tmp_path / "dpr" / "psgs_w100.tsv").write_text("id\ttext\ttitle\n1\ta city\tParis\n")
+    (tmp_path / "dpr" / "nq-test.qa.csv").write_text("which\t['Paris']\n")
+    asked = {"spec": "dpr:{data}/dpr", "split": "nq-test"}
+    tasks = {"all": {"collection": "made", "settings": {"development": None}}}
+    given = {**values, "collections": {"made": asked}, "tasks": tasks}
+    protocol = Protocol.parse(given, where="test")
+    with pytest.raises(SettingsError, match="'RR@10' needs judgements") as refused:
+        Plan(protocol, tmp_path, only_looked_at=True)
+    assert refused.value.where == "collections.made: measures"
+    plan({**given, "measures": ["Answer@5"]}, tmp_path)
 
 
 @pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes("benchmark run")])

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from isthmus.benchmarks.runner.testing import _Remembering
+from pathlib import Path
+
+from isthmus.benchmarks.runner.testing import _judged, _Remembering
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TEXTS = ["the cat sat", "", "the cat sat", "a dog ate the cat that sat there, über all"]
+
+
+def test_questions_with_answers_and_no_judged_passages_count(tmp_path: Path) -> None:
+    (tmp_path / "psgs_w100.tsv").write_text("id\ttext\ttitle\n1\ta city\tParis\n")
+    (tmp_path / "nq-test.qa.csv").write_text("which\t['Paris']\nwhere\t['France']\n")
+    queries, judged = _judged(f"dpr:{tmp_path}", "nq-test")
+    assert [query.text for query in queries] == ["which", "where"]
+    assert judged.answers == {"nq-test-0": ["Paris"], "nq-test-1": ["France"]}
 
 
 def test_a_text_that_is_remembered_is_read_as_before() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
@@ -16,13 +16,14 @@ import xxhash
 from isthmus.benchmarks.protocol.budget import check_budgets, tokens_of
 from isthmus.benchmarks.protocol.cells import Cell
 from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
+from isthmus.benchmarks.protocol.tested import TestedOn
 from isthmus.collections import open_collection, open_corpus
 from isthmus.collections.collection import choose_split
 from isthmus.config import find_recipe, resolve
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.config.recipes import merged
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.errors import IsthmusError, SettingsError, choices
+from isthmus.errors import InputError, IsthmusError, SettingsError, choices
 from isthmus.evaluation.measures import parse_measure
 from isthmus.finetuning import pipeline
 from isthmus.finetuning.development_set import is_test
@@ -41,16 +42,6 @@ _TEACHER = {"encoder": "cross", "losses": {"listwise": {"weight": 1.0}}, "develo
 _IDLE = ("save_steps", "save_minutes", "save_total_limit", "report_to", "logging_steps",
          "dataloader_num_workers")  # fmt: skip
 _SEED_STRIDE = 10_000  # above all seeds
-
-
-@dataclass(frozen=True)
-class TestedOn:
-    """A collection that a cell is tested on."""
-
-    collection: str
-    spec: str
-    split: str
-    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -99,8 +90,9 @@ class Plan:
         self.absent: list[str] = []
         self._lenient = only_looked_at
         for measure in protocol.measures:
-            parse_measure(measure)
+            parse_measure(measure, answers=True)
         self._fingerprint = cache(self._read_fingerprint)
+        self._tested = cache(self._read_tested)
         self._model_digest = cache(self._read_model)
         self._find_recipe = cache(find_recipe)
         self._checked: set[str] = set()
@@ -177,11 +169,7 @@ class Plan:
             _refuse_seen(values, protocol.collections[task.collection].split, cell.task)
             if task.teacher is not None:
                 teacher, teacher_digest = self._teacher(cell.task, task, order)
-        tests = tuple(
-            TestedOn(name, protocol.spec(name), protocol.collections[name].split,
-                 self._fingerprint(name))
-            for name in dict.fromkeys((task.collection, *protocol.zero_shot))
-        )  # fmt: skip
+        tests = tuple(map(self._tested, dict.fromkeys((task.collection, *protocol.zero_shot))))
         parts = {
             "base": self._base_digest,
             "start": start_digest,
@@ -323,6 +311,15 @@ class Plan:
                 return collection.fingerprint()
         except IsthmusError:
             return self._without(spec)
+
+    def _read_tested(self, name: str) -> TestedOn:
+        spec, known = self.protocol.spec(name), self.protocol.collections[name]
+        tested = TestedOn(name, spec, known.split, self._fingerprint(name))
+        if spec not in self.absent:
+            unread = suppress(InputError) if self._lenient else nullcontext()
+            with _named(f"collections.{name}"), unread:
+                tested.check(self.protocol.measures)
+        return tested
 
     def _read_model(self, model: str) -> str:
         try:

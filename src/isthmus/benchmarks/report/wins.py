@@ -137,7 +137,12 @@ def _read_texts(compared: WinsAndLosses, spec: str, split: str) -> WinsAndLosses
     opened = open_collection(spec, Problems("skip"))
     judged = opened.judgements(split)
     examples = {one.query for one in (*compared.wins, *compared.losses)}
-    queries = {query.id: query.text for query in opened.queries() if query.id in examples}
+    answers = opened.answers(split)
+    queries = {
+        query.id: " → ".join([query.text, *answers.get(query.id, [])[:1]])
+        for query in opened.queries()
+        if query.id in examples
+    }
 
     def completed(one: Example) -> Example:
         relevant = (document for document, grade in judged.get(one.query, {}).items() if grade > 0)

@@ -16,10 +16,10 @@ import xxhash
 
 from isthmus.benchmarks.protocol.cells import Tested
 from isthmus.benchmarks.protocol.plan import Step
-from isthmus.collections import Problems, open_collection
+from isthmus.collections import Judged, Problems, open_collection
 from isthmus.collections.collection import choose_split
 from isthmus.encoders import load_encoder
-from isthmus.evaluation.measures import per_query
+from isthmus.evaluation.query_scores import QueryScores
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Query, Run
 from isthmus.retrieval.many_queries import answers
@@ -61,15 +61,12 @@ def tests_of(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], d
     return found, costs
 
 
-def _tested(
-    searcher: Searcher,
-    queries: Sequence[Query],
-    judged: dict[str, dict[str, int]],
-    step: Step,
-) -> Tested:
+def _tested(searcher: Searcher, queries: Sequence[Query], judged: Judged, step: Step) -> Tested:
     batches = answers(searcher, queries, step.depth, Problems("skip"))
     run = Run(step.name, {one.query_id: one for batch in batches for one in batch})
-    values = per_query(run, judged, step.measures)
+    scores = QueryScores(step.measures, judged)
+    scores.add(run)
+    values = scores.by_run()[run.name]
     return Tested(
         measures={name: fmean(scores.values()) for name, scores in values.items()},
         per_query=values,
@@ -87,12 +84,12 @@ def _seconds_alone(searcher: Searcher, queries: Sequence[Query], depth: int) -> 
 
 
 @lru_cache(maxsize=32)
-def _judged(spec: str, split: str) -> tuple[list[Query], dict[str, dict[str, int]]]:
-    """The judged queries of a split, and their judgements."""
+def _judged(spec: str, split: str) -> tuple[list[Query], Judged]:
+    """The queries of a split that count, and what is known of their right documents."""
     collection = open_collection(spec, Problems("skip"))
     choose_split(dict.fromkeys(collection.splits()), split, spec)
-    judged = {query: of for query, of in collection.judgements(split).items() if of}
-    return [query for query in collection.queries() if query.id in judged], judged
+    judged = Judged.of(collection, split)
+    return [query for query in collection.queries() if query.id in judged.queries], judged
 
 
 class _Split:

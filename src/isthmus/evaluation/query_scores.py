@@ -1,0 +1,95 @@
+"""The value of every query, by run and measure: of judged documents, and of answers in texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import xxhash
+
+from isthmus.collections import Judged
+from isthmus.errors import SettingsError
+from isthmus.evaluation.answers import answer_accuracy, answer_texts
+from isthmus.evaluation.measures import AnswerAccuracy, parse_measure, per_query
+from isthmus.evaluation.ranking_order import best_first
+from isthmus.records import Ranking, Run
+
+ANSWER_MEASURES = ("Answer@5", "Answer@20", "Answer@100")
+
+
+def counts_answers(measure: str) -> bool:
+    """Whether a measure is `Answer@k`."""
+    return isinstance(parse_measure(measure, answers=True), AnswerAccuracy)
+
+
+def check_measures(measures: Sequence[str], judged: Judged, where: str = "measures") -> None:
+    """Raises on measures that what is known of the queries does not suffice for."""
+    for name in measures:
+        of_answers = counts_answers(name)
+        if not (judged.answers if of_answers else judged.judgements):
+            lacking, known = ("answers", "judgements") if of_answers else ("judgements", "answers")
+            raise SettingsError(
+                f"{name!r} needs {lacking}; of these queries {known} are known",
+                where=where,
+                allowed="Answer@k for collections with answers (dpr:FOLDER, irds:dpr-w100/…); "
+                "other measures for queries with judged documents",
+                remedy=f"measure {', '.join(ANSWER_MEASURES)}"
+                if judged.answers
+                else "leave it out, or name the collection in the place of a file of judgements",
+            )
+
+
+class QueryScores:
+    """Takes one run after the other; of each it keeps the scores, not the rankings.
+
+    Answers are looked for at the end, in the texts of all runs at once: the corpus is read once,
+    and until then the first documents of each run are kept.
+    """
+
+    def __init__(self, measures: Sequence[str], judged: Judged) -> None:
+        parsed = [parse_measure(name, answers=True) for name in measures]
+        self._judged = judged
+        self._measures = tuple(map(str, parsed))
+        self._cutoffs = {
+            str(one): int(one["cutoff"]) for one in parsed if isinstance(one, AnswerAccuracy)
+        }
+        self._others = [name for name in self._measures if name not in self._cutoffs]
+        self._scores: dict[str, dict[str, dict[str, float]]] = {}
+        self._first: list[Run] = []
+
+    def identity(self) -> dict[str, str]:
+        """A digest of the answers, where they are counted."""
+        if not self._cutoffs:
+            return {}
+        strings = repr(sorted(self._judged.answers.items())).encode()
+        return {"answers": xxhash.xxh3_128_hexdigest(strings)}
+
+    def add(self, run: Run) -> None:
+        """Takes a run of a name of its own."""
+        found = per_query(run, self._judged.judgements, self._others) if self._others else {}
+        self._scores[run.name] = found
+        if self._cutoffs:
+            self._first.append(_cut(run, self._judged, max(self._cutoffs.values())))
+
+    def by_run(self) -> dict[str, dict[str, dict[str, float]]]:
+        """All scores, by run, measure and query; `Answer@k` of a query without answers is 0."""
+        cutoffs = list(self._cutoffs.values())
+        if self._first:
+            texts = answer_texts(self._first, self._judged, max(cutoffs))
+            strings = {query: self._judged.answers.get(query, ()) for query in self._judged.queries}
+            for run in self._first:
+                self._scores[run.name] |= answer_accuracy(run, strings, texts, cutoffs)
+        return {
+            run: {name: found[name] for name in self._measures}
+            for run, found in self._scores.items()
+        }
+
+
+def _cut(run: Run, judged: Judged, depth: int) -> Run:
+    """A run's first documents for the queries that count, scored by their ranks."""
+    rankings = {}
+    for query in judged.queries:
+        if query in run.rankings:
+            first = best_first(run.rankings[query], run.name)[:depth]
+            ranks = range(0, -len(first), -1)
+            rankings[query] = Ranking(query, tuple(first), tuple(map(float, ranks)))
+    return Run(run.name, rankings)

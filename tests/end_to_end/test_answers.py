@@ -1,0 +1,83 @@
+"""A benchmark of questions, tested by the answers that retrieved passages hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+_TRAINING = {
+    "max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1,
+    "report_to": [], "save_total_limit": 0, "bf16": False,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_questions_are_tested_by_their_answers_and_coverage_is_reported_by_k(
+    commands: Any, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    texts, answers = _write_dpr(tmp_path / "dpr", collection)
+    values = {
+        "base": {"model": str(model)},
+        "collections": {"nq": {"spec": "dpr:{data}/dpr", "split": "nq-test"}},
+        "starts": {"none": {}, "bow": {"recipe": "bow"}},
+        "kinds": {"dense": {"recipe": "bow-retriever-qa"}},
+        "tasks": {"bm25": {
+            "collection": "nq", "settings": {"split": "nq-train", "stages": {"mined": None}},
+        }},
+        "pretraining": {
+            "max_length": 16, "training": _TRAINING,
+            "probes": {"documents": 20, "every": 2, "measure": {"coverage": {"curve": [1, 10]}}},
+        },
+        "finetuning": {
+            "query_max_length": 8, "document_max_length": 16, "audit": False,
+            "development": None, "training": _TRAINING,
+        },
+        "measures": ["Answer@10", "Answer@1"],
+        "depth": 10,
+    }  # fmt: skip
+    file = tmp_path / "qa.yaml"
+    file.write_text(yaml.safe_dump({"verb": "benchmark run", "settings": values}))
+    folder = tmp_path / "benchmark"
+    said = commands.succeed(
+        "benchmark", "run", file, "--data", tmp_path, "--output", folder, "--workers", "0"
+    )
+    assert "2 done, 0 left, 0 failed" in said.stdout
+    cell = json.loads((folder / "cells" / "bm25.dense.bow.p1.f1.json").read_text())
+    tested = cell["tests"]["nq"]
+    first, deep = (tested["per_query"][name] for name in ("Answer@1", "Answer@10"))
+    assert first == {
+        question: float(answer in texts[tested["first"][question]].split())
+        for question, answer in answers.items()
+    }
+    assert all(first[question] <= deep[question] for question in answers)
+    assert set(deep.values()) == {0.0, 1.0}
+    (curves,) = json.loads((folder / "report" / "report.json").read_text())["coverage"]
+    assert (curves["corpus"], curves["k"], {*curves["starts"]}) == ("nq", [1, 10], {"none", "bow"})
+    assert curves["starts"]["bow"]["10"] == cell["probes"]["coverage/at_10"]
+    assert curves["starts"]["none"]["10"] == cell["probes_before"]["coverage/at_10"]
+
+
+def _write_dpr(folder: Path, collection: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Writes DPR's files; returns passages and, of the questions that test, one answer each."""
+    folder.mkdir()
+    lines = (collection / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    documents = [json.loads(line) for line in lines]
+    passages = [f"{one['_id']}\t{one['text']}\t{one['title']}" for one in documents]
+    (folder / "psgs_w100.tsv").write_text("\n".join(["id\ttext\ttitle", *passages, ""]))
+    lines = (collection / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+    questions = [json.loads(line)["text"] for line in lines]
+    answers = [one["text"].split()[0] for one in documents]  # question n is about document n
+    training = [
+        {"question": text, "answers": [answer], "positive_ctxs": [{"passage_id": one["_id"]}]}
+        for text, answer, one in zip(questions[:60], answers, documents, strict=False)
+    ]
+    (folder / "nq-train.json").write_text(json.dumps(training))
+    asked = list(zip(questions[60:], answers[60:], strict=False))
+    tests = "".join(f"{text}\t['{answer}']\n" for text, answer in asked)
+    (folder / "nq-test.qa.csv").write_text(tests)
+    texts = {one["_id"]: one["text"] for one in documents}
+    return texts, {f"nq-test-{number}": answer for number, (_, answer) in enumerate(asked)}
