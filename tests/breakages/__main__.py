@@ -15,8 +15,10 @@ import random
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import hypothesis  # noqa: F401 (this and the next two: imported once, for every fork)
@@ -44,8 +46,8 @@ def main(words: list[str], draw: int | None = None) -> int:
     if not chosen:
         print(f"No breakage of {len(every)} says {' or '.join(words)}")
         return 1
-    with TemporaryDirectory(prefix="isthmus-breakages-") as name:
-        copy = Path(name) / "isthmus"
+    with folder() as place:
+        copy = place / "isthmus"
         for part in ("src", "tests", "docs", "experiments"):
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
@@ -57,6 +59,17 @@ def main(words: list[str], draw: int | None = None) -> int:
         outcomes = [attempt(copy, breakage) for breakage in chosen]
     print(f"{outcomes.count('caught')} of {len(outcomes)} breakages were caught")
     return int(not {"caught", "SKIPPED"}.issuperset(outcomes))
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A new folder, removed at the end by this process alone: forks of it end in many ways."""
+    place, owner = Path(mkdtemp(prefix="isthmus-breakages-")), os.getpid()
+    try:
+        yield place
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(place)
 
 
 def attempt(copy: Path, breakage: dict[str, Any]) -> str:
