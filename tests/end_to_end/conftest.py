@@ -7,6 +7,7 @@ import json
 import os
 import random
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -238,6 +239,18 @@ def collection(
         judged.append(f"q{number}\t{document['_id']}\t1")
     (folder / "queries.jsonl").write_text("\n".join(queries) + "\n", encoding="utf-8")
     (folder / "qrels" / "train.tsv").write_text("\n".join(judged) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def judged(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of the queries to train on, the others to test with."""
+    folder: Path = tmp_path_factory.mktemp("judged") / "collection"
+    shutil.copytree(collection, folder)
+    head, *lines = (collection / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    for split, chosen in (("train", lines[:60]), ("test", lines[60:])):
+        text = "\n".join([head, *chosen, ""])
+        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
     return folder
 
 

@@ -19,18 +19,6 @@ _SHORT = {"query_max_length": 8, "document_max_length": 16, "audit": False}
 
 
 @pytest.fixture(scope="module")
-def judged(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some of the queries to train on, the others to test with."""
-    folder: Path = tmp_path_factory.mktemp("judged") / "collection"
-    shutil.copytree(collection, folder)
-    head, *lines = (collection / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
-    for split, chosen in (("train", lines[:60]), ("test", lines[60:])):
-        text = "\n".join([head, *chosen, ""])
-        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def protocol(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     values: dict[str, Any] = {
         "base": {"model": str(model)},
