@@ -220,6 +220,14 @@ def test_shipped_protocols_can_be_run(name: str, tmp_path: Path) -> None:
     assert not protocol.expected or known & protocol.starts.keys()
 
 
+def test_both_benchmarks_of_the_bag_of_words_paper_can_share_what_is_pre_trained() -> None:
+    ranked, answered = (
+        Protocol.given(None, None, name) for name in ("bag-of-words", "bag-of-words-qa")
+    )
+    assert answered.starts == {name: ranked.starts[name] for name in answered.starts}
+    assert (answered.base, answered.pretraining) == (ranked.base, ranked.pretraining)
+
+
 def test_a_failed_model_fails_all_cells_that_need_it_and_no_other(
     values: dict[str, Any], tmp_path: Path
 ) -> None:
