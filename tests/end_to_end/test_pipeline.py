@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from isthmus.collections import open_collection
 
 _MEASURES = ("RR@10", "nDCG@10", "R@100", "Success@100")
 
@@ -68,7 +71,10 @@ def retriever(
     settings: Callable[..., list[str]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """An encoder from nothing, pre-trained on Medline and fine-tuned on SciFact for a few steps."""
+    """An encoder from nothing, pre-trained on Medline and fine-tuned on SciFact for a few steps.
+
+    Of SciFact's documents every sixth is left, beside those that answer.
+    """
     folder = tmp_path_factory.mktemp("retriever")
     medline = scifact.with_name("medline")
     commands.succeed(
@@ -86,8 +92,17 @@ def retriever(
         assert all(name in entry for entry in steps)
     assert "probe/retrieval" in pretrained["results"]["log"][0]
 
+    smaller = folder / "scifact"
+    shutil.copytree(scifact, smaller, ignore=shutil.ignore_patterns("corpus.*"))
+    lines = (scifact / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    answers = {line.split()[1] for line in lines}
+    with (smaller / "corpus.jsonl").open("w", encoding="utf-8") as stream:
+        for number, found in enumerate(open_collection(f"beir:{scifact}").documents()):
+            if number % 6 == 0 or found.id in answers:
+                record = {"_id": found.id, "title": found.title, "text": found.text}
+                stream.write(json.dumps(record) + "\n")
     commands.succeed(
-        "finetune", "--model", folder / "bow", "--collection", f"beir:{scifact}",
+        "finetune", "--model", folder / "bow", "--collection", f"beir:{smaller}",
         "--output", folder / "dense",
         *settings("training.max_steps=6", "document_max_length=24", "negatives.num_negatives=2"),
     )  # fmt: skip

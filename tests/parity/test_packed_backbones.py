@@ -153,33 +153,21 @@ def test_compiled_layers(kind: str, use_packing: bool) -> None:
     # What dynamo understands of the layers is what is in question, not how it is put into code.
     compile_layers(compiled, "aot_eager")
     assert list(compiled.state_dict()) == list(backbone.state_dict())
-    ids, mask = padded_batch(LENGTHS)
-    found = []
-    for each in (compiled, backbone):
-        states = each(ids, mask)[mask.bool()]
-        found.append((states.detach(), gradients(each, states.square().sum())))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
-
-
-@compiled_architecture
-def test_states_of_a_compiled_layer(kind: str, use_packing: bool) -> None:
-    backbone = random_backbone(kind, "eager")
-    backbone.use_packing = use_packing
-    compiled = copy.deepcopy(backbone)
-    compile_layers(compiled, "aot_eager")
-    ids, mask = padded_batch(LENGTHS)
     breaks = torch._dynamo.utils.counters["graph_break"]
     breaks.clear()
-    for layer in (0, 1, 3):
-        found, expected = (
-            torch.cat([states[mask.bool()] for states in with_layer(each, ids, mask, layer)])
-            for each in (compiled, backbone)
-        )
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    # Attention, text by text on a CPU, asks how long texts are; nobody else may ask anything.
+    ids, mask = padded_batch(LENGTHS[:3])  # attention to each text is traced by itself
+    rows = mask.bool()
+    found = []
+    for each in (compiled, backbone):
+        states = each(ids, mask)[rows]
+        gradient = gradients(each, states.square().sum())
+        looked = [with_layer(each, ids, mask, layer) for layer in (0, 1, 3)]
+        found.append((states.detach(), gradient, [s[rows] for pair in looked for s in pair]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+    # Attention, text by text on a CPU, asks how long texts are; nothing else may ask anything.
     own = ("Tensor.tolist", ".item()", "_local_scalar_dense")
     others = [reason for reason in breaks if not any(name in reason for name in own)]
-    assert not others, "layers that are looked at are compiled in one piece"
+    assert not others, "layers are compiled in one piece, also where their states are looked at"
 
 
 @architecture
