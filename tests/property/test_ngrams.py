@@ -26,11 +26,13 @@ from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.ngrams import NgramCounts, count_ngrams
 from isthmus.text.pmi import pmi_column
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.windows import regular_tokens
 
 ORDERS = (1, 2, 3, 4)
 SPECIAL = ("[PAD]", "[UNK]", "[MASK]")
 # Either side of the lines where a 4-gram fits into 64 bits and where an id needs another bit.
 SIZES = (7, 65_536, 65_537)
+known_regular_tokens = lru_cache(regular_tokens)
 
 
 @lru_cache
@@ -76,6 +78,9 @@ def tiny(patch: pytest.MonkeyPatch, block: int) -> None:
     patch.setattr(ngrams_module, "in_parallel", one_after_the_other)
     patch.setattr(pmi_module, "in_parallel", one_after_the_other)
     patch.setattr(pmi_module, "_PIECE_TOKENS", 5)
+    # 65,536 words are looked through once, not in every example.
+    patch.setattr(ngrams_module, "regular_tokens", known_regular_tokens)
+    patch.setattr(pmi_module, "regular_tokens", known_regular_tokens)
     # Real pools are shut down at the end; there is none.
     patch.setattr(ngrams_module, "let_go", lambda jobs: None)
     patch.setattr(pmi_module, "let_go", lambda jobs: None)

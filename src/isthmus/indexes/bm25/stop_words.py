@@ -84,7 +84,7 @@ def _words(texts: Iterable[str]) -> Counter[str]:
 def _shares(words: Counter[str]) -> dict[str, float]:
     """The share of words that are stop words of each language that is compared."""
     return {
-        name: sum(words[word] for word in listed) / (words.total() or 1)
+        name: sum(words[word] for word in listed.intersection(words)) / (words.total() or 1)
         for name, listed in {**_lists(), "POLISH": _POLISH}.items()
         if name in _COMPARED
     }
