@@ -64,7 +64,8 @@ def test_cells_share_what_they_have_in_common(values: dict[str, Any], tmp_path: 
 def test_a_task_may_have_seeds_of_its_own(values: dict[str, Any], tmp_path: Path) -> None:
     values["tasks"]["few"]["seeds"] = {"pretraining": [2, 3]}
     values["tasks"]["as-it-is"] = {"collection": "made", "finetune": False}
-    cells = [step.cell for step in plan(values, tmp_path).steps.values() if step.cell]
+    steps = plan(values, tmp_path).steps
+    cells = [step.cell for step in steps.values() if step.cell]
     pairs = {
         task: list(
             dict.fromkeys((c.pretraining_seed, c.finetuning_seed) for c in cells if c.task == task)
@@ -76,6 +77,8 @@ def test_a_task_may_have_seeds_of_its_own(values: dict[str, Any], tmp_path: Path
         "few": [(2, 1), (3, 1)],
         "as-it-is": [(1, 1), (2, 1)],
     }
+    made = {s.cell.kind: s.encoder for s in steps.values() if s.cell and s.cell.task == "as-it-is"}
+    assert made == {"dense": "dense", "sparse": "sparse"}
     # Seed by seed, so that what is done at any moment is a whole table of fewer seeds.
     assert [c.pretraining_seed for c in cells] == sorted(c.pretraining_seed for c in cells)
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from isthmus.benchmarks.runner.testing import _judged, _Remembering
+import pytest
+
+from isthmus.benchmarks.runner.testing import _encoder, _judged, _Remembering
+from isthmus.encoders import DenseEncoder, SparseEncoder, SparseSettings
+from isthmus.nn.sizes import new_backbone
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TEXTS = ["the cat sat", "", "the cat sat", "a dog ate the cat that sat there, über all"]
@@ -24,3 +28,18 @@ def test_a_text_that_is_remembered_is_read_as_before() -> None:
         remembering = _Remembering(plain.pretrained)
         assert remembering.encode(texts, 8) == plain.encode(texts, 8)
         assert [*map(len, remembering.split(texts))] == [*map(len, plain.split(texts))]
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", ""])
+def test_a_start_is_tested_as_what_its_column_compares(kind: str, tmp_path: Path) -> None:
+    """LexMAE leaves a sparse encoder: in a dense column its [CLS] is compared."""
+    tokenizer = new_tokenizer(TEXTS, 80)
+    backbone = new_backbone("tiny", len(tokenizer), tokenizer.pad_id, max_length=144, seed=0)
+    settings = SparseSettings(query_max_length=9, document_max_length=17, query_terms=5)
+    SparseEncoder(backbone, tokenizer, settings).save(tmp_path)
+    found = _encoder(str(tmp_path), kind)
+    assert type(found) is (DenseEncoder if kind == "dense" else SparseEncoder)
+    if kind != "dense":
+        assert found.settings == settings
+    read = found.settings.query_max_length, found.settings.document_max_length
+    assert read == (9, 17)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.benchmarks.made_cells import protocol, results, with_cost
+from tests.unit.benchmarks.made_cells import TASKS, protocol, results, with_cost
 
 from isthmus.benchmarks.protocol.cells import CellResult
 from isthmus.benchmarks.report.outcomes import Outcomes
@@ -196,15 +196,69 @@ def test_nothing_done_is_open() -> None:
     assert (verdict.decision, verdict.overall) == ("undecided", None)
 
 
-@pytest.mark.parametrize(("seconds", "decision"), [(104.0, "held"), (120.0, "did not hold")])
-def test_costs_are_compared_with_their_bound(seconds: float, decision: str) -> None:
-    made = protocol(STARTS, claims={"free": FREE})
-    took = {"mlm": 100.0, "bow": seconds}
+@pytest.mark.parametrize(
+    ("seconds", "spread", "seeds", "decision"),
+    [
+        (104.0, 0.2, [1, 2, 3], "held"),
+        (120.0, 0.5, [1, 2, 3], "did not hold"),
+        (104.0, 0.0, [1, 2], "held"),
+        (104.0, 9.0, [1, 2, 3], "undecided"),  # as far apart as runs that share a card
+        (120.0, 0.0, [1], "undecided"),
+    ],
+)
+def test_costs_are_compared_with_their_bound(
+    seconds: float, spread: float, seeds: list[int], decision: str
+) -> None:
+    made = protocol(STARTS, claims={"free": FREE}, seeds=seeds)
+    middle = (len(seeds) + 1) / 2
+
+    def took(result: CellResult) -> float:
+        of_seed = (result.cell.pretraining_seed - middle) * spread
+        return 100.0 if result.cell.start == "mlm" else seconds + of_seed
+
     cells = [
-        with_cost(result, pretraining_seconds=took[result.cell.start])
+        with_cost(result, pretraining_seconds=took(result))
         for result in results(made, {}, queries=5)
-        if result.cell.start in took
+        if result.cell.start in ("mlm", "bow")
     ]
     (verdict,) = verdicts(Outcomes(made, cells), ReportSettings())
     assert verdict.decision == decision
     assert f"{seconds:g} against 100" in verdict.reason
+
+
+def test_averages_are_corrected_for_the_number_of_claims() -> None:
+    gains = {"bow": 0.004}
+    alone = judged(BEATS, gains, seed_noise=0.001)
+    claims = {name: {**BEATS, "statement": name} for name in "abcd"}
+    made = protocol(STARTS, ("dense",), claims=claims)
+    together = verdicts(Outcomes(made, results(made, gains, seed_noise=0.001)), ReportSettings())
+    assert alone.overall is not None
+    expected = min(1.0, 4 * alone.overall.corrected_p_value)
+    for one in together:
+        assert one.overall is not None
+        assert one.overall.corrected_p_value == pytest.approx(expected)
+        assert (one.overall.detectable or 0.0) > (alone.overall.detectable or 0.0)
+    assert alone.overall.corrected_p_value > 0.0
+
+
+def test_tasks_with_other_seeds_are_compared_by_the_runs_that_both_have() -> None:
+    """With 1,000 queries seed 1 gains .2 more than seed 2, which alone was run with all."""
+    tasks = {**TASKS, "insurance-all": {**TASKS["insurance-all"], "seeds": {"pretraining": [2]}}}
+    made = protocol(STARTS, tasks=tasks, seeds=[1, 2], claims={"it": SHRINKS})
+    cells = []
+    for result in results(made, {"bow": 0.1}, queries=50, seed_noise=0.0):
+        if result.cell.start == "bow" and result.cell.pretraining_seed == 1:
+            tests = {
+                name: test.model_copy(
+                    update={
+                        "per_query": {m: dict.fromkeys(of, 1.0) for m, of in test.per_query.items()}
+                    }
+                )
+                for name, test in result.tests.items()
+            }
+            result = result.model_copy(update={"tests": tests})
+        cells.append(result)
+    (verdict,) = verdicts(Outcomes(made, cells), ReportSettings())
+    assert verdict.overall is not None
+    assert abs(verdict.overall.difference) < 0.05
+    assert verdict.complete

@@ -62,6 +62,7 @@ class Step:
     tests: tuple[TestedOn, ...] = ()
     measures: tuple[str, ...] = ()
     depth: int = 0
+    encoder: str = ""  # dense or sparse, for a model that is tested as it is
 
     @property
     def folder(self) -> str:
@@ -162,9 +163,15 @@ class Plan:
         protocol = self.protocol
         task, order = protocol.tasks[cell.task], (len(self.steps),)
         start, start_digest, tokens = self._start(cell.start, task.collection, cell, order)
-        teacher = teacher_digest = ""
+        teacher = teacher_digest = encoder = ""
         values: Values = {}
-        if task.finetune:
+        if not task.finetune:
+            kind = protocol.kinds[cell.kind]
+            made = self._layered(
+                "finetune", task.recipes.get(cell.kind, kind.recipe), kind.settings
+            )
+            encoder = made.get("encoder", "dense")
+        else:
             values = self._finetuning(cell, task)
             _refuse_seen(values, protocol.collections[task.collection].split, cell.task)
             if task.teacher is not None:
@@ -184,7 +191,7 @@ class Plan:
         self.steps[cell.name] = Step(
             cell.name, "cell", digest(*parts.values()), (len(self.steps),), needs,
             start, teacher, values, tokens, cell, parts, tests,
-            tuple(protocol.measures), protocol.depth,
+            tuple(protocol.measures), protocol.depth, encoder,
         )  # fmt: skip
 
     def _start(

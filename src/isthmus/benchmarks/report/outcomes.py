@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ class Column:
     task: str
     collection: str
     measure: str
+    runs: frozenset[tuple[int, int]] | None = None
+    """The pairs of a pre-training and a fine-tuning seed that count; None: all."""
 
 
 Pattern = tuple[tuple[Column, float], ...]
@@ -105,7 +107,8 @@ class Outcomes:
                     self._queries.setdefault(collection, queries)
                 values = np.fromiter(map(scores.__getitem__, queries.order), float, len(scores))
                 column = Column(cell.kind, cell.task, collection, measure)
-                run = _Run(cell.pretraining_seed, queries.order, values)
+                seeds = cell.pretraining_seed, cell.finetuning_seed
+                run = _Run(seeds, queries.order, values)
                 self._runs[cell.start, column].append(run)
         tests = {
             name: test.model_copy(update={"per_query": {}}) for name, test in result.tests.items()
@@ -155,9 +158,9 @@ class Outcomes:
         """Whether the protocol runs a start for a task at all."""
         return start in (self.protocol.tasks[task].starts or self.starts)
 
-    def runs(self, task: str) -> int:
-        """How many cells the protocol has for one start and kind of a task: one per seeds."""
-        return len(self.protocol.seeds_of(task))
+    def runs(self, column: Column) -> int:
+        """How many cells the protocol has for one start in a column: one per pair of seeds."""
+        return len(column.runs or self.protocol.seeds_of(column.task))
 
     def planned_cells(self) -> int:
         """How many cells the protocol has in all."""
@@ -194,7 +197,10 @@ class Outcomes:
         return SeedVariance(total / freedom, shared / freedom, freedom) if freedom else None
 
     def _read(self, start: str, column: Column) -> Scores | None:
-        runs = self._runs.get((start, column))
+        runs = [
+            run for run in self._runs.get((start, replace(column, runs=None)), ())
+            if column.runs is None or run.seeds in column.runs
+        ]  # fmt: skip
         if not runs:
             return None
         queries = runs[0].queries
@@ -210,7 +216,7 @@ class Outcomes:
                     allowed="the same judged queries in every cell",
                     remedy="run the cells again that were made with another collection",
                 )
-            of_seed[run.seed].append(run.values)
+            of_seed[run.seeds[0]].append(run.values)
         seeds = tuple(sorted(of_seed))
         rows = [np.mean(of_seed[seed], axis=0) for seed in seeds]
         return Scores(queries, seeds, np.array(rows), len(runs))
@@ -229,6 +235,6 @@ class _Queries(NamedTuple):
 
 
 class _Run(NamedTuple):
-    seed: int
+    seeds: tuple[int, int]
     queries: tuple[str, ...]
     values: NDArray[np.float64]

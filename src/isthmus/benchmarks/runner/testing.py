@@ -18,7 +18,15 @@ from isthmus.benchmarks.protocol.cells import Tested
 from isthmus.benchmarks.protocol.plan import Step
 from isthmus.collections import Judged, Problems, open_collection
 from isthmus.collections.collection import choose_split
-from isthmus.encoders import load_encoder
+from isthmus.encoders import (
+    DenseEncoder,
+    DenseSettings,
+    SparseEncoder,
+    SparseSettings,
+    load_encoder,
+)
+from isthmus.encoders.encoder import VectorSettings
+from isthmus.encoders.model_settings import known_settings
 from isthmus.evaluation.query_scores import QueryScores
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Query, Run
@@ -36,7 +44,7 @@ def tests_of(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], d
 
     `folder` holds one index after the other, and is gone at the end.
     """
-    encoder = load_encoder(model)
+    encoder = _encoder(model, step.encoder)
     encoder.tokenizer = _Remembering(encoder.tokenizer.pretrained)
     parameters = sum(weight.numel() for weight in encoder.backbone.parameters())
     costs: dict[str, float] = {"parameters": float(parameters)}
@@ -59,6 +67,22 @@ def tests_of(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], d
             }
     shutil.rmtree(folder, ignore_errors=True)
     return found, costs
+
+
+def _encoder(model: str, kind: str) -> DenseEncoder | SparseEncoder:
+    """The model as it was made; where it was made for another kind of vectors, as that kind.
+
+    LexMAE, say, leaves a model that is described as sparse: in a column of dense retrieval its
+    [CLS] is read, like those of others.
+    """
+    kinds: dict[str, type[DenseSettings | SparseSettings]] = {
+        "dense": DenseSettings, "sparse": SparseSettings,
+    }  # fmt: skip
+    before = known_settings(model) if kind else None
+    if before is None or isinstance(before, kinds[kind]):
+        return load_encoder(model)
+    kept = before.model_dump(include={*VectorSettings.model_fields})
+    return load_encoder(model, kinds[kind].parse(kept, where=model))
 
 
 def _tested(searcher: Searcher, queries: Sequence[Query], judged: Judged, step: Step) -> Tested:
