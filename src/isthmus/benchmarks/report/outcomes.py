@@ -43,7 +43,8 @@ class Scores:
     queries: tuple[str, ...]
     seeds: tuple[int, ...]
     values: NDArray[np.float64]
-    runs: int
+    runs: frozenset[tuple[int, int]]
+    """The pairs of a pre-training and a fine-tuning seed that are done."""
 
     @cached_property
     def mean(self) -> float:
@@ -160,7 +161,7 @@ class Outcomes:
 
     def runs(self, column: Column) -> int:
         """How many cells the protocol has for one start in a column: one per pair of seeds."""
-        return len(column.runs or self.protocol.seeds_of(column.task))
+        return len(self.protocol.seeds_of(column.task))
 
     def planned_cells(self) -> int:
         """How many cells the protocol has in all."""
@@ -219,7 +220,7 @@ class Outcomes:
             of_seed[run.seeds[0]].append(run.values)
         seeds = tuple(sorted(of_seed))
         rows = [np.mean(of_seed[seed], axis=0) for seed in seeds]
-        return Scores(queries, seeds, np.array(rows), len(runs))
+        return Scores(queries, seeds, np.array(rows), frozenset(run.seeds for run in runs))
 
 
 def _noise_of_queries(values: NDArray[np.float64]) -> float:

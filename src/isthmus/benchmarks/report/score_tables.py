@@ -137,8 +137,8 @@ def _cell(outcomes: Outcomes, start: str, column: Column, letters: str, best: bo
     if scores is None:
         return Cell(FAILED if failed else MISSING, quiet=True)
     spread = "" if math.isnan(scores.spread) else f"± {shown(scores.spread)}"
-    if scores.runs < wanted:
-        spread = ", ".join(filter(None, [spread, f"{scores.runs}/{wanted} runs"]))
+    if len(scores.runs) < wanted:
+        spread = ", ".join(filter(None, [spread, f"{len(scores.runs)}/{wanted} runs"]))
     return Cell(shown(scores.mean), letters=letters, interval=spread, best=best)
 
 

@@ -77,9 +77,9 @@ def rule(settings: ReportSettings) -> str:
         f"its {settings.confidence:.0%} interval ends below {settings.smallest_effect:g}, the "
         "smallest difference that matters. Undecided: all else, with the average that would have "
         f"been found with {settings.power:.0%} power; and what one seed alone says. Places "
-        "with one seed are shown, but not averaged with places that have more; where tasks have "
-        "different seeds, only the runs that both sides have are compared. A claim about cost "
-        "holds if the ratio of the costs stays within its factor: for seconds, the whole "
+        "with one seed are shown, but not averaged with places that have more; at "
+        "each place, the runs (pairs of seeds) count that all compared starts have. A claim about "
+        "cost holds if the ratio of the costs stays within its factor: for seconds, the whole "
         f"{settings.confidence:.0%} interval over pre-training seeds."
     )
 
@@ -164,11 +164,13 @@ def _measured(
 def _decide(
     overall: Finding, findings: Sequence[Finding], settings: ReportSettings
 ) -> tuple[Decision, str]:
-    known = [one for one in findings if one.estimate is not None]
-    known = [one for one in known if _decides(one.estimate, settings)] or known
+    every = [one for one in findings if one.estimate is not None]
+    known = [one for one in every if _decides(one.estimate, settings)] or every
     lost = [one for one in known if one.difference < 0 and one.corrected_p_value < settings.alpha]
     above = sum(one.difference > 0 for one in known)
-    signs = f", above 0 at {above} of {len(known)} places" if len(known) > 1 else ""
+    signs = f", above 0 at {above} of {len(known)} places" if len(every) > 1 else ""
+    if len(known) < len(every):
+        signs += " with several seeds"
     significant = overall.corrected_p_value < settings.alpha
     assert overall.interval is not None
     assert overall.estimate is not None
@@ -213,12 +215,24 @@ def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tupl
         for term in there
         for key in [(term.column, term.weight > 0)]
     ]
-    return kept, missing
+    return _with_common_runs(kept, outcomes), missing
+
+
+def _with_common_runs(terms: Sequence[Term], outcomes: Outcomes) -> list[Term]:
+    """The terms, each with the runs alone that all of them have: like is compared with like.
+
+    A run is a pair of seeds. Where there is none that all have, every term keeps its own.
+    """
+    scores = (outcomes.scores(term.start, term.column) for term in terms)
+    common = frozenset.intersection(*(one.runs for one in scores if one is not None))
+    if not common:
+        return list(terms)
+    return [replace(term, column=replace(term.column, runs=common)) for term in terms]
 
 
 def _lacks_runs(term: Term, outcomes: Outcomes) -> bool:
-    scores = outcomes.scores(term.start, term.column)
-    return scores is not None and scores.runs < outcomes.runs(term.column)
+    scores = outcomes.scores(term.start, replace(term.column, runs=None))
+    return scores is not None and len(scores.runs) < outcomes.runs(term.column)
 
 
 def _weights(terms: Sequence[Term]) -> dict[tuple[Column, bool], float]:
@@ -251,17 +265,7 @@ def places(claim: Claim, protocol: Protocol) -> Iterator[tuple[str, list[Term]]]
             ]
             terms += _side(sign, side, columns, protocol)
         if terms and {term.weight > 0 for term in terms} == {True, False}:
-            name = ", ".join(name for name in chosen if name) or "all"
-            yield name, _with_common_runs(terms, protocol)
-
-
-def _with_common_runs(terms: Sequence[Term], protocol: Protocol) -> list[Term]:
-    """Terms of tasks that have different seeds, each with the runs alone that all of them have."""
-    planned = [frozenset(protocol.seeds_of(term.column.task)) for term in terms]
-    common = frozenset.intersection(*planned)
-    if not common or all(pairs == common for pairs in planned):
-        return list(terms)
-    return [replace(term, column=replace(term.column, runs=common)) for term in terms]
+            yield ", ".join(name for name in chosen if name) or "all", terms
 
 
 def _spelt_out(side: Selection, protocol: Protocol) -> tuple[list[str], list[str], list[str]]:
