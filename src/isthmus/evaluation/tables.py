@@ -87,7 +87,8 @@ class Table:
     def html(self, inline: bool = True) -> str:
         """The table as a notebook shows it: nothing in it is markup or a control character.
 
-        Without `inline`, columns are aligned by the classes of isthmus's own pages.
+        Without `inline`, as the inside of a figure of isthmus's own pages: aligned by classes, the
+        caption below the part that scrolls.
         """
         head = "".join(
             f"<th{self._aligned(place, inline)}>{escape_html(column)}</th>"
@@ -101,10 +102,10 @@ class Table:
             for row in self.rows
         )
         caption = escape_html(f"{self.caption} {self.interval_note}".strip())
-        return (
-            f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
-        )
+        inner = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        if inline:
+            return f"<table><caption>{caption}</caption>{inner}"
+        return f"<div class=wide><table>{inner}</div><figcaption>{caption}</figcaption>"
 
     def _html(self, cell: Cell, place: int, inline: bool) -> str:
         text = escape_html(cell.text)

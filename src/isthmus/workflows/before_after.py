@@ -155,7 +155,7 @@ def write(
             parts += [f"## {title}", table.markdown()]
             shown += [
                 f"<h2>{title}</h2>",
-                f'<div class="wide scores">{table.html(inline=False)}</div>',
+                f'<figure class="table scores">{table.html(inline=False)}</figure>',
             ]
     with writing(output):
         (output / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -221,6 +221,7 @@ def test_one_seed_is_said(tmp_path: Path) -> None:
     report = benchmark_report(tmp_path / "run")
     assert (tmp_path / "run" / "report" / "report.html").is_file()
     assert "these models, not of the methods" in report.tables[0].table.caption
+    assert not any("one seed" in column for column in report.tables[0].table.columns)
     assert all(one.queries == {} for one in report.wins)  # the collection is not there
     assert "overage" not in (tmp_path / "run" / "report" / "report.html").read_text()
 
@@ -256,6 +257,15 @@ def test_a_task_with_seeds_of_its_own_is_whole_without_the_others(tmp_path: Path
     report = benchmark_report(write(tmp_path / "run", made, done), settings={"texts": False})
     assert f"({task}: of their own): 10 of 10 cells are done." in report.summary
     assert not any("missing" in verdict.reason for verdict in report.verdicts)
+    table = report.tables[0].table
+    assert table.columns[2:] == (
+        "insurance-1000 (one seed)", "insurance-all", "medicine-1000", "average", "best on"
+    )  # fmt: skip
+    assert "one seed are tested over queries alone" in table.caption
+    for row in table.rows:  # what speaks of models alone is not averaged with what is of methods
+        scores = [float(cell.text) for cell in row[3:6]]
+        assert scores[2] == pytest.approx((scores[0] + scores[1]) / 2, abs=0.0011)
+    assert sum(int(row[6].text) for row in table.rows) == 2
 
 
 def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ def _method(settings: ReportSettings) -> tuple[str, ...]:
         "pre-training seed; it speaks of these very queries, and with three seeds finds only large "
         "differences. Over both: to the variance over queries comes what seeds add to it, pooled "
         "over all starts of a column (quasi-F, Clark 1973; Satterthwaite's degrees of freedom); it "
-        "speaks of the methods, on other queries and with other seeds. comparisons.tsv holds all."
+        "speaks of the methods, on other queries and with other seeds. All three, of every pair, "
+        "are in the comparisons.tsv that `isthmus benchmark report` also writes."
     )
     families = (
         f"Correction ({settings.correction}) counts all pairs of starts in all columns of a table "

@@ -49,7 +49,7 @@ def _anchor(title: str) -> str:
 
 def _tables(tables: Iterable[Table | None], kind: str = "") -> Iterable[str]:
     return (
-        f'<div class="wide {kind}">{table.html(inline=False)}</div>'
+        f'<figure class="table {kind}">{table.html(inline=False)}</figure>'
         for table in tables
         if table is not None
     )
@@ -122,7 +122,7 @@ def _intervals(verdict: Verdict, settings: ReportSettings) -> Iterable[Interval]
 def _figure(figure: Figure) -> str:
     panels = "".join(f"<div>{plot}</div>" for plot in figure.plots)
     return (
-        f"<figure><figcaption><b>{text(figure.title)}</b>"
+        f"<figure class=plots><figcaption><b>{text(figure.title)}</b>"
         f"<span class=quiet>{text(figure.caption)}</span></figcaption>"
         f"<div class=panels>{panels}</div></figure>"
     )

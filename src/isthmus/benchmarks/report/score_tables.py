@@ -45,8 +45,17 @@ def score_tables(outcomes: Outcomes, settings: ReportSettings) -> list[ScoreTabl
             for task in dict.fromkeys(column.task for column in (*own, *plain)):
                 others = outcomes.zero_shot_columns(kind, task, measure)
                 if _any_done(outcomes, others):
-                    found.append((f"{kind} after {task}, zero-shot, {measure}", others, True))
+                    before = _training(outcomes, task)
+                    found.append((f"{kind} {before}, zero-shot, {measure}", others, True))
     return [_table(outcomes, settings, *one) for one in found if one[1]]
+
+
+def _training(outcomes: Outcomes, task: str) -> str:
+    tasks = outcomes.protocol.tasks
+    if tasks[task].finetune:
+        return f"after {task}"
+    several = sum(not one.finetune for one in tasks.values()) > 1
+    return "without fine-tuning" + (f" ({task})" if several else "")
 
 
 def _any_done(outcomes: Outcomes, columns: Sequence[Column]) -> bool:
@@ -76,13 +85,18 @@ def _table(
         column: max((means.get((start, column), -1.0) for start in outcomes.starts), default=-1.0)
         for column in columns
     }
-    wins = Counter(start for (start, column), mean in means.items() if mean == best[column])
+    counted = _counted(outcomes, columns)
+    wins = Counter(
+        start
+        for (start, column), mean in means.items()
+        if column in counted and mean == best[column]
+    )
     averages = {
-        start: fmean(means[start, column] for column in columns)
+        start: fmean(means[start, column] for column in counted)
         for start in outcomes.starts
-        if all((start, column) in means for column in columns)
+        if all((start, column) in means for column in counted)
     }
-    several = len(columns) > 1
+    several = len(counted) > 1
     rows = []
     for start in outcomes.starts:
         if not any(outcomes.planned(start, column.task) for column in columns):
@@ -98,11 +112,11 @@ def _table(
             cells.append(Cell("–" if average is None else shown(average), best=top))
             cells.append(Cell(str(wins[start])))
         rows.append(tuple(cells))
-    heads, groups = _heads(columns, several, zero_shot)
+    heads, groups = _heads(columns, counted, zero_shot)
     caption = _caption(title, outcomes, columns, compared, settings)
     notes = ["±: standard deviation over seeds."] if _spread(outcomes, columns) else []
     if any("/" in cell.interval for row in rows for cell in row):
-        notes.append("(2/6): 2 of 6 runs are done.")
+        notes.append("4/6 runs: so many of the planned runs are done.")
     table = Table(
         heads, tuple(rows), caption, names=2, interval_note=" ".join(notes), groups=groups
     )
@@ -111,20 +125,32 @@ def _table(
     )
 
 
+def _counted(outcomes: Outcomes, columns: Sequence[Column]) -> list[Column]:
+    """The columns that averages are over: of several seeds where there are such, otherwise all."""
+    return [column for column in columns if _spread(outcomes, [column])] or list(columns)
+
+
 def _heads(
-    columns: Sequence[Column], several: bool, zero_shot: bool
+    columns: Sequence[Column], counted: Sequence[Column], zero_shot: bool
 ) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    """Names of tasks below their collections; of a zero-shot table, of collections alone."""
-    summary = ("average", "best on") if several else ()
+    """Names of tasks below their collections; of a zero-shot table, of collections alone.
+
+    A column that averages leave out is marked.
+    """
+    summary = ("average", "best on") if len(counted) > 1 else ()
+    heads = [
+        (column.collection if zero_shot else column.task)
+        + ("" if column in counted else " (one seed)")
+        for column in columns
+    ]
     if zero_shot:
-        heads = [column.collection for column in columns]
         return ("#", "start", *heads, *summary), ()
     groups = [
         (collection, len(list(group)))
         for collection, group in groupby(column.collection for column in columns)
     ]
-    spans = (("", 2), *groups, *([("", 2)] if several else []))
-    return ("#", "start", *(column.task for column in columns), *summary), spans
+    spans = (("", 2), *groups, *([("", 2)] if summary else []))
+    return ("#", "start", *heads, *summary), spans
 
 
 def _cell(outcomes: Outcomes, start: str, column: Column, letters: str, best: bool) -> Cell:
@@ -160,6 +186,12 @@ def _caption(
     settings: ReportSettings,
 ) -> str:
     sentences = [f"{title}."]
+    counted = _counted(outcomes, columns)
+    starts = [
+        start
+        for start in outcomes.starts
+        if any(outcomes.planned(start, column.task) for column in columns)
+    ]
     if compared.pairs:
         seeds = settings.over == "both" and _spread(outcomes, columns)
         over = "queries and seeds" if seeds else "queries"
@@ -170,14 +202,23 @@ def _caption(
         )
         if settings.over == "both" and not seeds:
             sentences.append("One seed: they speak of these models, not of the methods.")
-        found = sorted(compared.detectable.values())
-        reach = shown(found[0])
-        if len(found) > 1 and shown(found[-1]) != reach:
-            # No measure differs by more than 1: with so few seeds none would be found.
-            reach += f" to {shown(found[-1])}" if found[-1] <= 1 else " and far more"
+        found = sorted(compared.detectable[one] for one in counted if one in compared.detectable)
+        if found:
+            reach = shown(found[0])
+            if len(found) > 1 and shown(found[-1]) != reach:
+                # No measure differs by more than 1: with so few seeds none would be found.
+                reach += f" to {shown(found[-1])}" if found[-1] <= 1 else " and far more"
+            sentences.append(
+                f"A single true difference of {reach} would be found with {settings.power:.0%} "
+                "power."
+            )
+    if len(counted) < len(columns):
         sentences.append(
-            f"A single true difference of {reach} would be found with {settings.power:.0%} power."
+            "Columns of one seed are tested over queries alone: their letters speak of these very "
+            "models, not of the methods; power, average and best on leave them out."
         )
+    if not all(outcomes.planned(start, column.task) for start in starts for column in columns):
+        sentences.append("Blank: not planned; –: no average without all columns.")
     absent = sum(
         outcomes.planned(start, column.task) and outcomes.scores(start, column) is None
         for start in outcomes.starts
