@@ -173,6 +173,12 @@ def test_what_is_missing_is_counted(folder: Path, tmp_path: Path) -> None:
     # Of 72 cells: lexmae failed 6 and misses 6, mlm misses a seed of three tasks and two kinds.
     assert "54 of 72 cells are done, 6 failed, 12 are missing" in report.summary
     assert report.failures is not None
+    assert [len(tables) for tables in report.costs.values()] == [2, 2, 2]  # by task and kind
+    seconds = [row[2].text for row in report.costs["insurance-1000"][0].rows]
+    assert seconds == ["0", "50", "60", "60"]
+    assert "The same for all: index bytes: 1,000, query ms: 1." in (
+        report.costs["insurance-1000"][0].caption
+    )
     assert len(report.failures.rows) == 6
     assert report.expected is not None
     assert [row[-1].text for row in report.expected.rows] == ["no", "no"]

@@ -16,7 +16,7 @@ from isthmus.benchmarks.report.outcomes import Outcomes
 from isthmus.benchmarks.report.plots import figures
 from isthmus.benchmarks.report.score_tables import score_tables
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.benchmarks.report.summary_tables import cost_table, expected_table, failure_table
+from isthmus.benchmarks.report.summary_tables import cost_tables, expected_table, failure_table
 from isthmus.benchmarks.report.verdicts import verdicts
 from isthmus.benchmarks.report.wins import wins_and_losses
 from isthmus.config import Overrides
@@ -92,11 +92,11 @@ def assemble(name: str, outcomes: Outcomes, settings: ReportSettings) -> Benchma
         settings=settings,
         verdicts=tuple(verdicts(outcomes, settings)),
         tables=tuple(score_tables(outcomes, settings)),
-        costs=cost_table(outcomes),
+        costs=cost_tables(outcomes),
         coverage=tuple(coverage_curves(outcomes)),
         expected=expected_table(outcomes),
         failures=failure_table(outcomes),
-        figures=tuple(figures(outcomes)),
+        figures=tuple(figures(outcomes, settings)),
         wins=tuple(wins_and_losses(outcomes, settings)),
     )
 

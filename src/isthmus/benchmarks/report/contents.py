@@ -32,7 +32,8 @@ class BenchmarkReport:
     settings: ReportSettings
     verdicts: tuple[Verdict, ...]
     tables: tuple[ScoreTable, ...]
-    costs: Table | None
+    costs: dict[str, tuple[Table, ...]]
+    """By task."""
     coverage: tuple[CoverageCurves, ...]
     expected: Table | None
     failures: Table | None
@@ -105,7 +106,7 @@ class BenchmarkReport:
         sections: list[tuple[str, Sequence[Table | None]]] = [
             ("Verdicts", self._verdict_tables()),
             ("Scores", [one.table for one in self.tables]),
-            ("Costs", [self.costs]),
+            ("Costs", [table for tables in self.costs.values() for table in tables]),
             ("Input token coverage", [one.table() for one in self.coverage]),
             ("What the papers report", [self.expected]),
             ("Failed cells", [self.failures]),

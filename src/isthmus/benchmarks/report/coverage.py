@@ -56,9 +56,9 @@ class CoverageCurves:
         return Table(("#", "start", *map(str, self.k)), tuple(rows), caption, names=2)
 
     def plot(self) -> str:
-        """The curves as SVG, lettered as in the tables, the guides dashed."""
+        """The curves as SVG, the guides dashed."""
         up = f"{self.corpus}: input token coverage by k"
-        series = [(self.letters[name], self._dots(name, of)) for name, of in self.starts.items()]
+        series = [(name, self._dots(name, curve)) for name, curve in self.starts.items()]
         guides = [(name, self._dots(name, curve)) for name, curve in self.guides.items()]
         return lines(up, up, [f"{k:,}" for k in self.k], series, guides)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from isthmus.benchmarks.report.contents import BenchmarkReport
 from isthmus.benchmarks.report.drawing import Interval, forest
@@ -11,7 +11,7 @@ from isthmus.benchmarks.report.plots import Figure
 from isthmus.benchmarks.report.score_tables import ScoreTable
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.summary_tables import finding_table, numbers, p_shown
-from isthmus.benchmarks.report.verdicts import Decision, Verdict, rule
+from isthmus.benchmarks.report.verdicts import Decision, Finding, Verdict, rule
 from isthmus.benchmarks.report.wins import Example, WinsAndLosses
 from isthmus.evaluation.pages import page
 from isthmus.evaluation.tables import Table
@@ -26,7 +26,7 @@ def html_report(report: BenchmarkReport) -> str:
     sections = {
         "Verdicts": [*_verdicts(report.verdicts, report.settings)] if report.verdicts else [],
         "Scores": [*_scores(report.tables)],
-        "Costs": [*_tables([report.costs])],
+        "Costs": [*_costs(report.costs)],
         "Plots": [_figure(figure) for figure in report.figures],
         "Input token coverage": [*_tables(one.table() for one in report.coverage)],
         "Queries to read": [part for one in report.wins for part in _wins(one)],
@@ -75,6 +75,16 @@ def _scores(tables: Sequence[ScoreTable]) -> Iterable[str]:
         yield "</details>"
 
 
+def _costs(costs: Mapping[str, Sequence[Table]]) -> Iterable[str]:
+    """The tables of the first task; those of others unfold."""
+    for number, (task, tables) in enumerate(costs.items()):
+        if number:
+            yield f"<details><summary>{text(task)}</summary>"
+        yield from _tables(tables)
+        if number:
+            yield "</details>"
+
+
 def _verdicts(verdicts: Sequence[Verdict], settings: ReportSettings) -> Iterable[str]:
     counts = Counter(one.decision for one in verdicts)
     yield "<ul class=counts>"
@@ -116,7 +126,14 @@ def _intervals(verdict: Verdict, settings: ReportSettings) -> Iterable[Interval]
         if found.corrected_p_value < settings.alpha:
             mark = "for" if found.difference > 0 else "against"
         mark += " overall" if found is verdict.overall else ""
-        yield Interval(found.place, found.difference, *found.interval, p_shown(found), mark)
+        place = found.place
+        if verdict.overall and _seeds(verdict.overall) and not _seeds(found):
+            mark, place = f"{mark} once", f"{place} (one seed)"
+        yield Interval(place, found.difference, *found.interval, p_shown(found), mark)
+
+
+def _seeds(found: Finding) -> bool:
+    return found.estimate is not None and found.estimate.knows_seeds
 
 
 def _figure(figure: Figure) -> str:

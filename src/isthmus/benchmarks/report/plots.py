@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from isthmus.benchmarks.protocol.cells import CellResult
+from isthmus.benchmarks.report.comparisons import Term, estimate
 from isthmus.benchmarks.report.coverage import CAPTION, coverage_curves
 from isthmus.benchmarks.report.drawing import Dot, lines, scatter
 from isthmus.benchmarks.report.outcomes import Column, Outcomes
-from isthmus.evaluation.significance import letters_of
+from isthmus.benchmarks.report.settings import ReportSettings
 
-_COSTS = {
-    "pretraining_seconds": "seconds of pre-training",
-    "index_bytes": "bytes of the index",
-    "query_seconds": "milliseconds per query",
-}
-_FACTORS = {"query_seconds": 1000.0}
+_NAMED = 3  # of a kind, where kinds share a plot
+_SHAPES = ("dots", "squares", "triangles")
+_SPREAD = "Vertical lines: one standard deviation over seeds, up and down."
+Reader = Callable[[CellResult], float | None]
 
 
 @dataclass(frozen=True)
@@ -30,87 +29,124 @@ class Figure:
     plots: tuple[str, ...]
 
 
-def figures(outcomes: Outcomes) -> list[Figure]:
+def figures(outcomes: Outcomes, settings: ReportSettings) -> list[Figure]:
     """Every figure for which the cells hold enough numbers."""
     measure = outcomes.protocol.measures[0]
-    kinds = " and ".join(
-        f"{kind} ({shape})"
-        for kind, shape in zip(
-            outcomes.protocol.kinds, ("dots", "squares", "triangles"), strict=False
-        )
-    )
-    found = []
-    for name, label in _COSTS.items():
-        factor = _FACTORS.get(name, 1.0)
-        panels = _panels(outcomes, measure, label, _cost(name, factor))
-        found.append(
-            Figure(f"{measure} against {label}", f"{kinds}; letters as in the tables.", panels)
-        )
-    found.append(
+    first = outcomes.starts[0]
+    found = [
         Figure(
-            f"Gain in {measure} over {outcomes.starts[0]}, from task to task",
-            "Tasks on one collection, from few training queries to many, with a teacher last.",
-            _by_task(outcomes, measure),
-        )
-    )
+            f"{measure} against seconds of pre-training",
+            f"After the first task on each collection. {_SPREAD}",
+            _by_kind(outcomes, "seconds of pre-training", lambda one: one.cost.pretraining_seconds),
+        ),
+        Figure(
+            f"{measure} against the size of the index and queries per second",
+            " and ".join(map(" as ".join, zip(outcomes.protocol.kinds, _SHAPES, strict=False)))
+            + f", after the first task on each collection; named are {first} and the best three of "
+            f"a kind. {_SPREAD} Queries are searched for one at a time, on a machine that other "
+            "cells may have used meanwhile: starts of one kind may differ by chance.",
+            _index_plots(outcomes),
+        ),
+        Figure(
+            f"Gain in {measure} over {first}, from task to task",
+            "Tasks on one collection, from few training queries to many, with a teacher last. The "
+            f"highest four lines have colours, and {settings.confidence:.0%} intervals (of one "
+            "seed: over queries alone).",
+            _by_task(outcomes, measure, settings),
+        ),
+    ]
     probes = dict.fromkeys(name for result in outcomes.cells for name in result.probes)
     for name in (name for name in probes if "/" not in name):  # the one that a probe is read by
-        panels = _panels(outcomes, measure, name, _probe(name))
-        about = f"What the probe {name} saw of the pre-trained model, before fine-tuning."
+        about = f"What the probe {name} saw of the pre-trained model, before fine-tuning. {_SPREAD}"
+        panels = _by_kind(outcomes, name, _probe(name))
         found.append(Figure(f"{measure} against {name}", about, panels))
     curves = tuple(one.plot() for one in coverage_curves(outcomes))
-    found.append(Figure("Input token coverage", f"{CAPTION} The last two are dashed.", curves))
+    found.append(Figure("Input token coverage", CAPTION, curves))
     return [figure for figure in found if figure.plots]
 
 
-def _cost(name: str, factor: float) -> Callable[[CellResult], float | None]:
-    def read(result: CellResult) -> float | None:
-        value: float | None = getattr(result.cost, name)
-        return None if value is None else factor * value
-
-    return read
-
-
-def _probe(name: str) -> Callable[[CellResult], float | None]:
+def _probe(name: str) -> Reader:
     return lambda result: result.probes.get(name)
 
 
-def _panels(
-    outcomes: Outcomes,
-    measure: str,
-    label: str,
-    read: Callable[[CellResult], float | None],
-) -> tuple[str, ...]:
-    """A plot per task in which a number is known of two starts at least."""
-    letters = letters_of(outcomes.starts)
-    panels = []
-    for task in outcomes.protocol.tasks:
-        dots = []
-        for shape, kind in enumerate(outcomes.protocol.kinds):
-            column = Column(kind, task, outcomes.protocol.tasks[task].collection, measure)
-            for start in outcomes.starts:
-                scores = outcomes.scores(start, column)
-                known = [
-                    value
-                    for result in outcomes.at(start, kind, task)
-                    if result.status == "done" and (value := read(result)) is not None
-                ]
-                if scores is not None and known:
-                    spread = 0.0 if math.isnan(scores.spread) else scores.spread
-                    dot = Dot(
-                        letters[start], f"{start}, {kind}", fmean(known), scores.mean, spread, shape
-                    )
-                    dots.append(dot)
-        if len({dot.x for dot in dots}) > 1:
-            values = [dot.x for dot in dots]
-            log = min(values) > 0 and max(values) > 8 * min(values)
-            panels.append(scatter(task, label, f"{task}: {measure}", dots, log))
-    return tuple(panels)
+def _rate(result: CellResult) -> float | None:
+    seconds = result.cost.query_seconds
+    return 1.0 / seconds if seconds else None
 
 
-def _by_task(outcomes: Outcomes, measure: str) -> tuple[str, ...]:
+def _first_tasks(outcomes: Outcomes) -> list[str]:
+    """The first task on every collection, of those that train if any does."""
+    tasks = outcomes.protocol.tasks
+    chosen = [name for name, task in tasks.items() if task.finetune] or list(tasks)
+    first: dict[str, str] = {}
+    for name in chosen:
+        first.setdefault(tasks[name].collection, name)
+    return list(first.values())
+
+
+def _by_kind(outcomes: Outcomes, label: str, read: Reader) -> tuple[str, ...]:
+    """A plot per kind of every first task."""
+    kinds = outcomes.protocol.kinds
+    found = (
+        _plot(outcomes, task, [kind], label, read)
+        for task in _first_tasks(outcomes)
+        for kind in kinds
+    )
+    return tuple(filter(None, found))
+
+
+def _index_plots(outcomes: Outcomes) -> tuple[str, ...]:
+    """Two plots of every first task, each of all kinds together."""
+    kinds = list(outcomes.protocol.kinds)
+    read: dict[str, Reader] = {
+        "bytes of the index": lambda result: result.cost.index_bytes,
+        "queries per second": _rate,
+    }
+    found = (
+        _plot(outcomes, task, kinds, label, one)
+        for task in _first_tasks(outcomes)
+        for label, one in read.items()
+    )
+    return tuple(filter(None, found))
+
+
+def _plot(
+    outcomes: Outcomes, task: str, kinds: Sequence[str], label: str, read: Reader
+) -> str | None:
+    """Scores of a task against a number; None where it is not known of two starts that differ."""
+    measure = outcomes.protocol.measures[0]
+    dots: list[Dot] = []
+    for kind in kinds:
+        here = []
+        shape = list(outcomes.protocol.kinds).index(kind)
+        column = Column(kind, task, outcomes.protocol.tasks[task].collection, measure)
+        for start in outcomes.starts:
+            scores = outcomes.scores(start, column)
+            known = [
+                value
+                for result in outcomes.at(start, kind, task)
+                if result.status == "done" and (value := read(result)) is not None
+            ]
+            if scores is not None and known:
+                spread = 0.0 if math.isnan(scores.spread) else scores.spread
+                name = f"{start}, {kind}"
+                here.append(Dot(start, name, fmean(known), scores.mean, spread, shape))
+        best = sorted((dot.y for dot in here), reverse=True)[:_NAMED]
+        dots += (
+            dot if len(kinds) == 1 or dot.y in best or dot.label == outcomes.starts[0]
+            else replace(dot, label="")
+            for dot in here
+        )  # fmt: skip
+    values = [dot.x for dot in dots]
+    if len({*values}) < 2:
+        return None
+    log = min(values) > 0 and max(values) > 8 * min(values)
+    title = f"{', '.join([*kinds, task] if len(kinds) == 1 else [task])}: {measure}"
+    return scatter(title, label, title, dots, log)
+
+
+def _by_task(outcomes: Outcomes, measure: str, settings: ReportSettings) -> tuple[str, ...]:
     protocol = outcomes.protocol
-    letters = letters_of(outcomes.starts)
     panels = []
     for kind in protocol.kinds:
         for collection in dict.fromkeys(task.collection for task in protocol.tasks.values()):
@@ -122,25 +158,40 @@ def _by_task(outcomes: Outcomes, measure: str) -> tuple[str, ...]:
             ]  # fmt: skip
             tasks.sort(key=lambda name: _strength(outcomes, name))
             columns = [Column(kind, task, collection, measure) for task in tasks]
+            first, *others = outcomes.starts
             series = [
-                (letters[start], _gains(outcomes, start, letters[start], columns))
-                for start in outcomes.starts
+                (start, dots)
+                for start in others
+                if len(dots := [*_gains(outcomes, start, first, columns, settings)]) > 1
             ]
-            if len(tasks) > 1 and any(len(dots) > 1 for _, dots in series):
+            if series:
                 up = f"{kind}, {collection}: gain in {measure}"
-                panels.append(lines(up, up, tasks, series))
+                places = [_place(outcomes, column) for column in columns]
+                level = [Dot("", first, place, 0.0) for place in (0, len(columns) - 1)]
+                panels.append(lines(up, up, places, series, [(first, level)]))
     return tuple(panels)
 
 
-def _gains(outcomes: Outcomes, start: str, letter: str, columns: Sequence[Column]) -> list[Dot]:
+def _place(outcomes: Outcomes, column: Column) -> str:
+    known = outcomes.seed_variance(((column, 1.0),)) is not None
+    return column.task + ("" if known else "\n(one seed)")
+
+
+def _gains(
+    outcomes: Outcomes,
+    start: str,
+    first: str,
+    columns: Sequence[Column],
+    settings: ReportSettings,
+) -> Iterable[Dot]:
     """How far a start is above the first one, in every column in which both have scores."""
-    dots = []
     for place, column in enumerate(columns):
-        scores, first = (outcomes.scores(name, column) for name in (start, outcomes.starts[0]))
-        if scores is not None and first is not None:
-            gain = scores.mean - first.mean
-            dots.append(Dot(letter, f"{start}, {column.task}", place, gain))
-    return dots
+        found = estimate(outcomes, (Term(1.0, start, column), Term(-1.0, first, column)))
+        if found is not None:
+            effect = found.chosen(settings)
+            reach = effect.interval(settings.confidence)[1] - effect.difference
+            spread = reach if math.isfinite(reach) else 0.0
+            yield Dot("", f"{start}, {column.task}", place, effect.difference, spread)
 
 
 def _strength(outcomes: Outcomes, name: str) -> tuple[bool, float]:

@@ -117,42 +117,51 @@ def _p(value: float) -> str:
     return "< .001" if value < 0.001 else shown(value)
 
 
-def cost_table(outcomes: Outcomes) -> Table | None:
-    """What every start took, on average over its cells; None where nothing is known."""
+def cost_tables(outcomes: Outcomes) -> dict[str, tuple[Table, ...]]:
+    """What the cells of every start took, by task: a table per kind, where anything is known."""
+    found: dict[str, tuple[Table, ...]] = {}
+    for task in outcomes.protocol.tasks:
+        tables = (_cost_table(outcomes, kind, task) for kind in outcomes.protocol.kinds)
+        if known := tuple(table for table in tables if table):
+            found[task] = known
+    return found
+
+
+def _cost_table(outcomes: Outcomes, kind: str, task: str) -> Table | None:
     letters = letters_of(outcomes.starts)
-    kinds = tuple(outcomes.protocol.kinds)
-    rows = []
-    for start in outcomes.starts:
-        cells = [Cell(letters[start]), Cell(start)]
-        cells += [Cell(_cost(outcomes, start, kind, name)) for kind in kinds for name in _COSTS]
-        rows.append(tuple(cells))
-    used = [
-        place
-        for place in range(2, 2 + len(kinds) * len(_COSTS))
-        if any(row[place].text != "–" for row in rows)
-    ]
-    if not used:
+    rows = {
+        start: [_cost(outcomes, start, kind, task, name) for name in _COSTS]
+        for start in outcomes.starts
+        if outcomes.planned(start, task)
+    }
+    varied, alike = [], []
+    for place, label in enumerate(_COSTS.values()):
+        known = {values[place] for values in rows.values()} - {"–"}
+        if len(known) == 1 and len(rows) > 1:
+            alike.append(f"{label}: {known.pop()}")
+        elif known:
+            varied.append((place, label))
+    if not varied:
         return None
-    names = ["#", "start", *(label for _ in kinds for label in _COSTS.values())]
-    groups = [(kind, sum((place - 2) // len(_COSTS) == number for place in used))
-              for number, kind in enumerate(kinds)]  # fmt: skip
+    same = f" The same for all: {', '.join(alike)}." if alike else ""
     return Table(
-        ("#", "start", *(names[place] for place in used)),
-        tuple((*row[:2], *(row[place] for place in used)) for row in rows),
-        "What a cell took, on average over the tasks and seeds that are done: while cells are "
-        "missing, rows of different tokens cannot be compared. A pre-training is shared by the "
-        "cells that start from it.",
+        ("#", "start", *(label for _, label in varied)),
+        tuple(
+            (Cell(letters[start]), Cell(start), *(Cell(values[place]) for place, _ in varied))
+            for start, values in rows.items()
+        ),
+        f"Costs of {kind}, {task}: of one cell, on average over the seeds that are done. A "
+        "pre-training is shared by the cells that start from it. Seconds are by the clock, on "
+        f"machines that other cells may have used meanwhile.{same}",
         names=2,
-        groups=(("", 2), *(group for group in groups if group[1])),
     )
 
 
-def _cost(outcomes: Outcomes, start: str, kind: str, name: str) -> str:
+def _cost(outcomes: Outcomes, start: str, kind: str, task: str, name: str) -> str:
     known = [
         value
-        for result in outcomes.cells
-        if (result.cell.start, result.cell.kind, result.status) == (start, kind, "done")
-        and (value := getattr(result.cost, name)) is not None
+        for result in outcomes.at(start, kind, task)
+        if result.status == "done" and (value := getattr(result.cost, name)) is not None
     ]
     if not known:
         return "–"
