@@ -56,7 +56,6 @@ def pytest_collection_finish() -> None:
 
     They would walk through some millions of objects each time.
     """
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -202,7 +202,7 @@ def test_one_batch_is_learnt_by_heart(bench: Bench, recipe: str, kind: str) -> N
     task, examples = bench.task(settings, copy.deepcopy(bench.backbones[kind]))
     # Documents of one span and of several, in one batch.
     batch = task.prepare(examples.collate([examples[0, row] for row in (1, 4, 6, 8)]))
-    optimiser = torch.optim.Adam(task.parameters(), lr=1.5e-2, fused=True)
+    optimiser = torch.optim.Adam(task.parameters(), lr=2e-2, betas=(0.9, 0.95), fused=True)
     warm_up = torch.optim.lr_scheduler.LinearLR(optimiser, 0.1, total_iters=10)
     for step in range(250):
         means = losses(task, batch)

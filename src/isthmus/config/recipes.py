@@ -138,10 +138,13 @@ def _home(verb: str | None) -> Path:
     return _PROTOCOLS if verb == PROTOCOL_VERB else _SHIPPED
 
 
+_shipped_recipe = cache(Recipe)  # read once: nothing writes to them
+
+
 @cache
 def _shipped(home: Path) -> list[Recipe]:
     # A name with _ in front is what others build on, and nothing by itself.
-    recipes = [Recipe(file) for file in home.glob("[!_]*.yaml")]
+    recipes = [_shipped_recipe(file) for file in home.glob("[!_]*.yaml")]
     # Not by file: bow.yaml follows bow-pmi.yaml.
     return sorted(recipes, key=lambda recipe: recipe.name)
 
@@ -180,7 +183,7 @@ def _find(name: str, verb: str, where: str) -> Recipe:
             allowed=choices(name, (r.name for r in shipped_recipes(verb))),
             remedy="choose one of these (`isthmus list recipes` explains them) or give a path",
         )
-    return Recipe(path)
+    return _shipped_recipe(path)
 
 
 def resolve(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from isthmus.benchmarks.speed import contestants
 from isthmus.benchmarks.speed import speed as run_speed
 from isthmus.benchmarks.speed.contestants import Ours, Turn, settings_for
 from isthmus.benchmarks.speed.report import PLAIN, Round, Row, SpeedReport, measured
@@ -28,6 +29,12 @@ TINY: dict[str, Any] = {
     "vocabulary": 300, "batch": 4, "steps": 3, "rounds": 2, "warm_up": 1,
     "pretrain": {"training": {"bf16": False}},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small_matrices(monkeypatch: pytest.MonkeyPatch, no_plots: None) -> None:
+    """What a chip can do at best is measured in a moment; how it is drawn is tested elsewhere."""
+    monkeypatch.setitem(contestants._MATRIX, "cpu", 256)
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ def test_fingerprint_follows_the_content(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     peaks = []
-    for size in (5_000, 50_000):
+    for size in (2_000, 20_000):
         file = tmp_path / f"{size}.jsonl.gz"
         with gzip.open(file, "wt", compresslevel=1, encoding="utf-8") as stream:
             for number in range(size):
