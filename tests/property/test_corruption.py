@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Any, cast
 
@@ -250,6 +251,7 @@ def test_masks_change_with_epoch_seed_and_document(kind: type[Corruption]) -> No
     assert torch.equal(again["labels"][0], after["labels"][0])
 
 
+@cache
 def many_texts() -> list[Example]:
     tokens = REGULAR[5:45]
     words = [word for word in range(20) for _ in range(2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ LONG = document([7, 5, 8, 6, 4, 9, 3, 8, 7, 5] * 3)  # 186 tokens
 KEY_COUNT = 6000
 
 
+@cache
 def drawn_pairs(strategy: str, room: int = 20) -> list[tuple[Range, Range]]:
     """What that many epochs draw, in the order in which it is shown."""
     chosen = view(strategy)
