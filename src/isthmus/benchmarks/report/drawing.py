@@ -114,9 +114,8 @@ def lines(
             f'y1="{y(line[-1].y):.1f}" x2="{right + 12:.1f}" y2="{end:.1f}"/>'
             f'<text x="{right + 15:.1f}" y="{end + 4:.1f}">{escape(_cut(name, _NAME))}</text>'
         ]
-        if kind != "guide":
-            shown = line if aside else [Dot("", dot.name, dot.x, dot.y) for dot in line]
-            parts += [_dot(dot, x(dot.x) + aside, y, f"{up} {dot.y:.3f}") for dot in shown]
+        if kind.startswith("tone") or len(line) == 1:
+            parts += [_dot(dot, x(dot.x) + aside, y, f"{up} {dot.y:.3f}") for dot in line]
         parts.append("</g>")
     return _svg(title, height, parts)
 

@@ -116,7 +116,7 @@ def _table(
     caption = _caption(title, outcomes, columns, compared, settings)
     notes = ["±: standard deviation over seeds."] if _spread(outcomes, columns) else []
     if any("/" in cell.interval for row in rows for cell in row):
-        notes.append("4/6 runs: so many of the planned runs are done.")
+        notes.append("n/m runs: n of the m that are planned are done.")
     table = Table(
         heads, tuple(rows), caption, names=2, interval_note=" ".join(notes), groups=groups
     )
