@@ -162,8 +162,8 @@ def _method(settings: ReportSettings) -> tuple[str, ...]:
     )
     families = (
         f"Correction ({settings.correction}) counts all pairs of starts in all columns of a table "
-        "as one family, all places of a claim as another, and the averages of all claims as a third. "
-        "The minimum detectable difference is "
+        "as one family, all places of a claim as another, and the averages of all claims as a "
+        "third. The minimum detectable difference is "
         f"the true difference that a test finds with {settings.power:.0%} power at the level that "
         "Bonferroni leaves to one comparison, by the noncentral t distribution. Effects are "
         "standardised by the deviation of the differences from query to query."
