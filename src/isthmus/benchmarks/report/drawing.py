@@ -105,7 +105,9 @@ def lines(
         zip(curves, ends, strict=True), key=lambda one: one[0][0] in tones
     ):
         kind = "guide" if name in guided else f"tone{tones[name]}" if name in tones else "faint"
-        aside = 3.0 * (tones[name] - (_STRONG - 1) / 2) if kind.startswith("tone") else 0.0
+        aside = 0.0
+        if name in tones and any(dot.spread for dot in line):  # intervals beside each other
+            aside = 3.0 * (tones[name] - (_STRONG - 1) / 2)
         path = " ".join(f"{x(dot.x) + aside:.1f},{y(dot.y):.1f}" for dot in line)
         shape = f'<polyline class="line" points="{path}"><title>{escape(name)}</title></polyline>'
         last = x(line[-1].x) + aside + 5
