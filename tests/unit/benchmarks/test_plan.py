@@ -79,6 +79,7 @@ def test_a_task_may_have_seeds_of_its_own(values: dict[str, Any], tmp_path: Path
     }
     made = {s.cell.kind: s.encoder for s in steps.values() if s.cell and s.cell.task == "as-it-is"}
     assert made == {"dense": "dense", "sparse": "sparse"}
+    assert steps["as-it-is.dense.bow.p1.f1"].digest != steps["as-it-is.sparse.bow.p1.f1"].digest
     # Seed by seed, so that what is done at any moment is a whole table of fewer seeds.
     assert [c.pretraining_seed for c in cells] == sorted(c.pretraining_seed for c in cells)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.benchmarks.runner.testing import _encoder, _judged, _Remembering
-from isthmus.encoders import DenseEncoder, SparseEncoder, SparseSettings
+from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
 from isthmus.nn.sizes import new_backbone
 from isthmus.text.new_tokenizer import new_tokenizer
 
@@ -39,7 +39,12 @@ def test_a_start_is_tested_as_what_its_column_compares(kind: str, tmp_path: Path
     SparseEncoder(backbone, tokenizer, settings).save(tmp_path)
     found = _encoder(str(tmp_path), kind)
     assert type(found) is (DenseEncoder if kind == "dense" else SparseEncoder)
-    if kind != "dense":
+    if isinstance(found.settings, DenseSettings):
+        assert (found.settings.pooling, found.settings.similarity) == ("cls", "dot")
+    else:
         assert found.settings == settings
     read = found.settings.query_max_length, found.settings.document_max_length
     assert read == (9, 17)
+    (tmp_path / "encoder.json").unlink()
+    plain = _encoder(str(tmp_path), kind)
+    assert type(plain) is (SparseEncoder if kind == "sparse" else DenseEncoder)

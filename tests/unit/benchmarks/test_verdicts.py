@@ -262,3 +262,26 @@ def test_tasks_with_other_seeds_are_compared_by_the_runs_that_both_have() -> Non
     assert verdict.overall is not None
     assert abs(verdict.overall.difference) < 0.05
     assert verdict.complete
+
+
+def test_one_run_of_a_start_leaves_the_seeds_of_others() -> None:
+    claim = {**BEATS, "higher": {"starts": ["bow", "retromae"]}}
+
+    def keep(result: CellResult) -> bool:
+        return result.cell.start != "retromae" or result.cell.pretraining_seed == 1
+
+    verdict = judged(claim, {"bow": 0.04, "retromae": 0.04}, keep, seed_noise=0.003)
+    assert verdict.decision == "held"
+    assert {found.without for found in verdict.findings} == {("retromae",)}
+    assert not verdict.complete
+
+
+def test_runs_of_different_seeds_are_not_compared() -> None:
+    seeds = {"bow": 1, "mlm": 2}
+
+    def keep(result: CellResult) -> bool:
+        start = result.cell.start
+        return result.cell.pretraining_seed == seeds.get(start, result.cell.pretraining_seed)
+
+    verdict = judged(BEATS, {"bow": 0.04}, keep, seed_noise=0.003)
+    assert (verdict.decision, verdict.overall) == ("undecided", None)

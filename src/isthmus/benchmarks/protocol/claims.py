@@ -47,7 +47,10 @@ class Claim(Settings):
     measure: str | None = Field(None, description="null: the first of the protocol's measures")
     cost: CostName | None = Field(None, description="a cost in the place of a measure")
     factor: float = Field(
-        1.0, gt=0, description="with cost: holds if lower <= factor x higher, of mean costs"
+        1.0,
+        gt=0,
+        description="with cost: holds if lower <= factor x higher; of seconds, "
+        "for the whole interval over pre-training seeds",
     )
 
     def names(self) -> Iterator[tuple[str, str]]:

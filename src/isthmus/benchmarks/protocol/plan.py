@@ -180,7 +180,10 @@ class Plan:
         parts = {
             "base": self._base_digest,
             "start": start_digest,
-            "fine-tuning": digest(self._meant(values), tests[0].fingerprint),
+            "fine-tuning": digest(
+                self._meant(values), tests[0].fingerprint,
+                *([encoder] if encoder not in ("", "dense") else []),
+            ),
             "teacher": teacher_digest,
             "tests": digest(
                 *(text for test in tests for text in (test.fingerprint, test.split)),

@@ -30,6 +30,8 @@ class Finding:
     estimate: Estimate | None
     corrected_p_value: float = 1.0
     interval: tuple[float, float] | None = None
+    bound: float = math.inf
+    """Where an interval ends that is corrected for the number of comparisons, too."""
     detectable: float | None = None
     without: tuple[str, ...] = ()
     """Starts that the claim names and that have no scores there yet."""
@@ -74,8 +76,9 @@ def rule(settings: ReportSettings) -> str:
         "for the number of claims, those of a claim's places for theirs "
         f"({settings.correction}). Held: the average is significantly above 0, "
         "and no place significantly below. Did not hold: the average is significantly below 0, or "
-        f"its {settings.confidence:.0%} interval ends below {settings.smallest_effect:g}, the "
-        "smallest difference that matters. Undecided: all else, with the average that would have "
+        f"its {settings.confidence:.0%} interval, corrected likewise, ends below "
+        f"{settings.smallest_effect:g}, the smallest difference that matters; intervals that are "
+        "shown are of one comparison alone. Undecided: all else, with the average that would have "
         f"been found with {settings.power:.0%} power; and what one seed alone says. Places "
         "with one seed are shown, but not averaged with places that have more; at "
         "each place, the runs (pairs of seeds) count that all compared starts have. A claim about "
@@ -152,11 +155,13 @@ def _measured(
 ) -> Finding:
     assert compared is not None
     effect = compared.chosen(settings)
+    family = 1 if settings.correction == "none" else family
     return replace(
         finding,
         estimate=compared,
         corrected_p_value=p_value,
         interval=effect.interval(settings.confidence),
+        bound=effect.interval(1 - (1 - settings.confidence) / family)[1],
         detectable=effect.detectable(settings.alpha / family, settings.power),
     )
 
@@ -172,14 +177,13 @@ def _decide(
     if len(known) < len(every):
         signs += " with several seeds"
     significant = overall.corrected_p_value < settings.alpha
-    assert overall.interval is not None
     assert overall.estimate is not None
     if not _decides(overall.estimate, settings):
         here = "significant" if significant else "not significant"
         return "undecided", f"one seed: {here} for these models{signs}; of the methods, more decide"
     if significant and overall.difference < 0:
         return "did not hold", f"significantly the other way{signs}"
-    if overall.interval[1] < settings.smallest_effect:
+    if overall.bound < settings.smallest_effect:
         limit = f"{settings.smallest_effect:g}"
         return "did not hold", f"a difference of {limit} or more is outside the interval{signs}"
     if significant and not lost:
@@ -202,12 +206,21 @@ def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tupl
     """The terms of starts with every score, reweighted to the sum of all; the starts left out.
 
     A start without a score on one side is left out on the other too, so that both sides average
-    over the same starts. No term is left where a whole side has no scores.
+    over the same starts; so is one of a single seed where others have several. No term is left
+    where a whole side has no scores.
     """
-    lacking = {term.start for term in terms if outcomes.scores(term.start, term.column) is None}
-    there = [term for term in terms if term.start not in lacking]
-    missing = tuple(sorted(lacking))
-    whole, left = _weights(terms), _weights(there)
+    runs: dict[str, frozenset[tuple[int, int]]] = {}
+    for term in terms:
+        scores = outcomes.scores(term.start, term.column)
+        here = frozenset() if scores is None else scores.runs
+        runs[term.start] = here & runs.get(term.start, here)
+    lacking = {start for start, pairs in runs.items() if not pairs}
+    alone = {start for start, pairs in runs.items() if len({seed for seed, _ in pairs}) == 1}
+    whole = _weights(terms)
+    if alone and _weights(_without(terms, lacking | alone)).keys() == whole.keys():
+        lacking |= alone  # one seed of a start would leave no more of all others
+    there, missing = _without(terms, lacking), tuple(sorted(lacking))
+    left = _weights(there)
     if whole.keys() != left.keys():
         return [], missing
     kept = [
@@ -218,15 +231,16 @@ def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tupl
     return _with_common_runs(kept, outcomes), missing
 
 
-def _with_common_runs(terms: Sequence[Term], outcomes: Outcomes) -> list[Term]:
-    """The terms, each with the runs alone that all of them have: like is compared with like.
+def _without(terms: Sequence[Term], starts: set[str]) -> list[Term]:
+    return [term for term in terms if term.start not in starts]
 
-    A run is a pair of seeds. Where there is none that all have, every term keeps its own.
-    """
+
+def _with_common_runs(terms: Sequence[Term], outcomes: Outcomes) -> list[Term]:
+    """The terms, each with the runs alone that all of them have; none where there is none."""
     scores = (outcomes.scores(term.start, term.column) for term in terms)
     common = frozenset.intersection(*(one.runs for one in scores if one is not None))
     if not common:
-        return list(terms)
+        return []
     return [replace(term, column=replace(term.column, runs=common)) for term in terms]
 
 
@@ -307,7 +321,7 @@ def _cost_verdict(name: str, claim: Claim, outcomes: Outcomes, settings: ReportS
                  for side in sides]  # fmt: skip
     if not all(sides):
         return Verdict(name, claim, "undecided", "no cell of one side has this cost")
-    higher, lower = (fmean(map(fmean, side.values())) for side in sides)
+    higher, lower = (fmean(map(fmean, _by_seed(side).values())) for side in sides)
     ratio = f"{lower / higher:.2f}" if higher else "infinitely many"
     what = claim.cost.replace("_", " ")
     reason = f"{what}: {lower:,.4g} against {higher:,.4g}, {ratio} times"
@@ -326,12 +340,10 @@ def _cost_verdict(name: str, claim: Claim, outcomes: Outcomes, settings: ReportS
 
 def _interval(higher: _Costs, lower: _Costs, confidence: float) -> tuple[float, float, int]:
     """Where the ratio of lower to higher lies, by the logarithm over so many seeds."""
-    logs = []
-    for side in (lower, higher):
-        of_seed: dict[int, list[float]] = defaultdict(list)
-        for (_, _, seed, _), costs in side.items():
-            of_seed[seed] += costs
-        logs.append({seed: math.log(max(fmean(of), 1e-9)) for seed, of in of_seed.items()})
+    logs = [
+        {seed: math.log(max(fmean(of), 1e-9)) for seed, of in _by_seed(side).items()}
+        for side in (lower, higher)
+    ]
     common = sorted(logs[0].keys() & logs[1].keys())
     differences = [logs[0][seed] - logs[1][seed] for seed in common]
     if len(differences) < 2:
@@ -339,3 +351,11 @@ def _interval(higher: _Costs, lower: _Costs, confidence: float) -> tuple[float, 
         return ratio, ratio, len(common)
     low, high = paired_effect(differences).interval(confidence)
     return math.exp(low), math.exp(high), len(common)
+
+
+def _by_seed(side: _Costs) -> dict[int, list[float]]:
+    """Costs by pre-training seed: cells share a pre-training, however many are done."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for (_, _, seed, _), costs in side.items():
+        found[seed] += costs
+    return found

@@ -79,8 +79,10 @@ def _encoder(model: str, kind: str) -> DenseEncoder | SparseEncoder:
         "dense": DenseSettings, "sparse": SparseSettings,
     }  # fmt: skip
     before = known_settings(model) if kind else None
-    if before is None or isinstance(before, kinds[kind]):
+    if not kind or isinstance(before, kinds[kind]):
         return load_encoder(model)
+    if before is None:
+        return load_encoder(model, {"encoder": kind})
     kept = before.model_dump(include={*VectorSettings.model_fields})
     return load_encoder(model, kinds[kind].parse(kept, where=model))
 
