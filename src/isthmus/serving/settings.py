@@ -8,9 +8,7 @@ from ipaddress import ip_address
 from pydantic import Field
 
 from isthmus.config import Settings
-from isthmus.indexes.approximation import Backend
-from isthmus.retrieval.hybrid_folder import Combination
-from isthmus.retrieval.reranker import RerankSettings
+from isthmus.retrieval.settings import RetrieverSettings
 
 
 class Limits(Settings):
@@ -33,23 +31,11 @@ class Limits(Settings):
     waiting: int = Field(1000, ge=1, description="requests that wait for a free thread")
 
 
-class ServeSettings(Combination):
+class ServeSettings(RetrieverSettings):
     """Which retrievers are served, to whom, and how much of them one request may have."""
 
     verb = "serve"
 
-    hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
-    model: str | None = Field(
-        None, description="the encoder of the first index, if it moved, or was not used here yet"
-    )
-    backend: Backend = Field(
-        "numpy",
-        description="numpy and faiss are exact; hnsw, ivf (dense) and seismic (sparse), where "
-        "`index` built them, may miss documents",
-    )
-    rerank: RerankSettings | None = Field(
-        None, description="a cross-encoder that reads the best once more"
-    )
     host: str = Field("127.0.0.1", description="the address to listen at; not loopback: a token")
     port: int = Field(8080, ge=0, le=65535, description="0: any free one")
     hosts: list[str] = Field(

@@ -17,7 +17,6 @@ from isthmus.config import Overrides
 from isthmus.config.calls import check_arguments, several
 from isthmus.config.output import reserved
 from isthmus.errors import SettingsError
-from isthmus.indexes.approximation import Backend
 from isthmus.progress import notice, waiting
 from isthmus.records import Passage, Query, Ranking, Run
 from isthmus.retrieval.hits import Hit, Hits
@@ -29,34 +28,23 @@ from isthmus.retrieval.hybrid_folder import (
     open_together,
 )
 from isthmus.retrieval.many_queries import answers, can_be_read
-from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings, check_texts
+from isthmus.retrieval.reranker import RerankingSearcher, check_texts
 from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import Unit
+from isthmus.retrieval.settings import RetrieverSettings
 from isthmus.retrieval.snippets import snippets
 
 _QUERIES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 4096
 
 
-class SearchSettings(Combination, ReadingSettings):
+class SearchSettings(RetrieverSettings, ReadingSettings):
     """How deep to search, with what, and what to do with queries that cannot be searched for."""
 
     verb = "search"
 
     depth: int | None = Field(
         None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
-    )
-    model: str | None = Field(
-        None, description="the encoder, if it moved, or if it was not used here yet"
-    )
-    backend: Backend = Field(
-        "numpy",
-        description="numpy and faiss are exact; hnsw, ivf (dense) and seismic (sparse), where "
-        "`index` built them, may miss documents",
-    )
-    hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
-    rerank: RerankSettings | None = Field(
-        None, description="a cross-encoder that reads the best once more"
     )
     by: Unit = Field(
         "document",
