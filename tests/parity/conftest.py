@@ -18,7 +18,7 @@ import scipy.sparse
 from isthmus.collections import open_corpus, read_queries
 from isthmus.records import Document, Query
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.text.cut_texts import CutTexts
+from isthmus.text.truncation import CutTexts
 
 QUERIES = 30
 

@@ -14,7 +14,7 @@ from tests.tiny_t5 import save_gtr
 from transformers import T5EncoderModel, T5ForConditionalGeneration
 
 from isthmus.encoders import load_cross_encoder, load_encoder, load_int8_encoder
-from isthmus.encoders.quick import QuickEncoder, quick_encoder
+from isthmus.encoders.light_dense import QuickEncoder, quick_encoder
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining import pretrain

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from isthmus.config.hub import check_hub
-from isthmus.config.names import inside
+from isthmus.config.safe_names import inside
 from isthmus.config.sealed_json import UnreadableError, parse_json, read_bounded
 from isthmus.errors import InputError, IsthmusError
 from isthmus.progress import waiting

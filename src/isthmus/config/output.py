@@ -25,7 +25,7 @@ from typing import Any, TextIO
 from isthmus._version import __version__
 from isthmus.config.exchange import exchange
 from isthmus.config.lock import LOCK, Lock, check_locks
-from isthmus.config.names import plain
+from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, OutputError
 

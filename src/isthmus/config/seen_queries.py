@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from isthmus.config.names import plain
 from isthmus.config.output import SNAPSHOT, read_snapshot
+from isthmus.config.safe_names import plain
 from isthmus.errors import InputError
 
 SEEN = "seen"

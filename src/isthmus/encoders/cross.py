@@ -10,8 +10,8 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from isthmus.encoders.encoder import EncoderSettings, TextModel, batch_tokens
-from isthmus.encoders.in_flight import send, taken
 from isthmus.encoders.pair_input import Pairing, Row, Tokens
+from isthmus.encoders.transfers import send, taken
 from isthmus.errors import SettingsError
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import token_places

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.config.output import write_json
-from isthmus.encoders.in_flight import send, taken
+from isthmus.encoders.transfers import send, taken
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import token_places
 from isthmus.nn.precision import native_bf16
 from isthmus.records import Document
 from isthmus.text.batches import length_sorted_batches
-from isthmus.text.cut_texts import CutTexts
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.truncation import CutTexts
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

@@ -16,7 +16,7 @@ from isthmus.finetuning.mining.candidates import searched
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.progress import track
 from isthmus.records import Document, Query
-from isthmus.retrieval.cutting import cutter_for
+from isthmus.retrieval.passage_cutter import cutter_for
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings
 from isthmus.text.passages import Cutter, PassageSettings

@@ -13,7 +13,7 @@ from isthmus.finetuning.development_set import DevelopmentSettings
 from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.merge import MergeSettings
 from isthmus.finetuning.pseudo_queries._base import PseudoQuerySettings
-from isthmus.retrieval.cutting import Chosen
+from isthmus.retrieval.passage_cutter import Chosen
 from isthmus.training.settings import TrainingSettings
 
 # Settings that stages from before 2026-11 do not know: left out of their identity where not set.

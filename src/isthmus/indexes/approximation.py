@@ -18,8 +18,8 @@ import xxhash
 from pydantic import Field, model_validator
 
 from isthmus.config import Settings
-from isthmus.config.names import PlainName
 from isthmus.config.output import write_json
+from isthmus.config.safe_names import PlainName
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described

@@ -16,8 +16,8 @@ from pydantic import (
 
 from isthmus._version import __version__
 from isthmus.config import Settings
-from isthmus.config.names import plain
 from isthmus.config.output import where_it_leads, write_json
+from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_bounded, sealed
 from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, damaged, described

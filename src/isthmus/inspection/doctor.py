@@ -33,7 +33,7 @@ from isthmus.inspection.splits import shared_queries
 from isthmus.inspection.text_lengths import read_by, read_in_index
 from isthmus.progress import said_once, track
 from isthmus.retrieval.hybrid_folder import is_hybrid, read_hybrid
-from isthmus.text.cut_texts import CutTexts
+from isthmus.text.truncation import CutTexts
 
 Verdict = Literal["good", "note", "wrong"]
 _LITTLE_DISK = 10 * 2**30

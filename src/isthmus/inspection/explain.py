@@ -160,7 +160,7 @@ def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
 
 
 def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanation:
-    from isthmus.encoders.quick import QuickEncoder
+    from isthmus.encoders.light_dense import QuickEncoder
     from isthmus.inspection.index_head import index_head
     from isthmus.inspection.sentence_scores import beginning, read_by_encoder, sentence_scores
     from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head

@@ -19,8 +19,8 @@ from isthmus.config.encoding import EncodingChoice
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.output import claimed, finish, writing
 from isthmus.encoders.dense import DenseEncoder
+from isthmus.encoders.light_dense import QuickEncoder
 from isthmus.encoders.loader import load_encoder
-from isthmus.encoders.quick import QuickEncoder
 from isthmus.encoders.sparse import SparseEncoder
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.coverage import Coverage, coverage_of, lines_of

@@ -12,7 +12,7 @@ from isthmus.indexes.segments.index import open_index
 from isthmus.progress import track
 from isthmus.records import Document
 from isthmus.retrieval.searcher import encoder_name
-from isthmus.text.cut_texts import CutTexts
+from isthmus.text.truncation import CutTexts
 
 if TYPE_CHECKING:
     from isthmus.encoders.encoder import EncoderSettings

@@ -19,7 +19,7 @@ from isthmus.indexes.backends import suits
 from isthmus.indexes.kinds._base import kind_of
 from isthmus.indexes.manifest import Kind
 from isthmus.indexes.segments.commit import refuse_links
-from isthmus.retrieval.cutting import unit_of
+from isthmus.retrieval.passage_cutter import unit_of
 from isthmus.retrieval.searcher import Searcher, open_searcher
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")

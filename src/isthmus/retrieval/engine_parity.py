@@ -18,7 +18,7 @@ from isthmus.indexes.inverted.quantisation import searched
 from isthmus.indexes.kinds._base import kind_of
 from isthmus.progress import Bar
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.cutting import unit_of
+from isthmus.retrieval.passage_cutter import unit_of
 from isthmus.retrieval.searcher import Searcher, open_searcher, usable
 
 _QUERIES_AT_ONCE = 256

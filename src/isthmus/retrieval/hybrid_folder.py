@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from isthmus.config import Settings
-from isthmus.config.names import plain
+from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.config.trust import is_trusted_index, trust_index
 from isthmus.errors import InputError, MismatchError, SettingsError

@@ -16,7 +16,7 @@ from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import Description
 from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.records import Document
-from isthmus.text.cut_texts import CutTexts
+from isthmus.text.truncation import CutTexts
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder

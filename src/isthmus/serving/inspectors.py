@@ -35,7 +35,7 @@ class Inspectors:
         encoder = _encoder(offer)
         if encoder.fingerprint not in self._ready:
             from isthmus.encoders import DenseEncoder, SparseEncoder
-            from isthmus.encoders.quick import QuickEncoder
+            from isthmus.encoders.light_dense import QuickEncoder
             from isthmus.inspection.inspect import open_inspect
 
             model: Any = encoder.loaded if isinstance(encoder, QuickEncoder) else encoder

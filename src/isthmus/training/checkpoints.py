@@ -16,8 +16,8 @@ from typing import Any
 
 import xxhash
 
-from isthmus.config.names import inside
 from isthmus.config.output import write_json
+from isthmus.config.safe_names import inside
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, IsthmusError
 from isthmus.progress import notice

@@ -10,7 +10,7 @@ from isthmus.collections.settings import ReadingSettings
 from isthmus.config.encoding import EncodingChoice
 from isthmus.evaluation import EvaluationSettings
 from isthmus.indexes.manifest import Bm25Settings
-from isthmus.retrieval.cutting import Chosen
+from isthmus.retrieval.passage_cutter import Chosen
 
 
 class AdaptSettings(ReadingSettings, EncodingChoice):

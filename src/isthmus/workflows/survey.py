@@ -12,7 +12,7 @@ import xxhash
 
 from isthmus.collections import Corpus
 from isthmus.errors import InputError
-from isthmus.indexes.bm25.language import guessed
+from isthmus.indexes.bm25.chosen_language import guessed
 from isthmus.progress import Bar
 from isthmus.text.sentences import word_count
 

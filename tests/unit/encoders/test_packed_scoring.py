@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from isthmus.encoders import encoder as module
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
-from isthmus.encoders.in_flight import send
+from isthmus.encoders.transfers import send
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import Packing
 from isthmus.text.new_tokenizer import new_tokenizer

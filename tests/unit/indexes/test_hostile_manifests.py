@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isthmus.config.names import plain
 from isthmus.config.output import SNAPSHOT, read_snapshot
+from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError
 from isthmus.indexes.construction import PROGRESS, read_progress

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import isthmus
 from isthmus.cli import app
 from isthmus.encoders import DenseEncoder
-from isthmus.encoders.quick import QuickEncoder
+from isthmus.encoders.light_dense import QuickEncoder
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.inspection import inspect as module
 from isthmus.inspection.fitted_head import fit_head

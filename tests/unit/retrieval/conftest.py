@@ -15,7 +15,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from isthmus.records import Document
-from isthmus.text.cut_texts import CutTexts
+from isthmus.text.truncation import CutTexts
 
 
 @dataclass

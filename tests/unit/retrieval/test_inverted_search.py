@@ -25,8 +25,8 @@ from isthmus.retrieval.approximation_check import add_approximation
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.retrieval.verbs.search import SearchSettings, search
-from isthmus.text.cut_texts import CutTexts
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.truncation import CutTexts
 
 
 @dataclass

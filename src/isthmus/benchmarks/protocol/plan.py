@@ -15,8 +15,8 @@ import xxhash
 
 from isthmus.benchmarks.protocol.budget import check_budgets, tokens_of
 from isthmus.benchmarks.protocol.cells import Cell
+from isthmus.benchmarks.protocol.evaluated_collections import TestedOn
 from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
-from isthmus.benchmarks.protocol.tested import TestedOn
 from isthmus.collections import open_collection, open_corpus
 from isthmus.collections.collection import choose_split
 from isthmus.config import find_recipe, resolve

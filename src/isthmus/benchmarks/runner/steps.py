@@ -18,7 +18,7 @@ from typing import Any
 
 from isthmus.benchmarks.protocol.cells import CellResult, Cost, write_result
 from isthmus.benchmarks.protocol.plan import RECORD, Step
-from isthmus.benchmarks.runner.testing import tests_of
+from isthmus.benchmarks.runner.cell_evaluation import tests_of
 from isthmus.collections import Problems, open_corpus
 from isthmus.config.output import environment, whole_file, whole_folder, write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping

@@ -37,11 +37,11 @@ from isthmus.indexes.replacement import remove_leftovers, replacement
 from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice, said_once, track, waiting
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
-from isthmus.retrieval.cutting import Chosen, chosen_cutter, rows
 from isthmus.retrieval.living_hybrid import build_hybrid, by_name
+from isthmus.retrieval.passage_cutter import Chosen, chosen_cutter, rows
 from isthmus.retrieval.shards import fill_shards
-from isthmus.text.cut_texts import CutTexts
 from isthmus.text.passages import Cutter
+from isthmus.text.truncation import CutTexts
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -296,7 +296,7 @@ def _describe(
 ) -> Description:
     cut = None if cutter is None else cutter.cut
     if encoder is None:
-        from isthmus.indexes.bm25.language import in_language
+        from isthmus.indexes.bm25.chosen_language import in_language
 
         return Description(
             kind="bm25",

@@ -15,9 +15,9 @@ from isthmus.indexes.segments.stored import StoredDocuments, owner
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.progress import Bar, notice, said_once
 from isthmus.records import Document
-from isthmus.retrieval.cutting import cutter_of, rows
 from isthmus.retrieval.hybrid_folder import is_living, read_hybrid
 from isthmus.retrieval.living_hybrid import tidy
+from isthmus.retrieval.passage_cutter import cutter_of, rows
 from isthmus.retrieval.verbs.update import AddSettings, put
 
 _BLOCK = 1024

@@ -28,9 +28,9 @@ from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice, said_once
 from isthmus.records import Document
 from isthmus.retrieval.approximation_check import add_approximation, check_approximation
-from isthmus.retrieval.cutting import begun, cutter_of, rows
 from isthmus.retrieval.hybrid_folder import is_living
 from isthmus.retrieval.living_hybrid import Change, changing
+from isthmus.retrieval.passage_cutter import begun, cutter_of, rows
 from isthmus.retrieval.searcher import check_encoder, encoder_name
 
 if TYPE_CHECKING:

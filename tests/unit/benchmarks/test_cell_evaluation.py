@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.benchmarks.runner.testing import _encoder, _judged, _Remembering
+from isthmus.benchmarks.runner.cell_evaluation import _encoder, _judged, _Remembering
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
 from isthmus.nn.sizes import new_backbone
 from isthmus.text.new_tokenizer import new_tokenizer

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.encoders import in_flight
-from isthmus.encoders.in_flight import send, taken
+from isthmus.encoders.transfers import send, taken
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         torch.cuda, "current_stream", lambda _: SimpleNamespace(record_event=record)
     )
     monkeypatch.setattr(torch.cuda, "stream", within)
-    monkeypatch.setattr(in_flight, "_way_home", lambda _: "home")
+    monkeypatch.setattr(transfers, "_way_home", lambda _: "home")
     return happened
 
 

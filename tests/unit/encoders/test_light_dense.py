@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.encoders.light_dense import QuickEncoder
 from isthmus.encoders.loader import load_encoder, load_query_encoder
-from isthmus.encoders.quick import QuickEncoder
 from isthmus.nn.sizes import new_backbone
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
