@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from isthmus.encoders import transfers
 from isthmus.encoders.transfers import send, taken
 
 
