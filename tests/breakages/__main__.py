@@ -24,6 +24,7 @@ from typing import Any
 import hypothesis  # noqa: F401 (this and the next two: imported once, for every fork)
 import pytest
 import scipy.stats  # noqa: F401
+import torch
 import transformers.models.bert.modeling_bert  # noqa: F401
 import yaml
 
@@ -46,6 +47,7 @@ def main(words: list[str], draw: int | None = None) -> int:
     if not chosen:
         print(f"No breakage of {len(every)} says {' or '.join(words)}")
         return 1
+    torch.set_num_threads(1)  # OpenMP's threads are lost in a fork, which would wait for them
     with folder() as place:
         copy = place / "isthmus"
         for part in ("src", "tests", "docs", "experiments"):
@@ -95,7 +97,7 @@ def attempt(copy: Path, breakage: dict[str, Any]) -> str:
 
 
 def run(copy: Path, tests: list[str]) -> tuple[int, str]:
-    """pytest's exit code and what it said, of tests run against the copy.
+    """pytest's exit code and output for tests run against the copy.
 
     In a fork of this process, which has imported what takes long and is not ours.
     """
