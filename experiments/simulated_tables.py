@@ -58,7 +58,7 @@ class Simulated(Outcomes):
         own = self.generator.normal(size=shape) * 0.6 + self.generator.normal(size=shape[1]) * 0.3
         ranks = np.ceil(np.exp(self.difficulty[column.collection] + of_seed + own))
         values = np.where(ranks <= 10, 1.0 / np.maximum(ranks, 1.0), 0.0)
-        return Scores(self.names, seeds, values, len(seeds))
+        return Scores(self.names, seeds, values, frozenset((seed, 1) for seed in seeds))
 
 
 def protocol(starts: int, columns: int, seeds: int) -> Protocol:

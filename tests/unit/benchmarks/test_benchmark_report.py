@@ -12,6 +12,7 @@ from tests.unit.benchmarks.made_cells import TASKS, failed, protocol, results, w
 from typer.testing import CliRunner
 
 from isthmus.benchmarks.report.benchmark_report import benchmark_report
+from isthmus.benchmarks.report.outcomes import Outcomes
 from isthmus.cli import app
 from isthmus.errors import InputError, OutputError, SettingsError
 
@@ -293,7 +294,43 @@ def test_the_command_prints_tables_and_verdicts(folder: Path, tmp_path: Path) ->
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "dense, RR@10. Letters: significantly better" in " ".join(done.output.split())
-    assert "above 0 at 6 of 6 places" in " ".join(done.output.split())
+    assert "above 0 at 6 of 6" in " ".join(done.output.split())
+
+
+def test_bases_that_were_trained_again_are_said(tmp_path: Path) -> None:
+    made = protocol(["none", "bow"])
+    cells = results(made, {}, queries=20)
+
+    def summary(origins: list[str | None]) -> str:
+        named = [
+            one.model_copy(update={"origin": origins[one.cell.pretraining_seed % len(origins)]})
+            for one in cells
+        ]
+        folder = write(tmp_path / str(len(list(tmp_path.iterdir()))), made, named)
+        benchmark_report(folder, settings={"texts": False})
+        return (folder / "report" / "report.md").read_text(encoding="utf-8")
+
+    assert "trained more than once" not in summary([None])
+    assert "trained more than once" not in summary(["a"])
+    assert "trained more than once (2 known weights): cells" in summary(["a", "b"])
+    assert "(1 known weights; of 12 cells it is not known which)" in summary(["a", None, None])
+
+
+def test_a_pretraining_counts_once(tmp_path: Path) -> None:
+    made = protocol(["none", "bow"], ("dense", "sparse"))
+    # Seed 2 was pre-trained again for one of its six cells.
+    cells = [
+        with_cost(
+            one,
+            pretraining_seconds=100.0 * one.cell.pretraining_seed
+            + (50.0 if (one.cell.kind, one.cell.task) == ("sparse", "insurance-all")
+               and one.cell.pretraining_seed == 2 else 0.0),
+        )
+        for one in results(made, {}, queries=20)
+    ]  # fmt: skip
+    outcomes = Outcomes(made, cells)
+    assert outcomes.pretraining_seconds("bow", "insurance-1000") == [100, 200, 250, 300]
+    assert outcomes.pretraining_seconds("bow", "medicine-1000") == [100, 200, 300]
 
 
 def test_what_cannot_be_reported_is_refused(folder: Path, tmp_path: Path) -> None:

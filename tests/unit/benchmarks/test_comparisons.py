@@ -17,6 +17,7 @@ from isthmus.errors import MismatchError
 
 BOTH, QUERIES = ReportSettings(), ReportSettings(over="queries")
 COLUMN = Column("dense", "insurance-1000", "insurance", "RR@10")
+RUNS = frozenset({(1, 1), (2, 1), (3, 1)})
 
 
 class Drawn(Outcomes):
@@ -29,7 +30,7 @@ class Drawn(Outcomes):
     def _read(self, start: str, column: Column) -> Scores:
         shift = self.seed_noise * self.generator.normal(size=(3, 1))
         values = 0.4 + shift + 0.3 * self.generator.normal(size=(3, 100))
-        return Scores(tuple(map(str, range(100))), (1, 2, 3), values, 3)
+        return Scores(tuple(map(str, range(100))), (1, 2, 3), values, RUNS)
 
 
 def share_of_tables(settings: ReportSettings, seed_noise: float, tables: int = 80) -> float:
@@ -83,6 +84,33 @@ def test_a_true_difference_earns_its_letter() -> None:
     assert 0.005 < compared.detectable[COLUMN] < 0.05
 
 
+def test_starts_are_compared_by_the_runs_that_both_have() -> None:
+    made = protocol(["none", "mlm", "bow"])
+    every = results(made, {}, seed_noise=0.002)
+    missing = [one for one in every if (one.cell.start, one.cell.pretraining_seed) != ("bow", 3)]
+    outcomes = Outcomes(made, missing)
+    pairs = compare_starts(outcomes, [COLUMN], BOTH).pairs
+    found = {(pair.first, pair.second): pair.estimate for pair in pairs}
+    none, bow = (outcomes.scores(start, COLUMN) for start in ("none", "bow"))
+    assert none is not None
+    assert bow is not None
+    alike = none.values[:2].mean() - bow.values.mean()
+    assert found["none", "bow"].queries.difference == pytest.approx(alike)
+    assert found["none", "bow"].queries.difference != pytest.approx(none.mean - bow.mean)
+    assert found["none", "mlm"].number_of_seeds == 3
+
+
+def test_one_common_run_does_not_make_a_test_blind_for_seeds() -> None:
+    made = protocol(["none", "mlm", "bow"])
+    every = results(made, {}, seed_noise=0.05)
+    outcomes = Outcomes(
+        made, [r for r in every if (r.cell.start, r.cell.pretraining_seed) not in
+               {("bow", 2), ("bow", 3)}]
+    )  # fmt: skip
+    pairs = compare_starts(outcomes, [COLUMN], BOTH).pairs
+    assert all(pair.estimate.knows_seeds for pair in pairs)
+
+
 def test_collections_are_independent_and_tasks_of_one_are_paired() -> None:
     made = protocol(["none", "bow"])
     outcomes = Outcomes(made, results(made, {"bow": 0.03}, noise=0.2))
@@ -110,7 +138,7 @@ def test_tasks_that_share_a_pretraining_move_together() -> None:
         def _read(self, start: str, column: Column) -> Scores:
             shift = 0.05 * np.random.default_rng(ord(start)).normal(size=(3, 1))
             values = 0.4 + shift + 0.01 * self.generator.normal(size=(3, 100))
-            return Scores(tuple(map(str, range(100))), (1, 2, 3), values, 3)
+            return Scores(tuple(map(str, range(100))), (1, 2, 3), values, RUNS)
 
     outcomes = Shared(protocol(["a", "b", "c", "d"]), 0, 0.0)
     columns = outcomes.columns("dense", "RR@10")

@@ -223,7 +223,7 @@ def test_costs_are_compared_with_their_bound(
     ]
     (verdict,) = verdicts(Outcomes(made, cells), ReportSettings())
     assert verdict.decision == decision
-    assert f"{seconds:g} against 100" in verdict.reason
+    assert f"bow {seconds:g} against mlm 100" in verdict.reason
 
 
 def test_averages_are_corrected_for_the_number_of_claims() -> None:

@@ -75,6 +75,9 @@ class CellResult(Settings):
     )
     settings: str = Field(description="a digest of everything that the result depends on")
     parts: dict[str, str] = Field({}, description="digests of the parts of that: base, start, …")
+    origin: str | None = Field(
+        None, description="a digest of the weights that its start's pre-training began with"
+    )
     machine: dict[str, Any] = Field({}, description="versions, commit, processor, accelerator")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,7 +144,26 @@ def _summary(outcomes: Outcomes) -> str:
         + ". "
         + ("At the papers' scale." if protocol.scale == "paper" else
            "At a small scale: whether a claim holds at the papers' is not decided here.")
+        + _origins(outcomes)
     )  # fmt: skip
+
+
+def _origins(outcomes: Outcomes) -> str:
+    """A warning where cells began with different weights of a base that was trained anew."""
+    starts = outcomes.protocol.starts
+    counts = Counter(
+        result.origin
+        for result in outcomes.cells
+        if result.status == "done" and starts[result.cell.start].model is None
+    )
+    if len(counts) < 2:
+        return ""
+    unknown = f"; of {counts[None]:,} cells it is not known which" if None in counts else ""
+    known = len(counts.keys() - {None})
+    return (
+        f" The base was trained more than once ({known} known weights{unknown}): cells of "
+        "different bases differ by more than their starts."
+    )
 
 
 def _method(settings: ReportSettings) -> tuple[str, ...]:

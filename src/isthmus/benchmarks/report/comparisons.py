@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -74,6 +74,18 @@ class TableComparisons:
     """The letters of the starts that a start is significantly better than, by column."""
     detectable: dict[Column, float]
     """The true difference that a typical pair of the column would reveal, after correction."""
+
+
+def with_common_runs(outcomes: Outcomes, terms: Sequence[Term]) -> list[Term]:
+    """The terms, each restricted to the runs that all of them have; none where there is none."""
+    scores = [outcomes.scores(term.start, term.column) for term in terms]
+    runs = {frozenset() if one is None else one.runs for one in scores}
+    common = frozenset.intersection(*runs)
+    if not common:
+        return []
+    if len(runs) == 1:
+        return list(terms)
+    return [replace(term, column=replace(term.column, runs=common)) for term in terms]
 
 
 def estimate(outcomes: Outcomes, terms: Sequence[Term]) -> Estimate | None:
@@ -161,15 +173,23 @@ def _over_both(
 def compare_starts(
     outcomes: Outcomes, columns: Sequence[Column], settings: ReportSettings
 ) -> TableComparisons:
-    """Every start against every other in every column, corrected over all of them together."""
+    """Every start against every other in every column, corrected over all of them together.
+
+    Two starts are compared by the runs that both have, unless those are of one seed alone.
+    """
     starts = outcomes.starts
     estimates = []
     for column in columns:
         for first, second in combinations(starts, 2):
             terms = (Term(1.0, first, column), Term(-1.0, second, column))
             found = estimate(outcomes, terms)
-            if found is not None:
-                estimates.append((column, first, second, found))
+            if found is None:
+                continue
+            if common := with_common_runs(outcomes, terms):
+                alike = estimate(outcomes, common)
+                if alike is not None and alike.knows_seeds == found.knows_seeds:
+                    found = alike
+            estimates.append((column, first, second, found))
     raw = [found.chosen(settings).p_value for *_, found in estimates]
     pairs = tuple(
         Pair(*compared, p_value, corrected_p, corrected_p < settings.alpha)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -121,6 +121,27 @@ class Outcomes:
     def at(self, start: str, kind: str, task: str) -> Sequence[CellResult]:
         """The cells of one start, kind and task, whatever became of them."""
         return self._by_place.get((start, kind, task), ())
+
+    def values(
+        self, start: str, kind: str, task: str, read: Callable[[CellResult], float | None]
+    ) -> list[float]:
+        """What is read from every finished cell of one start, kind and task, where it is known."""
+        finished = (one for one in self.at(start, kind, task) if one.status == "done")
+        return [value for one in finished if (value := read(one)) is not None]
+
+    def pretraining_seconds(self, start: str, task: str) -> list[float]:
+        """What each pre-training of a start on the collection of a task took, of every seed.
+
+        A seed has several where it was pre-trained again, on another machine for example.
+        """
+        collection = self.protocol.tasks[task].collection
+        known = {
+            (result.cell.pretraining_seed, result.cost.pretraining_seconds)
+            for result in self.cells
+            if result.cell.start == start and result.status == "done"
+            and self.protocol.tasks[result.cell.task].collection == collection
+        }  # fmt: skip
+        return sorted(seconds for _, seconds in known if seconds is not None)
 
     @cached_property
     def failed(self) -> tuple[CellResult, ...]:

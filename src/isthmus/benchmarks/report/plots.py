@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from isthmus.benchmarks.protocol.cells import CellResult
-from isthmus.benchmarks.report.comparisons import Term, estimate
+from isthmus.benchmarks.report.comparisons import Term, estimate, with_common_runs
 from isthmus.benchmarks.report.coverage import CAPTION, coverage_curves
 from isthmus.benchmarks.report.drawing import Dot, lines, scatter
 from isthmus.benchmarks.report.outcomes import Column, Outcomes
 from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.benchmarks.report.summary_tables import CLOCK
 
 _NAMED = 3  # of a kind, where kinds share a plot
 _SHAPES = ("dots", "squares", "triangles")
 _SPREAD = "Vertical lines: one standard deviation over seeds, up and down."
-Reader = Callable[[CellResult], float | None]
+Reader = Callable[[str, str, str], list[float]]  # of a start, a kind and a task
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,12 @@ def figures(outcomes: Outcomes, settings: ReportSettings) -> list[Figure]:
     found = [
         Figure(
             f"{measure} against seconds of pre-training",
-            f"After the first task on each collection. {_SPREAD}",
-            _by_kind(outcomes, "seconds of pre-training", lambda one: one.cost.pretraining_seconds),
+            f"After the first task on each collection. {_SPREAD} {CLOCK}",
+            _by_kind(
+                outcomes,
+                "seconds of pre-training",
+                lambda start, _, task: outcomes.pretraining_seconds(start, task),
+            ),
         ),
         Figure(
             f"{measure} against the size of the index and queries per second",
@@ -49,7 +54,8 @@ def figures(outcomes: Outcomes, settings: ReportSettings) -> list[Figure]:
         ),
         Figure(
             f"Gain in {measure} over {first}, from task to task",
-            "Tasks on one collection, from few training queries to many, with a teacher last. The "
+            "Tasks on one collection, from few training queries to many, with a teacher last, by "
+            f"the runs that a start and {first} have in all of them where there are such. The "
             f"highest four lines have colours, and {settings.confidence:.0%} intervals (of one "
             "seed: over queries alone).",
             _by_task(outcomes, measure, settings),
@@ -58,14 +64,18 @@ def figures(outcomes: Outcomes, settings: ReportSettings) -> list[Figure]:
     probes = dict.fromkeys(name for result in outcomes.cells for name in result.probes)
     for name in (name for name in probes if "/" not in name):  # the one that a probe is read by
         about = f"What the probe {name} saw of the pre-trained model, before fine-tuning. {_SPREAD}"
-        panels = _by_kind(outcomes, name, _probe(name))
+        panels = _by_kind(outcomes, name, _of_cells(outcomes, _probe(name)))
         found.append(Figure(f"{measure} against {name}", about, panels))
     curves = tuple(one.plot() for one in coverage_curves(outcomes))
     found.append(Figure("Input token coverage", CAPTION, curves))
     return [figure for figure in found if figure.plots]
 
 
-def _probe(name: str) -> Reader:
+def _of_cells(outcomes: Outcomes, read: Callable[[CellResult], float | None]) -> Reader:
+    return lambda start, kind, task: outcomes.values(start, kind, task, read)
+
+
+def _probe(name: str) -> Callable[[CellResult], float | None]:
     return lambda result: result.probes.get(name)
 
 
@@ -99,8 +109,8 @@ def _index_plots(outcomes: Outcomes) -> tuple[str, ...]:
     """Two plots of every first task, each of all kinds together."""
     kinds = list(outcomes.protocol.kinds)
     read: dict[str, Reader] = {
-        "bytes of the index": lambda result: result.cost.index_bytes,
-        "queries per second": _rate,
+        "bytes of the index": _of_cells(outcomes, lambda result: result.cost.index_bytes),
+        "queries per second": _of_cells(outcomes, _rate),
     }
     found = (
         _plot(outcomes, task, kinds, label, one)
@@ -122,11 +132,7 @@ def _plot(
         column = Column(kind, task, outcomes.protocol.tasks[task].collection, measure)
         for start in outcomes.starts:
             scores = outcomes.scores(start, column)
-            known = [
-                value
-                for result in outcomes.at(start, kind, task)
-                if result.status == "done" and (value := read(result)) is not None
-            ]
+            known = read(start, kind, task)
             if scores is not None and known:
                 spread = 0.0 if math.isnan(scores.spread) else scores.spread
                 name = f"{start}, {kind}"
@@ -184,10 +190,21 @@ def _gains(
     columns: Sequence[Column],
     settings: ReportSettings,
 ) -> Iterable[Dot]:
-    """How far a start is above the first one, in every column in which both have scores."""
-    for place, column in enumerate(columns):
-        found = estimate(outcomes, (Term(1.0, start, column), Term(-1.0, first, column)))
-        if found is not None:
+    """How far a start is above the first one, in every column in which both have scores.
+
+    By the runs that all of these have, so that the columns differ in their tasks alone.
+    """
+    sides = ((1.0, start), (-1.0, first))
+    known = [
+        (place, column)
+        for place, column in enumerate(columns)
+        if all(outcomes.scores(name, column) for _, name in sides)
+    ]
+    terms = [Term(weight, name, column) for _, column in known for weight, name in sides]
+    if terms:
+        terms = with_common_runs(outcomes, terms) or terms
+    for (place, column), *pair in zip(known, terms[::2], terms[1::2], strict=True):
+        if found := estimate(outcomes, pair):
             effect = found.chosen(settings)
             reach = effect.interval(settings.confidence)[1] - effect.difference
             spread = reach if math.isfinite(reach) else 0.0

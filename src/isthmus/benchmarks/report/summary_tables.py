@@ -25,6 +25,7 @@ _COSTS = {
     "query_seconds": "query ms",
     "parameters": "parameters",
 }
+CLOCK = "Seconds are by the clock, on machines that other cells may have used meanwhile."
 _REASON = 300  # characters of a reason that a table shows
 
 
@@ -110,7 +111,7 @@ def numbers(found: Finding) -> str:
 
 def p_shown(found: Finding) -> str:
     """The corrected p-value as papers write it."""
-    return f"p {_p(found.corrected_p_value)}"
+    return f"corrected p {_p(found.corrected_p_value)}"
 
 
 def _p(value: float) -> str:
@@ -150,19 +151,17 @@ def _cost_table(outcomes: Outcomes, kind: str, task: str) -> Table | None:
             (Cell(letters[start]), Cell(start), *(Cell(values[place]) for place, _ in varied))
             for start, values in rows.items()
         ),
-        f"Costs of {kind}, {task}: of one cell, on average over the seeds that are done. A "
-        "pre-training is shared by the cells that start from it. Seconds are by the clock, on "
-        f"machines that other cells may have used meanwhile.{same}",
+        f"Costs of {kind}, {task}: of one cell, on average over the seeds that are done; of "
+        f"pre-training, over all on the task's collection. {CLOCK}{same}",
         names=2,
     )
 
 
 def _cost(outcomes: Outcomes, start: str, kind: str, task: str, name: str) -> str:
-    known = [
-        value
-        for result in outcomes.at(start, kind, task)
-        if result.status == "done" and (value := getattr(result.cost, name)) is not None
-    ]
+    if name == "pretraining_seconds":
+        known = outcomes.pretraining_seconds(start, task)
+    else:
+        known = outcomes.values(start, kind, task, lambda one: getattr(one.cost, name))
     if not known:
         return "–"
     return short(fmean(known) * (1000 if name == "query_seconds" else 1))

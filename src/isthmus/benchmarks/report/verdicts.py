@@ -12,7 +12,7 @@ from typing import Literal
 
 from isthmus.benchmarks.protocol.claims import Claim, Selection
 from isthmus.benchmarks.protocol.settings import Protocol
-from isthmus.benchmarks.report.comparisons import Estimate, Term, estimate
+from isthmus.benchmarks.report.comparisons import Estimate, Term, estimate, with_common_runs
 from isthmus.benchmarks.report.outcomes import Column, Outcomes
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.evaluation.effects import paired_effect
@@ -228,20 +228,11 @@ def _scored(terms: Sequence[Term], outcomes: Outcomes) -> tuple[list[Term], tupl
         for term in there
         for key in [(term.column, term.weight > 0)]
     ]
-    return _with_common_runs(kept, outcomes), missing
+    return with_common_runs(outcomes, kept), missing
 
 
 def _without(terms: Sequence[Term], starts: set[str]) -> list[Term]:
     return [term for term in terms if term.start not in starts]
-
-
-def _with_common_runs(terms: Sequence[Term], outcomes: Outcomes) -> list[Term]:
-    """The terms, each with the runs alone that all of them have; none where there is none."""
-    scores = (outcomes.scores(term.start, term.column) for term in terms)
-    common = frozenset.intersection(*(one.runs for one in scores if one is not None))
-    if not common:
-        return []
-    return [replace(term, column=replace(term.column, runs=common)) for term in terms]
 
 
 def _lacks_runs(term: Term, outcomes: Outcomes) -> bool:
@@ -324,7 +315,8 @@ def _cost_verdict(name: str, claim: Claim, outcomes: Outcomes, settings: ReportS
     higher, lower = (fmean(map(fmean, _by_seed(side).values())) for side in sides)
     ratio = f"{lower / higher:.2f}" if higher else "infinitely many"
     what = claim.cost.replace("_", " ")
-    reason = f"{what}: {lower:,.4g} against {higher:,.4g}, {ratio} times"
+    names = [", ".join(side.starts) for side in (claim.lower, claim.higher)]
+    reason = f"{what}: {names[0]} {lower:,.4g} against {names[1]} {higher:,.4g}, {ratio} times"
     low = high = lower / higher if higher else math.inf
     sure = True
     if claim.cost.endswith("_seconds"):  # which differ from run to run

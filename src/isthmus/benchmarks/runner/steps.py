@@ -20,6 +20,7 @@ from isthmus.benchmarks.protocol.cells import CellResult, Cost, write_result
 from isthmus.benchmarks.protocol.plan import RECORD, Step
 from isthmus.benchmarks.runner.cell_evaluation import tests_of
 from isthmus.collections import Problems, open_corpus
+from isthmus.config.models import model_fingerprint
 from isthmus.config.output import environment, whole_file, whole_folder, write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 
@@ -98,7 +99,8 @@ def _base(step: Step, place: Place) -> None:
 
 
 def _pretrain(step: Step, place: Place) -> None:
-    _train(step, place, {**step.values, "model": place.checkpoint(step.start)}, {})
+    origin = {"origin": _origin(step.start, place)}
+    _train(step, place, {**step.values, "model": place.checkpoint(step.start)}, origin)
 
 
 def _train(step: Step, place: Place, values: Values, told: Values) -> None:
@@ -119,6 +121,13 @@ def _train(step: Step, place: Place, values: Values, told: Values) -> None:
     }
     _publish(final, place.model(step.name), record, halved=step.work == "base")
     shutil.rmtree(output)
+
+
+def _origin(start: str, place: Place) -> str | None:
+    """A digest of the weights at the beginning of a start's chain; None for a hub name."""
+    record, own = place.record(start), model_fingerprint(place.checkpoint(start))
+    origin: str | None = record.get("origin", own)
+    return origin
 
 
 def _seconds_before(step: Step, place: Place) -> float:
@@ -178,6 +187,7 @@ def _cell(step: Step, place: Place) -> None:
         probes_before=record.get("probes_before", {}),
         settings=step.digest,
         parts=dict(step.parts),
+        origin=_origin(step.start, place),
         machine=machine(),
     )
     write_result(place.folder, result)
