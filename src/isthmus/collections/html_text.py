@@ -9,7 +9,8 @@ import re
 from collections import Counter
 from html import unescape
 
-_UNSEEN = frozenset(("script", "style", "template", "noscript"))
+_HIDDEN = frozenset(("script", "style", "template", "noscript", "title"))
+_FURNITURE_ENDS = re.compile("</(nav|footer|dialog|button|select)", re.IGNORECASE)
 _INLINE = frozenset(
     ("a", "abbr", "b", "bdi", "cite", "code", "em", "i", "kbd", "mark", "q", "s", "small", "span",
      "strong", "sub", "sup", "u")
@@ -40,12 +41,15 @@ _NO_CHARACTER = re.compile(r"&#[0-9]{99,};?")  # more digits than Python may mak
 def read_html(source: str) -> tuple[str, str]:
     """The title of a page and what a reader sees of it, a line for each block.
 
-    Headings are marked as in Markdown, by one # to six.
+    Of a page that marks its main content, that alone; never menus, footers and buttons. Headings
+    are marked as in Markdown, by one # to six.
     """
     titles: list[str] = []
     texts: list[str] = []  # \0 stands where a block begins or ends, \1 before a heading
     inside: Counter[str] = Counter()
-    place = heading = 0
+    place = heading = main = 0
+    main_end: int | None = None
+    closed_last = {end[1].lower(): end.start() for end in _FURNITURE_ENDS.finditer(source)}
     while place < len(source):
         markup = _MARKUP.search(source, place)
         data = source[place : markup.start() if markup else None]
@@ -57,13 +61,14 @@ def read_html(source: str) -> tuple[str, str]:
             break
         place = markup.end()
         tag = (markup["start"] or markup["end"] or "").lower()
-        if not tag or (markup["closed"] and (tag in _UNSEEN or tag == "title")):
+        if not tag or (markup["closed"] and tag in _HIDDEN):
             continue
         if markup["start"] and tag in _RAW:
             end = _RAW[tag].search(source, place)
             place = end.end() if end else len(source)
-        elif markup["start"] and (tag in _UNSEEN or tag == "title"):
+        elif markup["start"] and (tag in _HIDDEN or place <= closed_last.get(tag, -1)):
             inside[tag] += 1
+            texts.append("\0" if tag in ("nav", "footer", "dialog") else "")
         elif markup["end"] and inside[tag]:
             inside[tag] -= 1
         elif tag in _HEADINGS and markup["start"]:
@@ -74,8 +79,17 @@ def read_html(source: str) -> tuple[str, str]:
             heading = 0
         elif tag not in _INLINE:
             texts.append("\0")
+            if tag == "main" and markup["start"] and not main:
+                main, heading = len(texts), 0
+            elif tag == "main" and markup["end"] and main and main_end is None:
+                main_end, heading = len(texts), 0
+    text = _joined(texts[main:main_end]) or _joined(texts)
+    return " ".join("".join(titles).split()), text
+
+
+def _joined(texts: list[str]) -> str:
     lines = (_line(" ".join(line.split())) for line in "".join(texts).split("\0"))
-    return " ".join("".join(titles).split()), "\n".join(line for line in lines if line)
+    return "\n".join(line for line in lines if line)
 
 
 def _heading(level: int, content: str) -> str:

@@ -122,6 +122,12 @@ def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
         ("one</", "one"),
         ("one<style>two", "one"),
         ("one <", "one <"),
+        ("<nav><h1>Site</h1>no</nav>one<button>no</button><footer>no</footer>", "one"),
+        ("<nav>never closed<p>one", "never closed\none"),
+        ("no<h1>Site<main class=x>one</main>no<main>no</main>", "one"),
+        ("no<main>one<nav>no</nav>two", "one\ntwo"),
+        ("one<main> </main>two", "one\ntwo"),
+        ("one</main>two", "one\ntwo"),
     ],
 )
 def test_markup_is_no_text(page: str, text: str, tmp_path: Path) -> None:

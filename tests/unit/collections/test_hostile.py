@@ -209,6 +209,7 @@ def test_names_of_measures(name: str) -> None:
         "<a ", "<!--", "<!-- --", "<![", "<![CDATA[", "<!", "<?", "</", "</ ", "&#", "&#9", "&a",
         '<a b="', "<a b='\">", "<a b= ", "<a/", "<title>", "</title>", "<template>", "<script>",
         "<script/>", "<style></", "<", "<noscript></noscript",
+        "<nav>", "<main>", "<nav></nav", "<main></main>",
     ],
 )  # fmt: skip
 def test_a_page_takes_linear_time(piece: str, tmp_path: Path) -> None:
