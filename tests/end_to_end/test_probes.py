@@ -120,7 +120,7 @@ def check_probed(commands: Any, run: Path, start: Path, collection: Path, output
         logged = {key.removeprefix("probe/"): line[key] for key in line if "probe/" in key}
         if name == start:  # whose decoder is not there yet
             logged = {key: logged[key] for key in logged if not key.startswith("bottleneck")}
-        assert found["values"][str(name)] == pytest.approx(logged, rel=1e-3)
+        assert found["values"][str(name)] == pytest.approx(logged, rel=1e-5)
     assert "| – |" in (output / "table.md").read_text(encoding="utf-8")
 
 
