@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -56,37 +56,50 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.1f} {task.fields['unit']}/s" if speed else "")
 
 
+class Part(NamedTuple):
+    """A bar that takes long: how its description begins, and how much work it is, in any unit.
+
+    `items` is about what it will count to, for a bar that does not know its total.
+    """
+
+    beginning: str
+    work: float
+    items: float = 0
+
+
 class Plan:
     """A job of several bars, with the time that the whole of it will still take.
 
-    `parts` are the bars that take long, in order: how their descriptions begin, and how much work
-    each is, in any unit. A part without a bar was done before, by an interrupted run.
+    `parts` are the bars that take long, in order. A part without a bar was done before, by an
+    interrupted run.
     """
 
-    def __init__(self, name: str, parts: Sequence[tuple[str, float]]) -> None:
+    def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name = name
         self.parts = parts
-        self.total = sum(work for _, work in parts)
+        self.total = sum(part.work for part in parts)
         self._start = time.monotonic()
         self._place = -1  # of the part that is done or being done
         self._done = self._before = 0.0  # work, and how much of it an earlier run did
         self._base = 0.0  # work of the parts up to this one
 
-    def begin(self, description: str, share: float) -> bool:
-        """Whether a bar is a part of the plan; `share` of it was done before."""
+    def begin(self, description: str, done: float, total: float | None) -> bool:
+        """Whether a bar is a part of the plan; so much of it was done before."""
         for place in range(self._place + 1, len(self.parts)):
-            beginning, work = self.parts[place]
-            if description.startswith(beginning):
+            if description.startswith(self.parts[place].beginning):
                 self._place = place
-                self._base = sum(work for _, work in self.parts[:place])
-                self._before += self._base - self._done + work * share
-                self.reach(share)
+                self._base = sum(part.work for part in self.parts[:place])
+                before = self._done
+                self.reach(done, total)
+                self._before += self._done - before
                 return True
         return False
 
-    def reach(self, share: float) -> None:
+    def reach(self, done: float, total: float | None) -> None:
         """So much of the part is done."""
-        self._done = self._base + self.parts[self._place][1] * min(share, 1.0)
+        part = self.parts[self._place]
+        of = total or part.items
+        self._done = self._base + part.work * (min(done / of, 1.0) if of else 0.0)
 
     @property
     def percent(self) -> float:
@@ -106,7 +119,7 @@ _plan: Plan | None = None
 
 
 @contextmanager
-def planned(name: str, parts: Sequence[tuple[str, float]]) -> Iterator[None]:
+def planned(name: str, parts: Sequence[Part]) -> Iterator[None]:
     """Lets every bar of the block show how much of a whole job is done, and the time left."""
     global _plan
     outer, _plan = _plan, Plan(name, parts)
@@ -140,7 +153,7 @@ class Bar:
     def __enter__(self) -> Self:
         self._start = self._last = time.monotonic()
         self._plan = _plan
-        self._counts = _plan is not None and _plan.begin(self.description, self._share())
+        self._counts = _plan is not None and _plan.begin(self.description, self.done, self.total)
         if console.is_terminal and not self._silent:
             own = (MofNCompleteColumn(), _Rate(), TimeElapsedColumn(), TimeRemainingColumn())
             self._progress = Progress(
@@ -159,7 +172,7 @@ class Bar:
         trace: TracebackType | None,
     ) -> None:
         if self._counts and self._plan and kind is None:
-            self._plan.reach(1.0)
+            self._plan.reach(1, 1)
         if self._progress is not None:
             self._progress.stop()
         elif kind is None:
@@ -171,14 +184,11 @@ class Bar:
         if note is not None:
             self.note = note
         if self._counts and self._plan:
-            self._plan.reach(self._share())
+            self._plan.reach(self.done, self.total)
         if self._progress is not None:
             self._show()
         elif time.monotonic() - self._last > _QUIET_SECONDS:
             self._line("")
-
-    def _share(self) -> float:
-        return self.done / self.total if self.total else 0.0
 
     def _show(self) -> None:
         assert self._progress is not None
@@ -202,8 +212,15 @@ class Bar:
     def _text(self, suffix: str) -> str:
         seconds = max(time.monotonic() - self._start, 1e-9)
         of = f"/{self.total:,}" if self.total is not None else ""
-        rate = f"{(self.done - self.before) / seconds:,.1f} {self.unit}/s"
-        parts = [f"{self.done:,}{of}", rate, f"{seconds:,.0f} s", self.note, suffix]
+        speed = (self.done - self.before) / seconds
+        rate = f"{speed:,.1f}" if speed >= 0.1 or not speed else f"{speed:.2g}"
+        parts = [
+            f"{self.done:,}{of}",
+            f"{rate} {self.unit}/s",
+            f"{seconds:,.0f} s",
+            self.note,
+            suffix,
+        ]
         return f"{self.description}: {', '.join(part for part in parts if part)}"
 
 

@@ -101,3 +101,10 @@ def test_kept_as_it_was(
     assert (result["share"], result["reason"]) == (0, reason)
     assert found.weight.tolist() == [[1.0, 1.0]]
     assert "KEPT AS IT WAS" in capsys.readouterr().err
+
+
+def test_every_try_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    merge, _ = merger(MergeSettings(max_change=0.2))
+    merge()
+    # The start, three shares, and the queries before and after.
+    assert "try how much of what was learnt held-out documents bear: 6, " in capsys.readouterr().err

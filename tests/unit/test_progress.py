@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from isthmus import progress
-from isthmus.progress import Bar, notice, planned, said_once, track, waiting
+from isthmus.progress import Bar, Part, notice, planned, said_once, track, waiting
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_work_without_a_known_end(screen: io.StringIO, clock: list[float]) -> No
 
 
 def test_a_plan_tells_the_time_left_of_the_whole(screen: io.StringIO, clock: list[float]) -> None:
-    with planned("adapt", [("train", 60.0), ("index", 10.0), ("index", 30.0)]):
+    with planned("adapt", [Part("train", 60.0), Part("index", 10.0), Part("index", 30.0)]):
         with Bar("tokenise", 5):
             pass
         with Bar("train", 2, "steps") as bar:
@@ -84,10 +84,27 @@ def test_a_plan_tells_the_time_left_of_the_whole(screen: io.StringIO, clock: lis
 def test_a_resumed_plan_measures_what_it_does_itself(
     screen: io.StringIO, clock: list[float]
 ) -> None:
-    with planned("adapt", [("train", 60.0), ("index", 40.0)]), Bar("index", 4, done=2) as bar:
+    parts = [Part("train", 60.0), Part("index", 40.0)]
+    with planned("adapt", parts), Bar("index", 4, done=2) as bar:
         clock[0] += 60
         bar.advance(1)
     assert screen.getvalue().splitlines()[0].endswith("(adapt 90 %, 60 s left)")
+
+
+def test_a_bar_without_a_total_nears_what_its_plan_expects(
+    screen: io.StringIO, clock: list[float]
+) -> None:
+    parts = [Part("train", 60.0), Part("index", 40.0, 200)]
+    with planned("adapt", parts), Bar("index", unit="passages") as bar:
+        for _ in range(3):
+            clock[0] += 60
+            bar.advance(100)
+    assert [line.partition("(")[2] for line in screen.getvalue().splitlines()] == [
+        "adapt 80 %, 60 s left)",
+        "adapt 100 %, 0 s left)",
+        "adapt 100 %, 0 s left)",
+        "adapt 100 %, 0 s left)",
+    ]
 
 
 def test_a_terminal_gets_one_bar_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +112,8 @@ def test_a_terminal_gets_one_bar_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> 
     console = Console(file=stream, force_terminal=True, width=160)
     monkeypatch.setattr(progress, "console", console)
     monkeypatch.delenv("RANK", raising=False)
-    with planned("adapt", [("train", 3.0), ("index", 1.0)]), Bar("train", 2, "steps") as bar:
+    parts = [Part("train", 3.0), Part("index", 1.0)]
+    with planned("adapt", parts), Bar("train", 2, "steps") as bar:
         bar.advance(2, note="loss 0.5")
     shown = stream.getvalue()
     assert "adapt 75 %" in shown

@@ -13,10 +13,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from isthmus.config import Settings
-from isthmus.progress import notice, waiting
+from isthmus.progress import Bar, notice
 
 Value = TypeVar("Value")
 _LEAST_SPREAD = 1e-6  # of documents that all have one vector
+TRYING = "try how much of what was learnt held-out documents bear"
 _SHARES = tuple(round(0.05 * step, 2) for step in range(20, 0, -1))  # 1.0, 0.95, … 0.05
 
 
@@ -60,10 +61,18 @@ class Merger:
         too far (`reason` change) or held-out queries lose (`reason` queries).
         """
         trained = weights_of(self.modules)
+        with Bar(TRYING, unit="tries") as bar:
+            found = self._tried(trained, bar)
+        set_average(self.modules, self.start, trained, found["share"])
+        notice(f"merged: {summary(found)}")
+        return found
 
+    def _tried(self, trained: Mapping[str, Tensor], bar: Bar) -> dict[str, Any]:
         def at(share: float, what: Callable[[], Value]) -> Value:
             set_average(self.modules, self.start, trained, share)
-            return what()
+            there = what()
+            bar.advance()
+            return there
 
         start = functional.normalize(at(0.0, self.vectors).float(), dim=1)
         count = len(start)
@@ -78,8 +87,7 @@ class Merger:
         found: dict[str, Any] = {}
         share = self.settings.share
         if share is None:
-            with waiting("trying how much of what was learnt held-out documents bear"):
-                share = largest_share(change, self.settings.max_change, self.settings.max_share)
+            share = largest_share(change, self.settings.max_change, self.settings.max_share)
             if not share:
                 found["reason"] = "change"
             elif self.measure is not None:
@@ -88,10 +96,7 @@ class Merger:
                 found = {"measure": name, "before": before, "after": after}
                 if after < before:
                     share, found["reason"] = 0.0, "queries"
-        found = {"share": share, "change": change(share), **found}
-        set_average(self.modules, self.start, trained, share)
-        notice(f"merged: {summary(found)}")
-        return found
+        return {"share": share, "change": change(share), **found}
 
 
 def summary(found: Mapping[str, Any]) -> str:

@@ -92,13 +92,16 @@ def run(settings: AdaptSettings) -> Report | None:
     guard = _checked(settings, trained)
     with ExitStack() as claims:
         with main_process_first():
-            found = survey(open_corpus(settings.documents, settings.account()), settings.documents)
+            corpus = open_corpus(settings.documents, settings.account())
+            found = survey(corpus, settings.documents)
             claims.enter_context(claimed(output, "adapt", _identity(settings)))
             if plain:
                 _save_start(settings.model, known, output / "start")
         notice(found.sentence)
         guards = (guard[0].count() or 0) if guard else 0
-        with planned("adapt", work(settings, trained, found.words, judged is not None, guards)):
+        in_passages = corpus.in_passages if settings.passages is None else bool(settings.passages)
+        parts = work(settings, trained, found.tokens, in_passages, judged is not None, guards)
+        with planned("adapt", parts):
             for number, (name, stage) in enumerate(trained.items(), start=1):
                 _say(began, f"{number}/{len(trained) + 2} {name}: learn {stage.collection}")
                 run_stage(stage)
