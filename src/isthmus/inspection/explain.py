@@ -14,6 +14,7 @@ from isthmus.config.calls import check_arguments, several
 from isthmus.errors import InputError
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.inspection.explanation import (
+    NAMED,
     Explanation,
     FusedPart,
     FusedParts,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 DEPTH = 1000  # documents that are ranked to say at which rank one is
 _KINDS: dict[str, Kind] = {"bm25": "bm25", "dense": "dense", "inverted": "sparse"}
-_SHARED = 64  # tokens that each vector names
 _NO_TEXT = "the index keeps no texts, so that there are no sentences to leave out"
 
 
@@ -208,7 +208,7 @@ def _shared(view: VocabularyView, query: str, contents: str) -> tuple[SharedToke
     tokens count for how much more both vectors name them than others do.
     """
     asked, found = (
-        view.named([text], _SHARED, queries)[0]
+        view.named([text], NAMED, queries)[0]
         for text, queries in ((query, True), (contents, False))
     )
     special = set(view.encoder.tokenizer.special_ids.tolist())

@@ -17,6 +17,7 @@ from isthmus.records import Passage
 Kind = Literal["bm25", "sparse", "dense", "hybrid", "reranked"]
 _LONGEST = 160  # characters of a sentence that a table shows
 _MOST = 20  # shared tokens
+NAMED = 64  # tokens that each vector names
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class TermPart:
     """A term of the query: its weights in query and document, whose product is added to the score.
 
     For BM25, the weight in the query is how often it is there; `frequency` is that in the document,
-    `documents` are those that hold the term.
+    `documents` are those that hold the term, or the passages where an index is of these.
     """
 
     term: str
@@ -121,7 +122,8 @@ class Explanation:
             below = f" below “{one.heading}”" if one.heading else ""
             yield f"its passage {one.number}{below}, characters {one.start:,}–{one.end:,}, counts"
         if self.terms is not None:
-            yield _term_table(self.terms, self.score)
+            unit = "documents" if self.passage is None else "passages"
+            yield _term_table(self.terms, self.score, unit)
         if self.sentences is not None:
             yield _sentence_table(self.sentences)
         if self.shared is not None:
@@ -166,10 +168,10 @@ def _with_numbers(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _term_table(terms: tuple[TermPart, ...], score: float | None) -> Table:
+def _term_table(terms: tuple[TermPart, ...], score: float | None, unit: str) -> Table:
     counted = any(one.documents is not None for one in terms)
     columns = ("term", "in the query", "in the document", "adds")
-    more = ("times", "documents with it") if counted else ()
+    more = ("times", f"{unit} with it") if counted else ()
     rows = tuple(
         (
             Cell(one.term),
@@ -204,7 +206,7 @@ def _shared_table(shared: tuple[SharedToken, ...]) -> Table:
         for one in shared[:_MOST]
     )
     more = f" {len(shared) - _MOST} more." if len(shared) > _MOST else ""
-    caption = f"Tokens that both vectors name among their first, in the vocabulary.{more}"
+    caption = f"Tokens that both vectors name among their first {NAMED}.{more}"
     return Table(("shared token", "by the query", "by the document"), rows, caption)
 
 

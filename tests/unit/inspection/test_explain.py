@@ -123,6 +123,7 @@ def test_dense_sentences_are_left_out_one_by_one(indexes: Path) -> None:
         assert one.contribution == pytest.approx(whole - left, abs=1e-3)
     assert found.score == pytest.approx(float(whole), rel=1e-4)
     assert found.shared, "an untrained head names the same tokens whatever comes"
+    assert "Tokens that both vectors name among their first 64." in " ".join(str(found).split())
     assert not found.notes
 
 
@@ -242,6 +243,7 @@ def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str | Non
     assert found.score == pytest.approx(dict(ranking)["long.md"])
     if model is None:
         assert found.passage.heading == "Snow"
+        assert "passages with it" in str(found)
     if model != "cls":
         assert total(found) == pytest.approx(found.score, rel=1e-5)
 
