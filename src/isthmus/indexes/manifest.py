@@ -35,6 +35,7 @@ STATE = "[0-9]{6}"
 PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
 PLAN = "shards.json"  # in a workplace: which segments there will be
 _BEFORE_LANGUAGES = {"language": "english", "accents": "keep"}
+_CANDIDATES = 6  # that a refusal names
 _MANIFESTS = 64  # as they were read last: an index of few segments is opened in several steps
 
 
@@ -327,6 +328,7 @@ def keeps_work(folder: Path) -> bool:
 
 
 def _not_an_index(folder: Path) -> InputError:
+    allowed = "a folder written by `isthmus index`"
     if workplace(folder).is_dir():
         what = f"the index {str(folder)!r} is not built: building has not come to its end"
         remedy = "wait for it where it still runs; else run the same `isthmus index` command again"
@@ -347,6 +349,23 @@ def _not_an_index(folder: Path) -> InputError:
     else:
         what = f"{str(folder)!r} is not an index: it has no {MANIFEST}"
         remedy = "give the folder that `isthmus index --output` wrote"
-    return InputError(
-        what, where=str(folder), allowed="a folder written by `isthmus index`", remedy=remedy
-    )
+        if below := _indexes_below(folder):
+            allowed += f", perhaps {', '.join(below)}"
+            remedy = "give one of these, which lie in it"
+    return InputError(what, where=str(folder), allowed=allowed, remedy=remedy)
+
+
+def _indexes_below(folder: Path) -> list[str]:
+    """The indexes and hybrids up to two folders below, hidden ones left out; not more than a few.
+
+    Of a hybrid, not the indexes that it consists of.
+    """
+    found: list[Path] = []
+    for depth in ("*", "*/*"):
+        for place in sorted(folder.glob(depth)):
+            hidden = any(part.startswith(".") for part in place.relative_to(folder).parts)
+            if hidden or place.parent in found:
+                continue
+            if (place / MANIFEST).is_file() or (place / HYBRID).is_file():
+                found.append(place)
+    return [str(one) for one in found[:_CANDIDATES]]

@@ -101,9 +101,21 @@ def test_what_is_no_index_at_all(tmp_path: Path) -> None:
     assert "is a file" in _refusal(tmp_path / "file").what
     (tmp_path / "folder").mkdir()
     assert "is not an index" in _refusal(tmp_path / "folder").what
+    assert "perhaps" not in _refusal(tmp_path / "folder").allowed
     workplace(tmp_path / "begun").mkdir()
     error = _refusal(tmp_path / "begun")
     assert "has not come to its end" in error.what
     assert "resumes" not in error.remedy
     (workplace(tmp_path / "begun") / "progress.json").write_text("{}")
     assert "resumes" in _refusal(tmp_path / "begun").remedy
+
+
+def test_the_indexes_in_a_folder_are_named_instead_of_it(tmp_path: Path) -> None:
+    inside = ("b", "index/adapted", ".b.building/index", "b/segments", "x/y/deep")
+    for name in inside:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "manifest.json").write_text("{}")
+    (tmp_path / "index" / "hybrid").mkdir()
+    (tmp_path / "index" / "hybrid" / "hybrid.json").write_text("{}")
+    named = ", ".join(str(tmp_path / name) for name in ("b", "index/adapted", "index/hybrid"))
+    assert _refusal(tmp_path).allowed == f"a folder written by `isthmus index`, perhaps {named}"
