@@ -19,8 +19,8 @@ from isthmus.config import Settings
 from isthmus.config.output import where_it_leads, write_json
 from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_bounded, sealed
-from isthmus.errors import InputError, SettingsError
-from isthmus.indexes.integrity import Count, StoredFile, damaged, described
+from isthmus.errors import InputError, SettingsError, existing
+from isthmus.indexes.integrity import COPY, Count, StoredFile, damaged, described
 from isthmus.indexes.kinds import kinds
 from isthmus.indexes.languages import AUTO, NONE, SEGMENTED, UNSTEMMED, Language
 from isthmus.text.passages import Cut
@@ -338,14 +338,15 @@ def _not_an_index(folder: Path) -> InputError:
         what = f"{str(folder)!r} is a file, not an index"
         remedy = "give the folder that `isthmus index --output` wrote"
     elif not folder.exists():
-        what = f"there is no index {str(folder)!r}"
+        what = f"there is no index {str(folder)!r}: the path does not exist"
+        allowed = existing("folder written by `isthmus index`", folder)
         remedy = "check the path, or build it with `isthmus index`"
     elif (folder / HYBRID).is_file():
         what = f"{str(folder)!r} is a hybrid of several indexes, and one is wanted here"
         remedy = f"name one of them; `isthmus doctor {folder}` lists them"
     elif any(folder.glob("*.npy")) or any(folder.glob("*.arrow")):
         what = f"the index {str(folder)!r} is half-written: it has no {MANIFEST}"
-        remedy = "build it again: isthmus index … --overwrite"
+        remedy = COPY
     else:
         what = f"{str(folder)!r} is not an index: it has no {MANIFEST}"
         remedy = "give the folder that `isthmus index --output` wrote"

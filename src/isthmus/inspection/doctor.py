@@ -41,6 +41,8 @@ _COPY = (
     "copy it again from a whole copy of the folder, or build it again: isthmus index --overwrite"
 )
 
+_LEAVE_OUT = "leave such cases out where they are read: isthmus index --set problems=skip"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -156,12 +158,13 @@ def _corpus(spec: str) -> list[Finding]:
         detail += f", {untitled:,} without title"
     if not problems.counts:
         return [Finding(f"corpus {spec}", "good", detail)]
-    return [Finding(f"corpus {spec}", "note", f"{detail}\n{problems.summary()}", _to_do(problems))]
+    detail += f"; with what is below, `isthmus index` refuses them\n{problems.summary()}"
+    return [Finding(f"corpus {spec}", "wrong", detail, _to_do(problems))]
 
 
 def _to_do(problems: Problems) -> str:
     remedies = dict.fromkeys(problems.remedies[kind] for kind in sorted(problems.counts))
-    return f"{'; '.join(remedies)}; or leave such cases out: --set problems=skip"
+    return f"{'; '.join(remedies)}; or {_LEAVE_OUT}"
 
 
 def _collection(spec: str) -> list[Finding]:
@@ -187,8 +190,7 @@ def _collection(spec: str) -> list[Finding]:
                 f"{spec} {split}",
                 "wrong" if missing or without else "good",
                 detail,
-                "add them, or take their lines out of the judgements; or leave such cases out: "
-                "--set problems=skip"
+                f"add them, or take their lines out of the judgements; or {_LEAVE_OUT}"
                 if missing or without
                 else "",
             )
@@ -305,7 +307,10 @@ def _files(folder: Path) -> list[Finding]:
     try:
         manifest = stated_manifest(folder)
     except IsthmusError as error:
-        return [Finding(str(folder / MANIFEST), "wrong", error.what, _COPY)]
+        if (folder / MANIFEST).is_file():
+            return [Finding(str(folder / MANIFEST), "wrong", error.what, _COPY)]
+        remedy = f"{error.remedy} (allowed: {error.allowed})"
+        return [Finding(f"index {folder}", "wrong", error.what, remedy)]
     findings = _compared(folder, manifest.files, _COPY)
     for segment in manifest.segments or ():
         findings += _files(folder / SEGMENTS / segment.name)

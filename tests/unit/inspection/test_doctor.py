@@ -47,7 +47,7 @@ def found(folder: Path) -> dict[str, Finding]:
 def test_a_problem_of_the_corpus_is_told_once_and_as_one_of_the_corpus(folder: Path) -> None:
     seen = found(folder)
     assert {subject: one.verdict for subject, one in seen.items()} == {
-        "corpus IT": "note",
+        "corpus IT": "wrong",
         "IT test": "wrong",
         "IT train": "note",
     }
@@ -79,7 +79,7 @@ def test_what_is_not_good_comes_with_what_to_do(folder: Path) -> None:
     for finding in found(folder).values():
         assert finding.remedy
     seen = found(folder)
-    assert "--set problems=skip" in seen["corpus IT"].remedy
+    assert "isthmus index --set problems=skip" in seen["corpus IT"].remedy
     assert "qrels/train.tsv" in seen["IT train"].remedy
 
 
@@ -119,6 +119,19 @@ def test_every_file_of_an_index_is_told_of(tmp_path: Path) -> None:
     assert sorted(wrong) == ["documents.arrow", "order.npy"]
     assert "missing" in told["documents.arrow"].detail
     assert all("copy it again" in told[name].remedy for name in wrong)
+
+    (index / "manifest.json").unlink()
+    (seen,) = (one for one in doctor(index=str(index)) if str(index) in one.subject)
+    assert "copy the whole folder again" in seen.remedy
+
+
+def test_an_index_that_is_nowhere_is_not_to_be_copied_again(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (seen,) = (one for one in doctor(index=str(tmp_path / "note")) if not one.of_machine)
+    assert seen.verdict == "wrong"
+    assert "the path does not exist" in seen.detail
+    assert "perhaps notes" in seen.remedy
+    assert "copy" not in seen.remedy
 
 
 @pytest.fixture
