@@ -162,7 +162,7 @@ def test_query_without_tokens(
     for retriever in ("bm25", model):
         index = tmp_path / f"index-{Path(retriever).name}"
         commands.succeed("index", "--corpus", collection, "--model", retriever, "--output", index)
-        assert "query without tokens" in refuses("search", index, "\u200b")
+        assert "no words to search for" in refuses("search", index, "\u200b")
         # One of many is no reason to leave the others unanswered.
         told = commands.succeed(
             "search", index, "--queries", queries, "--run", tmp_path / "out.trec"

@@ -26,9 +26,10 @@ from isthmus.inspection.explanation import (
 from isthmus.records import Document, Passage, Query, Ranking
 from isthmus.retrieval.fusion import fuse
 from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.many_queries import check_query
 from isthmus.retrieval.reranker import RerankingSearcher
 from isthmus.retrieval.retriever import Retriever
-from isthmus.retrieval.searcher import Searcher, usable
+from isthmus.retrieval.searcher import Searcher
 from isthmus.retrieval.verbs.search import SearchSettings, open_retriever
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def explain(
 def explained(retriever: Retriever, query: str, document_id: str) -> Explanation:
     """Why a retriever gives the document of this id its score."""
     asked = Query("query", query)
-    usable([asked], retriever.has_tokens, 1, None)  # refuses what has no words
+    check_query(retriever, query)
     retriever.documents([document_id])  # refuses unknown ids
     if isinstance(retriever, RerankingSearcher):
         return _reranked(retriever, asked, document_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from isthmus.collections import Problems
-from isthmus.errors import lone_surrogate
+from isthmus.errors import InputError, lone_surrogate
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.retriever import Retriever
@@ -44,3 +44,14 @@ def answers(
 def can_be_read(retriever: Retriever, text: str) -> bool:
     """Whether a query has words to search for; one in a wrong encoding is left to `search`."""
     return bool(lone_surrogate(text)) or retriever.has_tokens(text)
+
+
+def check_query(retriever: Retriever, text: str) -> None:
+    """Refuses the only query of a command where it has no words to search for."""
+    if not can_be_read(retriever, text):
+        raise InputError(
+            f"the query {text!r} has no words to search for",
+            where="QUERY",
+            allowed="a query with at least one word that is not a stop word",
+            remedy="write another query",
+        )

@@ -358,6 +358,14 @@ def test_arguments_that_are_no_texts_are_refused(bm25: Searcher, tmp_path: Path)
     assert search(folder, "river", hybrid=folder) == search(folder, "river", hybrid=[folder])
 
 
+def test_the_only_query_of_a_command_is_not_to_be_skipped(bm25: Searcher, tmp_path: Path) -> None:
+    for query in ("", "the of"):
+        with pytest.raises(InputError, match="no words to search for") as caught:
+            search(tmp_path / "bm25", query)
+        assert caught.value.where == "QUERY"
+        assert "problems" not in caught.value.remedy
+
+
 def test_a_query_of_stop_words_alone_says_so_where_it_is_skipped(
     bm25: Searcher, tmp_path: Path
 ) -> None:

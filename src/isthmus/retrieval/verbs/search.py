@@ -27,7 +27,7 @@ from isthmus.retrieval.hybrid_folder import (
     open_hybrid,
     open_together,
 )
-from isthmus.retrieval.many_queries import answers, can_be_read
+from isthmus.retrieval.many_queries import answers, can_be_read, check_query
 from isthmus.retrieval.reranker import RerankingSearcher, check_texts
 from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import Unit
@@ -179,6 +179,7 @@ def _answer(
     skips = one_of_many or settings.problems == "skip"
     if skips and not can_be_read(searcher, query):
         return Hits(query, notice=f"{query!r} has no words to search for")
+    check_query(searcher, query)
     problems = settings.account()
     (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
     return hits(searcher, ranking, query)
