@@ -40,7 +40,8 @@ class CutTexts:
     def summary(self) -> str:
         """One sentence: how many texts are cut, and the share of all text that is lost."""
         if not self.cut:
-            return f"the encoder reads all {self.texts:,} texts whole ({self.room} tokens each)"
+            room = f"it reads up to {self.room} tokens"
+            return f"the encoder reads all {self.texts:,} texts whole ({room})"
         share = 100 * self.lost / self.tokens
         lost = f"{share:.0f}" if share >= 1 else f"{share:.1g}"
         return (

@@ -113,7 +113,7 @@ def test_nothing_is_lost_and_nothing_is_too_long(text: str, title: str, overlap:
 @pytest.mark.parametrize(
     ("lengths", "summary"),
     [
-        ([5, 10], "the encoder reads all 2 texts whole (10 tokens each)"),
+        ([5, 10], "the encoder reads all 2 texts whole (it reads up to 10 tokens)"),
         ([5, 20], "1 of 2 texts are longer than the 10 tokens that the encoder reads: 40 % of the "
          "text is not seen"),
         ([10000, 11], "2 of 2 texts are longer than the 10 tokens that the encoder reads: 100 % of "
