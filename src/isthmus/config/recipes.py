@@ -149,7 +149,7 @@ def _shipped(home: Path) -> list[Recipe]:
     return sorted(recipes, key=lambda recipe: recipe.name)
 
 
-def find_recipe(name: str, verb: str, where: str = "--recipe") -> Recipe:
+def find_recipe(name: str, verb: str, where: str | None = None) -> Recipe:
     """The recipe of a shipped name or a path, refused when it is for another verb."""
     with readable(Path(name)):
         recipe = _find(name, verb, where)
@@ -163,25 +163,27 @@ def find_recipe(name: str, verb: str, where: str = "--recipe") -> Recipe:
     return recipe
 
 
-def _find(name: str, verb: str, where: str) -> Recipe:
+def _find(name: str, verb: str, where: str | None) -> Recipe:
     path = Path(name)
+    kind = "protocol" if verb == PROTOCOL_VERB else "recipe"
+    where = where or ("PROTOCOL" if verb == PROTOCOL_VERB else "--recipe")
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
             raise InputError(
-                f"there is no recipe file {name!r}",
+                f"there is no {kind} file {name!r}",
                 where=where,
                 allowed="a path to a YAML file or a shipped name: "
                 + ", ".join(r.name for r in shipped_recipes(verb)),
-                remedy="check the path, or run `isthmus list recipes`",
+                remedy=f"check the path, or run `isthmus list {kind}s`",
             )
         return Recipe(path)
     path = _home(verb) / f"{name}.yaml"
     if not path.is_file():
         raise SettingsError(
-            f"there is no recipe named {name!r}",
+            f"there is no {kind} named {name!r}",
             where=where,
             allowed=choices(name, (r.name for r in shipped_recipes(verb))),
-            remedy="choose one of these (`isthmus list recipes` explains them) or give a path",
+            remedy=f"choose one of these (`isthmus list {kind}s` explains them) or give a path",
         )
     return _shipped_recipe(path)
 

@@ -104,7 +104,15 @@ class Settings(BaseModel, metaclass=_Explaining):
                 remedy=f"write settings={{…}} or settings={cls.__name__}(…)",
             )
         where = f"isthmus {cls.verb}" if recipe is None else f"recipe {recipe}"
-        return cls.parse(resolve(cls.verb, recipe, flags, overrides), where)
+        try:
+            return cls.parse(resolve(cls.verb, recipe, flags, overrides), where)
+        except SettingsError as error:
+            over = resolve(cls.verb, None, None, overrides)
+            for name in (name for name, value in (flags or {}).items() if value is not None):
+                if name not in over:  # what was wrong was the flag's
+                    said = f"in the recipe or with --set {name}=…"
+                    error.remedy = error.remedy.replace(said, f"of --{name.replace('_', '-')}")
+            raise
 
 
 def _explain(

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from isthmus.config import find_recipe, resolve, shipped_recipes
-from isthmus.config.recipes import Recipe, merged
+from isthmus.config.recipes import PROTOCOL_VERB, Recipe, merged
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, IsthmusError, SettingsError
@@ -441,6 +441,15 @@ def test_a_recipe_that_does_not_exist() -> None:
         find_recipe("no/such.yaml", "pretrain")
     assert "there is no recipe file 'no/such.yaml'" in missing.value.what
     assert "bow" in missing.value.allowed
+
+
+def test_a_protocol_that_does_not_exist() -> None:
+    with pytest.raises(
+        SettingsError, match="there is no protocol named 'pretraining-smal'"
+    ) as caught:
+        find_recipe("pretraining-smal", PROTOCOL_VERB)
+    assert caught.value.where == "PROTOCOL"
+    assert "`isthmus list protocols`" in caught.value.remedy
 
 
 def test_a_recipe_for_another_verb() -> None:

@@ -231,6 +231,15 @@ def test_what_a_function_does_not_take_is_explained(given: Any, what: str, allow
     assert "search" in caught.value.where
 
 
+def test_a_flag_is_what_to_change_where_it_was_given() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Outer.given(None, {"depth": "x"})
+    assert caught.value.remedy == "change the value of --depth"
+    with pytest.raises(SettingsError) as caught:
+        Outer.given({"depth": "x"}, {"depth": 1})
+    assert "--set depth" in caught.value.remedy
+
+
 def test_settings_made_in_python_are_explained_as_those_of_a_recipe() -> None:
     with pytest.raises(SettingsError, match=r"depth = 'deep' cannot be used") as caught:
         Outer(depth="deep")  # type: ignore[arg-type]
