@@ -6,6 +6,7 @@ a second comparison begins with what the first has done, and a killed one goes o
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,6 +72,15 @@ def _parts(name: str) -> tuple[str, ...]:
             allowed="bm25, a model, an index folder, several of them as A+B, or hybrid",
             remedy="join names by one +; hybrid stands alone",
         )
+    for part in parts:
+        close = difflib.get_close_matches(part.lower(), (BM25, HYBRID), n=1, cutoff=0.7)
+        if close and part not in (BM25, HYBRID) and not Path(part).exists():
+            raise SettingsError(
+                f"there is no system named {part!r}",
+                where="--models",
+                allowed=f"{close[0]}, a model or an index folder",
+                remedy=f"write {close[0]}",
+            )
     return parts
 
 

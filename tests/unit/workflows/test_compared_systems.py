@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from isthmus.collections import open_corpus
+from isthmus.errors import SettingsError
 from isthmus.records import Query
 from isthmus.retrieval.verbs.index import BM25, IndexSettings
-from isthmus.workflows.compared_systems import Searches
+from isthmus.workflows.compared_systems import Searches, systems
 
 
 @pytest.fixture
@@ -40,3 +41,15 @@ def test_what_is_kept_is_of_the_same_corpus_and_queries(
     assert "in the cache" not in capsys.readouterr().err
     assert found(one, "bank") == ("a0",)
     assert "its rankings are in the cache" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "meant"), [("bm26", "bm25"), ("bm25+Hybird", "hybrid")])
+def test_a_misspelt_system_is_not_looked_for_on_the_hub(name: str, meant: str) -> None:
+    with pytest.raises(SettingsError, match="there is no system named") as caught:
+        systems([name])
+    assert caught.value.remedy == f"write {meant}"
+
+
+def test_models_of_the_hub_are_no_misspelt_systems() -> None:
+    names = ["bert-base-uncased", "BAAI/bge-m3", "castorini/bm25"]
+    assert [one.parts for one in systems(names)] == [(name,) for name in names]
