@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from isthmus.evaluation.report import Report, RunCounts, summarise
 from isthmus.evaluation.settings import EvaluationSettings
 from isthmus.progress import notice, track
 from isthmus.records import Judgements, Ranking, Run, is_passage
+
+_NAMED = 5  # queries without results
 
 
 def evaluate(
@@ -60,6 +62,7 @@ def evaluate(
         run = _by_document(run, where) if settings.by == "document" else run
         kept = _without_self(run) if settings.drop_self else run
         counts[run.name] = _count(run, kept, judged)
+        _warn_of_missing(kept, judged.queries)
         _warn(run.name, counts[run.name], settings)
         if judged.judgements and not counts[run.name].judged_documents:
             _warn_of_another_corpus(kept, judged.judgements)
@@ -177,14 +180,21 @@ def _count(run: Run, kept: Run, known: Judged) -> RunCounts:
 
 def _warn(name: str, counts: RunCounts, settings: EvaluationSettings) -> None:
     """Notices about numbers that are computed but may mislead."""
-    if counts.missing:
-        notice(f"{name}: {counts.missing:,} judged queries have no results and score 0")
     parsed = {one: parse_measure(one, answers=True) for one in settings.measures}
     deeper = [o for o, one in parsed.items() if one.params.get("cutoff", 0) > counts.depth]
     if deeper:
         have = "has a cutoff" if len(deeper) == 1 else "have cutoffs"
         depth = f"the run's {counts.depth} results per query"
         notice(f"{name}: {', '.join(deeper)} {have} deeper than {depth}")
+
+
+def _warn_of_missing(run: Run, judged: Iterable[str]) -> None:
+    missing = [query for query in judged if not run.rankings.get(query)]
+    if missing:
+        which = f"{', '.join(missing[:_NAMED])}{', …' if len(missing) > _NAMED else ''}"
+        what = "judged query has" if len(missing) == 1 else "judged queries have"
+        scores = "scores" if len(missing) == 1 else "score"
+        notice(f"{run.name}: {len(missing):,} {what} no results and {scores} 0: {which}")
 
 
 def _warn_of_another_corpus(run: Run, judged: Judgements) -> None:

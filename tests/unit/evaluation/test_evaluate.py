@@ -118,7 +118,7 @@ def test_suspicious_runs_are_noticed_but_measured(monkeypatch: pytest.MonkeyPatc
     report = evaluate([run_of("strange", {"q1": ["x"], "q2": ["y"]})], JUDGEMENTS, settings=FAST)
     assert report.means["RR@10"]["strange"] == 0
     assert [line.partition(": ")[2] for line in noticed] == [
-        "1 judged queries have no results and score 0",
+        "1 judged query has no results and scores 0: q3",
         "RR@10, R@5 have cutoffs deeper than the run's 1 results per query",
         "NOT ONE retrieved document (ids such as 'x') is judged (ids such as 'd1'): "
         "is it a run over another corpus?",
