@@ -146,10 +146,21 @@ def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path) -> No
     assert problems.counts == {"wrong encoding": 1}
 
 
-def test_an_empty_file_is_an_empty_text(tmp_path: Path) -> None:
-    write(tmp_path, "a.txt", "")
-    with pytest.raises(InputError, match=r"document 'a\.txt' has neither text nor title"):
+def test_empty_files_are_left_out_and_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {"a.txt": "", "b.md": " \n", "c.html": "<p> </p>"}.items():
+        write(tmp_path, name, text)
+    with pytest.raises(InputError, match="holds no document"):
         list(Folder(tmp_path).documents())
+    write(tmp_path, "d.txt", "text")
+    write(tmp_path, "e.md", "# Only a title")
+    write(tmp_path, "f.png", "")
+    assert [document.id for document in Folder(tmp_path).documents()] == ["d.txt", "e.md"]
+    assert capfd.readouterr().err.splitlines() == [
+        f"{tmp_path}: 3 empty files skipped, 'a.txt' first",
+        f"{tmp_path}: 3 empty files skipped, 'a.txt' first; 1 file of another kind skipped: .png 1",
+    ]
 
 
 def test_a_folder_without_documents(tmp_path: Path) -> None:
@@ -186,7 +197,7 @@ def test_the_fingerprint_follows_a_moved_file(tmp_path: Path) -> None:
 def test_all_bad_files_are_named_at_once(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", "good")
     write(tmp_path, "b.txt", b"bad \xff")
-    write(tmp_path, "c.txt", "   ")
+    write(tmp_path, "c.txt", b"bad too \xff")
     write(tmp_path, "d.md", b"\xfe")
     with pytest.raises(InputError) as caught:
         list(Folder(tmp_path).documents())

@@ -15,7 +15,7 @@ from isthmus.collections.files import fingerprint, open_bytes, report_encoding
 from isthmus.collections.html_text import read_html
 from isthmus.collections.markdown_text import read_markdown, titled
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, existing, readable
+from isthmus.errors import InputError, existing, readable, shortened
 from isthmus.progress import notice
 from isthmus.records import Document
 
@@ -23,6 +23,7 @@ ENDINGS = (".txt", ".md", ".html", ".htm")
 CONVERSIONS = {".pdf": "pdftotext FILE{}"} | dict.fromkeys(
     (".docx", ".epub", ".odt", ".org", ".rst", ".rtf", ".tex"), "pandoc FILE{} -o FILE.md"
 )
+_LONGEST = 200  # characters of a name
 _SHOWN = 6  # kinds of files
 _READING = 2  # one more whenever other texts are read of the same Markdown and HTML
 
@@ -32,6 +33,7 @@ class Folder(Corpus):
 
     The id is the path below the folder, with forward slashes. The title is that of a Markdown
     file's front matter or of an HTML page, or else its first heading, which is no part of the text.
+    Files without any text are left out, and counted.
     """
 
     in_passages = True  # files are as long as they are: few fit an encoder
@@ -83,7 +85,9 @@ class Folder(Corpus):
 
     def _documents(self, problems: Problems) -> Iterator[tuple[str, Document]]:
         others: Counter[str] = Counter()
+        empty: list[str] = []
         for file in texts_in(self.folder, others):
+            name = file.relative_to(self.folder).as_posix()
             with open_bytes(file) as stream:
                 content = stream.read(problems.line_limit + 1)
             if len(content) > problems.line_limit:
@@ -99,11 +103,21 @@ class Folder(Corpus):
             if not file.name.lower().endswith(".txt"):
                 markdown = file.name.lower().endswith(".md")
                 title, text = titled(*(read_markdown if markdown else read_html)(text))
-            yield str(file), Document(file.relative_to(self.folder).as_posix(), text.strip(), title)
+            if text.strip() or title.strip():
+                yield str(file), Document(name, text.strip(), title)
+            else:  # a note that nobody has written yet
+                empty.append(name)
+        said = []
+        if empty:
+            files = "empty file" if len(empty) == 1 else "empty files"
+            said.append(
+                f"{len(empty):,} {files} skipped, {shortened(min(empty), _LONGEST)!r} first"
+            )
         if others:
             kinds = "file of another kind" if others.total() == 1 else "files of other kinds"
-            said = f"{self.folder}: {others.total():,} {kinds} skipped: {tally(others)}"
-            _say("; ".join(filter(None, [said, conversions(others)])))
+            said += [f"{others.total():,} {kinds} skipped: {tally(others)}", conversions(others)]
+        if said:
+            _say(f"{self.folder}: {'; '.join(filter(None, said))}")
 
 
 def texts_in(folder: Path, others: Counter[str] | None = None) -> Iterator[Path]:
