@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from isthmus import cli
+from isthmus import __main__, cli
 from isthmus.indexes import documents as documents_module
 
 FORK = multiprocessing.get_context("fork")
@@ -140,3 +141,15 @@ def test_a_command_leaves_the_process_group_of_torchrun(monkeypatch: pytest.Monk
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def test_an_interrupt_before_the_command_line_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> object:
+        raise KeyboardInterrupt
+
+    half_imported: Any = types.ModuleType("isthmus.cli")
+    half_imported.__getattr__ = interrupted
+    monkeypatch.setitem(sys.modules, "isthmus.cli", half_imported)
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert ended.value.code == 130
