@@ -121,6 +121,8 @@ def main() -> None:
         if not end.code:
             _leave_process_group()
         raise
+    except KeyboardInterrupt:  # before a command runs
+        _say_stopped(received)
     except Exception as error:
         if received:  # a library turned the KeyboardInterrupt into another error
             _say_stopped(received)

@@ -153,3 +153,14 @@ def test_an_interrupt_before_the_command_line_is_imported(monkeypatch: pytest.Mo
     with pytest.raises(SystemExit) as ended:
         __main__.main()
     assert ended.value.code == 130
+
+
+def test_an_interrupt_before_a_command_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(arguments: list[str]) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_app_for", interrupted)
+    assert run(monkeypatch, "search") == 130
+    assert "interrupted: the same command again starts anew" in capsys.readouterr().err
