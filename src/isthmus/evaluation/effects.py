@@ -90,20 +90,27 @@ def crossed(queries: Effect, seeds: float, shared: float, freedom: float) -> Eff
 
 
 def detectable_difference(error: float, freedom: float, alpha: float, power: float) -> float:
-    """The true difference at which a two-sided t-test rejects with probability `power`."""
+    """The true difference at which a two-sided t-test rejects with probability `power`.
+
+    Infinite where the error, or how sure it is, is not known well enough to say.
+    """
     from scipy import optimize, special
 
-    if math.isnan(error):
-        return math.inf
     if error == 0.0:
         return 0.0
+    if math.isnan(error) or not freedom >= 1.0:  # below one, scipy has no noncentral t
+        return math.inf
     threshold = -float(special.stdtrit(freedom, alpha / 2.0))
 
     # The other tail rejects too, with a probability that is beyond any digit shown.
     def lacking(shift: float) -> float:
         return float(special.nctdtr(freedom, shift, threshold)) - (1.0 - power)
 
+    if lacking(0.0) <= 0.0:
+        return 0.0
     highest = threshold
     while lacking(highest) > 0.0:
         highest *= 1.5
+    if math.isnan(lacking(highest)):  # beyond what scipy computes
+        return math.inf
     return float(optimize.brentq(lacking, 0.0, highest)) * error

@@ -233,6 +233,19 @@ def test_one_seed_is_said(tmp_path: Path) -> None:
     assert "overage" not in (tmp_path / "run" / "report" / "report.html").read_text()
 
 
+def test_what_too_few_runs_cannot_detect_is_not_said(tmp_path: Path) -> None:
+    """Three queries and two seeds: less than one degree of freedom, or nothing to compare."""
+    made = protocol(["none", "bow"], seeds=[1, 2], claims=CLAIMS)
+    for queries, noise in ((1, 0.1), (3, 1e-4)):
+        cells = results(made, {}, queries=queries, seed_noise=0.1, noise=noise, seed=3)
+        report = benchmark_report(write(tmp_path / f"{queries}", made, cells))
+        page = (tmp_path / f"{queries}" / "report" / "report.html").read_text(encoding="utf-8")
+        assert "of inf" not in page
+        assert "inf]" not in page
+        assert "inf<" not in page
+        assert "of inf" not in report.markdown()
+
+
 def test_nothing_but_failures_is_a_report_too(tmp_path: Path) -> None:
     made = protocol(["none", "bow"], claims=CLAIMS)
     cells = [failed(result, "no memory") for result in results(made, {}, queries=2)]

@@ -202,7 +202,8 @@ def _caption(
         )
         if settings.over == "both" and not seeds:
             sentences.append("One seed: they speak of these models, not of the methods.")
-        found = sorted(compared.detectable[one] for one in counted if one in compared.detectable)
+        reaches = (compared.detectable.get(one, math.inf) for one in counted)
+        found = sorted(reach for reach in reaches if math.isfinite(reach))
         if found:
             reach = shown(found[0])
             if len(found) > 1 and shown(found[-1]) != reach:

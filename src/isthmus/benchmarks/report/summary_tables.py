@@ -80,12 +80,12 @@ def _finding_cells(found: Finding) -> tuple[Cell, ...]:
     texts = (
         found.place,
         signed(found.difference),
-        "[{}, {}]".format(*map(signed, found.interval)),
+        _range(found.interval),
         "–" if math.isnan(queries.standardised) else f"{queries.standardised:+.2f}",
         _p(queries.p_value),
         "–" if math.isnan(seeds.error) else _p(seeds.p_value),
         _p(found.corrected_p_value),
-        shown(found.detectable),
+        shown(found.detectable) if math.isfinite(found.detectable) else "–",
     )
     return tuple(map(Cell, texts))
 
@@ -105,8 +105,13 @@ def numbers(found: Finding) -> str:
     """A difference with its interval and p-value, in a few characters."""
     if found.estimate is None or found.interval is None:
         return "missing"
-    low, high = found.interval
-    return f"{signed(found.difference)} [{signed(low)}, {signed(high)}], {p_shown(found)}"
+    return f"{signed(found.difference)} {_range(found.interval)}, {p_shown(found)}"
+
+
+def _range(interval: tuple[float, float]) -> str:
+    if math.isinf(interval[0]):
+        return "(no interval)"
+    return "[{}, {}]".format(*map(signed, interval))
 
 
 def p_shown(found: Finding) -> str:

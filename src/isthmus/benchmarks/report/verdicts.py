@@ -191,9 +191,12 @@ def _decide(
     if significant:
         against = ", ".join(one.place for one in lost)
         return "undecided", f"significant on average, but significantly against it at {against}"
+    reach = overall.detectable
+    if reach is None or math.isinf(reach):
+        return "undecided", f"not significant{signs}"
     return "undecided", (
-        f"not significant{signs}; a true difference of {overall.detectable:.3f} would have been "
-        f"found with {settings.power:.0%} power"
+        f"not significant{signs}; a true difference of {reach:.3f} would have been found with "
+        f"{settings.power:.0%} power"
     )
 
 
