@@ -251,7 +251,7 @@ def test_nothing_but_failures_is_a_report_too(tmp_path: Path) -> None:
     cells = [failed(result, "no memory") for result in results(made, {}, queries=2)]
     report = benchmark_report(write(tmp_path / "run", made, cells))
     assert "0 of 18 cells are done, 18 failed" in report.summary
-    assert report.verdicts[0].reason == "no cell that it speaks of is done"
+    assert report.verdicts[0].reason == "no cell of one side is done"
     assert report.tables[0].table.rows[1][2].text == "failed"
 
 

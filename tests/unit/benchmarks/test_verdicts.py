@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.benchmarks.made_cells import TASKS, protocol, results, with_cost
 
-from isthmus.benchmarks.protocol.cells import CellResult
+from isthmus.benchmarks.protocol.cells import Cell, CellResult
 from isthmus.benchmarks.report.outcomes import Outcomes
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.verdicts import Verdict, verdicts
@@ -285,3 +285,127 @@ def test_runs_of_different_seeds_are_not_compared() -> None:
 
     verdict = judged(BEATS, {"bow": 0.04}, keep, seed_noise=0.003)
     assert (verdict.decision, verdict.overall) == ("undecided", None)
+
+
+def _lacking(seeds: dict[str, int]) -> Any:
+    return lambda result: seeds.get(result.cell.start) != result.cell.pretraining_seed
+
+
+TWO = {**BEATS, "higher": {"starts": ["bow", "retromae"]}}
+
+
+def test_starts_that_lack_different_seeds_do_not_leave_a_claim_open() -> None:
+    """Seed 2 alone is common to all: without bow, mlm and retromae share two."""
+    gains = {"bow": 0.04, "retromae": 0.04}
+    verdict = judged(TWO, gains, _lacking({"bow": 1, "retromae": 3}), seed_noise=0.003)
+    assert verdict.decision == "held"
+    assert {found.without for found in verdict.findings} == {("bow",)}
+    assert not verdict.complete
+    whole = judged(TWO, gains, seed_noise=0.003)
+    assert {found.without for found in whole.findings} == {()}
+
+
+def test_starts_without_a_common_run_are_said_to_have_none() -> None:
+    lacking = _lacking({"bow": 1, "retromae": 3, "mlm": 2})
+    verdict = judged(TWO, {"bow": 0.04, "retromae": 0.04}, lacking)
+    assert verdict.decision == "undecided"
+    assert verdict.reason == "the compared starts have no run (pair of seeds) in common"
+    assert not verdict.complete
+
+
+def test_a_protocol_of_one_seed_loses_no_start() -> None:
+    verdict = judged(TWO, {}, lambda result: result.cell.pretraining_seed == 1)
+    assert {found.without for found in verdict.findings} == {()}
+
+
+def test_a_missing_start_leaves_the_weight_of_a_baseline_alone() -> None:
+    """Both sides are gains over none in one column, none of which differ."""
+    claim = {
+        "statement": "bow and mlm gain more than retromae",
+        "higher": {"starts": ["bow", "mlm"], "over": ["none"]},
+        "lower": {"starts": ["retromae"], "over": ["none"]},
+    }
+
+    def keep(result: CellResult) -> bool:
+        return result.cell.start != "mlm"
+
+    gains = {"bow": 0.15, "retromae": 0.15}
+    verdict = judged(claim, gains, keep, noise=0.01)
+    assert verdict.overall is not None
+    assert abs(verdict.overall.difference) < 0.01
+    assert verdict.findings[0].without == ("mlm",)
+
+
+def of_costs(claim: dict[str, Any], cost: Any, **more: Any) -> Verdict:
+    """The verdict on costs that a function gives for every cell; None where it is missing."""
+    made = protocol(STARTS, more.pop("kinds", ("dense",)), claims={"it": claim})
+    cells = [
+        with_cost(result, **{claim["cost"]: value})
+        for result in results(made, {}, queries=2)
+        if (value := cost(result.cell)) is not None
+    ]
+    (verdict,) = verdicts(Outcomes(made, cells), ReportSettings())
+    return verdict
+
+
+def test_costs_are_those_of_the_seeds_of_both_sides() -> None:
+    """Seed 3, which bow alone has, was slow: with it bow would be twice as dear."""
+
+    def took(cell: Cell) -> float | None:
+        if cell.start == "bow":
+            return 400.0 if cell.pretraining_seed == 3 else 101.0
+        return 100.0 if cell.start == "mlm" and cell.pretraining_seed < 3 else None
+
+    verdict = of_costs(FREE, took)
+    assert verdict.decision == "held"
+    assert "bow 101 against mlm 100, 1.01 times, [1.01, 1.01] over 2 seeds" in verdict.reason
+    assert not verdict.complete
+
+
+def test_costs_are_those_of_the_places_that_all_starts_of_a_side_have() -> None:
+    """medicine-1000 takes a tenth, and retromae has no cell of it."""
+    claim = {**FREE, "lower": {"starts": ["bow", "retromae"]}}
+
+    def took(cell: Cell) -> float | None:
+        if (cell.start, cell.task) == ("retromae", "medicine-1000"):
+            return None
+        return 10.0 if cell.task == "medicine-1000" else 100.0
+
+    verdict = of_costs(claim, took)
+    assert (verdict.decision, verdict.complete) == ("held", False)
+    assert "bow, retromae 100 against mlm 100" in verdict.reason
+
+
+def test_costs_of_other_seeds_are_not_compared() -> None:
+    def took(cell: Cell) -> float | None:
+        return 100.0 if cell.pretraining_seed == {"bow": 1, "mlm": 2}.get(cell.start) else None
+
+    verdict = of_costs(FREE, took)
+    assert verdict.decision == "undecided"
+    assert verdict.reason == "the starts have no cell with the same seeds and this cost"
+
+
+def test_costs_of_kinds_are_compared_by_the_seeds_of_both() -> None:
+    claim = {
+        "statement": "sparse takes half as long", "cost": "index_seconds", "factor": 0.6,
+        "higher": {"starts": ["bow"], "kinds": ["dense"]},
+        "lower": {"starts": ["bow"], "kinds": ["sparse"]},
+    }  # fmt: skip
+
+    def took(cell: Cell) -> float | None:
+        if cell.kind == "sparse":
+            return 5.0 * cell.pretraining_seed
+        return 10.0 * cell.pretraining_seed if cell.pretraining_seed > 1 else None
+
+    verdict = of_costs(claim, took, kinds=("dense", "sparse"))
+    assert verdict.decision == "held"
+    assert "bow 12.5 against bow 25, 0.50 times, [0.50, 0.50] over 2 seeds" in verdict.reason
+
+
+@pytest.mark.parametrize(("bow", "decision"), [(0.0, "held"), (1.0, "did not hold")])
+def test_what_costs_nothing_is_not_dearer_than_nothing(bow: float, decision: str) -> None:
+    claim = {**FREE, "cost": "pretraining_tokens"}
+    verdict = of_costs(claim, lambda cell: bow if cell.start == "bow" else 0.0)
+    assert verdict.decision == decision
+    assert ("times" in verdict.reason) == bool(bow)
+    assert verdict.complete

@@ -25,6 +25,8 @@ class Term:
     weight: float
     start: str
     column: Column
+    part: tuple[float, float] = (0.0, 0.0)
+    """Which of a claim's sums it is in: the sign of its side, and its own there."""
 
 
 @dataclass(frozen=True)

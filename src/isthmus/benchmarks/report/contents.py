@@ -123,7 +123,7 @@ def _verdict_values(one: Verdict) -> dict[str, Any]:
         "decision": one.decision,
         "reason": one.reason,
         "complete": one.complete,
-        "costs": one.costs,
+        "costs": None if one.costs is None else one.costs.costs,
         "overall": None if one.overall is None else _finding_values(one.overall),
         "findings": [_finding_values(found) for found in one.findings],
     }

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from isthmus.benchmarks.report.contents import BenchmarkReport
+from isthmus.benchmarks.report.cost_claims import Decision
 from isthmus.benchmarks.report.drawing import Interval, forest
 from isthmus.benchmarks.report.plots import Figure
 from isthmus.benchmarks.report.score_tables import ScoreTable
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.summary_tables import finding_table, numbers, p_shown
-from isthmus.benchmarks.report.verdicts import Decision, Finding, Verdict, rule
+from isthmus.benchmarks.report.verdicts import Finding, Verdict, rule
 from isthmus.benchmarks.report.wins import Example, WinsAndLosses
 from isthmus.evaluation.pages import page
 from isthmus.evaluation.tables import Table
@@ -106,7 +107,7 @@ def _verdicts(verdicts: Sequence[Verdict], settings: ReportSettings) -> Iterable
             f"{found.place} ({', '.join(found.without)})" for found in one.findings if found.without
         ]
         if absent:
-            yield f"<p class=quiet>Without scores: {text('; '.join(absent))}</p>"
+            yield f"<p class=quiet>Left out, with no or too few runs: {text('; '.join(absent))}</p>"
         for table in _tables([finding_table([one], settings)]):
             yield f"<details><summary class=quiet>all tests</summary>{table}</details>"
         yield "</div></div>"

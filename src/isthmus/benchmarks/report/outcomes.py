@@ -180,9 +180,9 @@ class Outcomes:
         """Whether the protocol runs a start for a task at all."""
         return start in (self.protocol.tasks[task].starts or self.starts)
 
-    def runs(self, column: Column) -> int:
-        """How many cells the protocol has for one start in a column: one per pair of seeds."""
-        return len(self.protocol.seeds_of(column.task))
+    def planned_runs(self, task: str) -> int:
+        """How many cells the protocol has for a start and kind in a task: one per pair of seeds."""
+        return len(self.protocol.seeds_of(task))
 
     def planned_cells(self) -> int:
         """How many cells the protocol has in all."""

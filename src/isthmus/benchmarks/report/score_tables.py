@@ -159,7 +159,7 @@ def _cell(outcomes: Outcomes, start: str, column: Column, letters: str, best: bo
     scores = outcomes.scores(start, column)
     results = outcomes.at(start, column.kind, column.task)
     failed = sum(result.status == "failed" for result in results)
-    wanted = outcomes.runs(column)
+    wanted = outcomes.planned_runs(column.task)
     if scores is None:
         return Cell(FAILED if failed else MISSING, quiet=True)
     spread = "" if math.isnan(scores.spread) else f"± {shown(scores.spread)}"
