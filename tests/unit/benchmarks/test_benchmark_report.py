@@ -8,11 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.benchmarks.made_cells import TASKS, failed, protocol, results, with_cost, write
+from tests.unit.benchmarks.made_cells import (
+    TASKS,
+    failed,
+    protocol,
+    results,
+    with_cost,
+    with_scores,
+    write,
+)
 from typer.testing import CliRunner
 
 from isthmus.benchmarks.report.benchmark_report import benchmark_report
 from isthmus.benchmarks.report.outcomes import Outcomes
+from isthmus.benchmarks.report.summary_tables import cost_tables
 from isthmus.cli import app
 from isthmus.errors import InputError, OutputError, SettingsError
 
@@ -227,7 +236,7 @@ def test_one_seed_is_said(tmp_path: Path) -> None:
     write(tmp_path / "run", made, results(made, {"bow": 0.1}, queries=50))
     report = benchmark_report(tmp_path / "run")
     assert (tmp_path / "run" / "report" / "report.html").is_file()
-    assert "these models, not of the methods" in report.tables[0].table.caption
+    assert "One seed: they hold for these models, not the methods" in report.tables[0].table.caption
     assert not any("one seed" in column for column in report.tables[0].table.columns)
     assert all(one.queries == {} for one in report.wins)  # the collection is not there
     assert "overage" not in (tmp_path / "run" / "report" / "report.html").read_text()
@@ -281,11 +290,97 @@ def test_a_task_with_seeds_of_its_own_is_whole_without_the_others(tmp_path: Path
     assert table.columns[2:] == (
         "insurance-1000 (one seed)", "insurance-all", "medicine-1000", "average", "best on"
     )  # fmt: skip
-    assert "one seed are tested over queries alone" in table.caption
+    assert "(one seed) are tested over queries only" in table.caption
+    settings = {"texts": False, "over": "queries"}
+    caption = benchmark_report(tmp_path / "run", settings=settings).tables[0].table.caption
+    assert "They hold for these models, not the methods. " in caption  # all columns' letters
+    assert "Columns marked (one seed) count neither" in caption
     for row in table.rows:  # what speaks of models alone is not averaged with what is of methods
         scores = [float(cell.text) for cell in row[3:6]]
         assert scores[2] == pytest.approx((scores[0] + scores[1]) / 2, abs=0.0011)
     assert sum(int(row[6].text) for row in table.rows) == 2
+
+
+def test_seeds_are_counted_not_guessed_from_how_scores_vary(tmp_path: Path) -> None:
+    """Three seeds of a checkpoint that nothing trains are no single seed; nor is nothing done."""
+    claim = {"statement": "bow is better", "higher": {"starts": ["bow"]},
+             "lower": {"starts": ["none"]}}  # fmt: skip
+    made = protocol(["none", "bow"], claims={"it": claim})
+    cells = []
+    for result in results(made, {"bow": 0.1}, queries=50):
+        if result.cell.task == "medicine-1000":
+            continue
+        if result.cell.task == "insurance-all":
+            level = 0.5 if result.cell.start == "none" else 0.7
+            result = with_scores(result, {f"q{n}": level + n / 1000 for n in range(50)})
+        cells.append(result)
+    report = benchmark_report(write(tmp_path / "run", made, cells), settings={"texts": False})
+    table = report.tables[0].table
+    assert not any("one seed" in name for name in table.columns)
+    assert "one seed" not in table.caption
+    (verdict,) = report.verdicts
+    assert "at 2 of 2 places" in verdict.reason
+    assert all(one.estimate.knows_seeds for one in verdict.findings if one.estimate)
+    # The mean of equal scores differs from seed to seed by rounding alone, which is no variance.
+    outcomes = Outcomes(made, cells)
+    column = outcomes.columns("dense", "RR@10")[1]
+    assert outcomes.seed_variance(((column, 1.0),)) is None
+
+
+def test_a_mean_that_differs_by_rounding_alone_has_no_variance() -> None:
+    made = protocol(["none"])
+    cells = [
+        with_scores(one, {f"q{n}": 0.1 * n + 1e-13 * one.cell.pretraining_seed for n in (1, 2)})
+        for one in results(made, {}, queries=1)
+    ]
+    outcomes = Outcomes(made, cells)
+    column = outcomes.columns("dense", "RR@10")[0]
+    scores = outcomes.scores("none", column)
+    assert scores is not None
+    assert len({*scores.values.mean(axis=1)}) > 1
+    assert outcomes.seed_variance(((column, 1.0),)) is None
+
+
+def test_one_lucky_run_is_not_called_best(tmp_path: Path) -> None:
+    made = protocol(["none", "mlm", "bow"])
+    cells = [
+        one for one in results(made, {"mlm": 0.1, "bow": 0.3}, queries=50)
+        if one.cell.start != "bow" or one.cell.pretraining_seed == 1
+    ]  # fmt: skip
+    report = benchmark_report(write(tmp_path / "run", made, cells), settings={"texts": False})
+    rows = report.tables[0].table.rows
+    assert [[cell.best for cell in row[2:5]] for row in rows] == [
+        [False] * 3, [True] * 3, [False] * 3
+    ]  # fmt: skip
+    assert [row[-1].text for row in rows] == ["0", "3", "0"]
+
+
+def test_costs_are_shown_of_a_start_alone_and_beside_what_is_not_known() -> None:
+    made = protocol(["none", "mlm", "bow"])
+    cells = [
+        with_cost(one, index_bytes=1000.0, parameters=5.0)
+        if one.cell.start != "bow"
+        else with_cost(one, parameters=5.0)
+        for one in results(made, {}, queries=2)
+    ]
+    ((table,), *_) = cost_tables(Outcomes(made, cells)).values()
+    assert table.columns == ("#", "start", "index bytes")  # which are not the same for all
+    assert [row[2].text for row in table.rows] == ["1,000", "1,000", "–"]
+    assert table.caption.endswith("The same for all: parameters: 5.")
+    known = [one for one in cells if one.cell.start != "bow"]
+    alike = protocol(["none", "mlm"])
+    ((table,), *_) = cost_tables(Outcomes(alike, known)).values()
+    assert table.caption.endswith("The same for all: index bytes: 1,000, parameters: 5.")
+    first = [one for one in cells if one.cell.start == "none"]
+    ((table,), *_) = cost_tables(Outcomes(made, first)).values()
+    assert [row[2].text for row in table.rows] == ["1,000", "–", "–"]
+
+
+def test_kinds_are_counted_that_tasks_use(tmp_path: Path) -> None:
+    tasks = {name: {**task, "kinds": ["dense"]} for name, task in TASKS.items()}
+    made = protocol(["none", "bow"], ("dense", "sparse"), tasks=tasks)
+    report = benchmark_report(write(tmp_path / "run", made, results(made, {}, queries=3)))
+    assert report.summary.startswith("2 starts × 1 kinds × 3 tasks")
 
 
 def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Path) -> None:

@@ -134,9 +134,11 @@ def _summary(outcomes: Outcomes) -> str:
     planned = outcomes.planned_cells()
     failed = len(outcomes.failed)
     seeds = protocol.seeds
+    tasks = protocol.tasks.values()
+    kinds = {kind for task in tasks for kind in task.kinds or protocol.kinds}
     own = ", ".join(name for name, task in protocol.tasks.items() if task.seeds)
     return (
-        f"{len(protocol.starts)} starts × {len(protocol.kinds)} kinds × {len(protocol.tasks)} "
+        f"{len(protocol.starts)} starts × {len(kinds)} kinds × {len(protocol.tasks)} "
         f"tasks, {len(seeds.pretraining)} pre-training and {len(seeds.finetuning)} fine-tuning "
         f"seeds{f' ({own}: of their own)' if own else ''}: {done:,} of {planned:,} cells are done"
         + (f", {failed:,} failed" if failed else "")

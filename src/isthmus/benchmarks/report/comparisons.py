@@ -46,8 +46,11 @@ class Estimate:
 
     @property
     def knows_seeds(self) -> bool:
-        """Whether anything is known about what other seeds would give."""
-        return self.both is not self.queries
+        """Whether anything is known about what other seeds would give.
+
+        Of these starts, or of others in the same columns, whose variance is pooled.
+        """
+        return self.number_of_seeds > 1 or self.both is not self.queries
 
     def chosen(self, settings: ReportSettings) -> Effect:
         """The effect that the settings judge by."""

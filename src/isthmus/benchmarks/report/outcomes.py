@@ -16,6 +16,8 @@ from isthmus.benchmarks.protocol.cells import CellResult
 from isthmus.benchmarks.protocol.settings import Protocol
 from isthmus.errors import MismatchError
 
+_ROUNDING = 1e-20  # a variance of means that are all the same, as floats have them
+
 
 @dataclass(frozen=True)
 class Column:
@@ -155,6 +157,11 @@ class Outcomes:
             self._scores[key] = self._read(start, column)
         return self._scores[key]
 
+    def seeds(self, column: Column) -> int:
+        """The most pre-training seeds that a start has in a column; 0 where no cell is done."""
+        found = (self.scores(start, column) for start in self.starts)
+        return max((len(one.seeds) for one in found if one is not None), default=0)
+
     def columns(self, kind: str, measure: str, finetuned: bool = True) -> list[Column]:
         """A column per task that is run for a kind: its own collection; tasks of one side by side.
 
@@ -212,7 +219,9 @@ class Outcomes:
                 here = weight * scores.values[rows]
                 sums[scores.queries] = here + sums.get(scores.queries, 0.0)
             squares = float(np.var(sum(one.mean(axis=1) for one in sums.values()), ddof=1))
-            if squares > 0.0:  # a checkpoint that nothing trains is the same from seed to seed
+            if (
+                squares > _ROUNDING
+            ):  # a checkpoint that nothing trains is the same from seed to seed
                 total += squares * (len(seeds) - 1)
                 shared += sum(map(_noise_of_queries, sums.values()))
                 freedom += len(seeds) - 1

@@ -179,8 +179,7 @@ def _by_task(outcomes: Outcomes, measure: str, settings: ReportSettings) -> tupl
 
 
 def _place(outcomes: Outcomes, column: Column) -> str:
-    known = outcomes.seed_variance(((column, 1.0),)) is not None
-    return column.task + ("" if known else "\n(one seed)")
+    return column.task + ("\n(one seed)" if outcomes.seeds(column) == 1 else "")
 
 
 def _gains(

@@ -81,16 +81,9 @@ def _table(
         for column in columns
         if (scores := outcomes.scores(start, column)) is not None
     }
-    best = {
-        column: max((means.get((start, column), -1.0) for start in outcomes.starts), default=-1.0)
-        for column in columns
-    }
+    best = {(start, column) for column in columns for start in _best(outcomes, column)}
     counted = _counted(outcomes, columns)
-    wins = Counter(
-        start
-        for (start, column), mean in means.items()
-        if column in counted and mean == best[column]
-    )
+    wins = Counter(start for start, column in best if column in counted)
     averages = {
         start: fmean(means[start, column] for column in counted)
         for start in outcomes.starts
@@ -104,8 +97,7 @@ def _table(
         cells = [Cell(names[start]), Cell(start)]
         for column in columns:
             letters = compared.beats[start, column]
-            is_best = means.get((start, column)) == best[column]
-            cells.append(_cell(outcomes, start, column, letters, is_best))
+            cells.append(_cell(outcomes, start, column, letters, (start, column) in best))
         if several:
             average = averages.get(start)
             top = average is not None and average == max(averages.values())
@@ -113,10 +105,13 @@ def _table(
             cells.append(Cell(str(wins[start])))
         rows.append(tuple(cells))
     heads, groups = _heads(columns, counted, zero_shot)
-    caption = _caption(title, outcomes, columns, compared, settings)
-    notes = ["±: standard deviation over seeds."] if _spread(outcomes, columns) else []
+    caption = _caption(title, outcomes, columns, counted, compared, settings)
+    notes = ["±: standard deviation over seeds."] if _has_several_seeds(outcomes, columns) else []
     if any("/" in cell.interval for row in rows for cell in row):
-        notes.append("n/m runs: n of the m that are planned are done.")
+        notes.append(
+            "n/m runs: n of the m that are planned are done; a row with less than half of the most "
+            "is not called best."
+        )
     table = Table(
         heads, tuple(rows), caption, names=2, interval_note=" ".join(notes), groups=groups
     )
@@ -125,9 +120,23 @@ def _table(
     )
 
 
+def _best(outcomes: Outcomes, column: Column) -> list[str]:
+    """The starts of the highest mean, of those with at least half of the most runs."""
+    found = {
+        start: scores
+        for start in outcomes.starts
+        if (scores := outcomes.scores(start, column)) is not None
+    }
+    most = max((len(scores.runs) for scores in found.values()), default=0)
+    means = {start: one.mean for start, one in found.items() if 2 * len(one.runs) >= most}
+    return [start for start, mean in means.items() if mean == max(means.values())]
+
+
 def _counted(outcomes: Outcomes, columns: Sequence[Column]) -> list[Column]:
-    """The columns that averages are over: of several seeds where there are such, otherwise all."""
-    return [column for column in columns if _spread(outcomes, [column])] or list(columns)
+    """The columns that averages are over: all, but those of one seed where others have several."""
+    if not _has_several_seeds(outcomes, columns):
+        return list(columns)
+    return [column for column in columns if outcomes.seeds(column) != 1]
 
 
 def _heads(
@@ -174,34 +183,35 @@ def shown(value: float) -> str:
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
-def _spread(outcomes: Outcomes, columns: Sequence[Column]) -> bool:
-    return any(outcomes.seed_variance(((column, 1.0),)) is not None for column in columns)
+def _has_several_seeds(outcomes: Outcomes, columns: Sequence[Column]) -> bool:
+    return any(outcomes.seeds(column) > 1 for column in columns)
 
 
 def _caption(
     title: str,
     outcomes: Outcomes,
     columns: Sequence[Column],
+    counted: Sequence[Column],
     compared: TableComparisons,
     settings: ReportSettings,
 ) -> str:
     sentences = [f"{title}."]
-    counted = _counted(outcomes, columns)
     starts = [
         start
         for start in outcomes.starts
         if any(outcomes.planned(start, column.task) for column in columns)
     ]
     if compared.pairs:
-        seeds = settings.over == "both" and _spread(outcomes, columns)
+        seeds = settings.over == "both" and _has_several_seeds(outcomes, columns)
         over = "queries and seeds" if seeds else "queries"
         sentences.append(
             f"Letters: significantly better than the rows of those letters (paired two-sided "
             f"t-test over {over}, {_CORRECTIONS[settings.correction]} over the "
             f"{len(compared.pairs):,} comparisons of the table, level {settings.alpha:g})."
         )
-        if settings.over == "both" and not seeds:
-            sentences.append("One seed: they speak of these models, not of the methods.")
+        if not seeds:
+            one = "One seed: they" if settings.over == "both" else "They"
+            sentences.append(f"{one} hold for these models, not the methods.")
         reaches = (compared.detectable.get(one, math.inf) for one in counted)
         found = sorted(reach for reach in reaches if math.isfinite(reach))
         if found:
@@ -214,9 +224,13 @@ def _caption(
                 "power."
             )
     if len(counted) < len(columns):
+        letters = (
+            "are tested over queries only, so their letters hold for these models, not the "
+            "methods; they "
+        )
         sentences.append(
-            "Columns of one seed are tested over queries alone: their letters speak of these very "
-            "models, not of the methods; power, average and best on leave them out."
+            f"Columns marked (one seed) {letters if settings.over == 'both' else ''}"
+            "count neither in the average nor in best on."
         )
     if not all(outcomes.planned(start, column.task) for start in starts for column in columns):
         sentences.append("Blank: not planned; –: no average without all columns.")

@@ -142,12 +142,14 @@ def _cost_table(outcomes: Outcomes, kind: str, task: str) -> Table | None:
     }
     varied, alike = [], []
     for place, label in enumerate(_COSTS.values()):
-        known = {values[place] for values in rows.values()} - {"–"}
+        known = {values[place] for values in rows.values()}
+        if known == {"–"}:
+            continue
         if len(known) == 1 and len(rows) > 1:
             alike.append(f"{label}: {known.pop()}")
-        elif known:
+        else:
             varied.append((place, label))
-    if not varied:
+    if not varied and not alike:
         return None
     same = f" The same for all: {', '.join(alike)}." if alike else ""
     return Table(
