@@ -19,8 +19,9 @@ from tests.unit.benchmarks.made_cells import (
 )
 from typer.testing import CliRunner
 
-from isthmus.benchmarks.report.benchmark_report import benchmark_report
+from isthmus.benchmarks.report.benchmark_report import assemble, benchmark_report
 from isthmus.benchmarks.report.outcomes import Outcomes
+from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.summary_tables import cost_tables
 from isthmus.cli import app
 from isthmus.errors import InputError, OutputError, SettingsError
@@ -422,6 +423,34 @@ def test_bases_that_were_trained_again_are_said(tmp_path: Path) -> None:
     assert "trained more than once" not in summary(["a"])
     assert "trained more than once (2 known weights): cells" in summary(["a", "b"])
     assert "(1 known weights; of 12 cells it is not known which)" in summary(["a", None, None])
+
+
+def test_cells_that_were_made_otherwise_are_said() -> None:
+    made = protocol(["none", "bow"], seeds=[1, 2])
+    common = {"base": "a", "tests": "b", "teacher": ""}
+    cells = [
+        one.model_copy(update={"parts": {**common, "start": f"{one.cell.start} {one.cell.task[0]} "
+                                         f"{one.cell.pretraining_seed}",
+                                         "fine-tuning": one.cell.name}})
+        for one in results(made, {}, queries=3)
+    ]  # fmt: skip
+
+    def summary(part: str, **more: str) -> str:
+        changed = cells[0].model_copy(update={"parts": {**cells[0].parts, part: "other"}, **more})
+        return assemble("", Outcomes(made, [changed, *cells[1:]]), ReportSettings()).summary
+
+    assert "are mixed" not in summary("fine-tuning")
+    for part in ("base", "tests", "teacher", "start"):
+        assert f"different settings or texts are mixed here ({part}): " in summary(part)
+    assert "are mixed" not in summary("base", status="failed")
+
+
+def test_hidden_files_are_no_cells(tmp_path: Path) -> None:
+    """As macOS leaves them beside what is copied to another file system."""
+    made = protocol(["none"])
+    write(tmp_path, made, results(made, {}, queries=3))
+    (tmp_path / "cells" / "._insurance-1000.dense.none.p1.f1.json").write_bytes(b"\x00\x05")
+    assert "9 of 9 cells are done" in benchmark_report(tmp_path).summary
 
 
 def test_a_pretraining_counts_once(tmp_path: Path) -> None:

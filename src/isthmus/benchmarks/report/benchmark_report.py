@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,7 +104,8 @@ def assemble(name: str, outcomes: Outcomes, settings: ReportSettings) -> Benchma
 
 def _cells(folder: Path, digest: xxhash.xxh3_128) -> Iterator[CellResult]:
     """Every result in a folder, one after the other, counted into a digest."""
-    files = sorted((folder / CELLS).glob("*.json"))
+    found = sorted((folder / CELLS).glob("*.json"))
+    files = [file for file in found if not file.name.startswith(".")]  # of file systems
     for file in track(files, "reading cells", total=len(files), unit="cell"):
         result = read_result(file)
         means = {name: test.measures for name, test in result.tests.items()}
@@ -147,6 +148,7 @@ def _summary(outcomes: Outcomes) -> str:
         + ("At the papers' scale." if protocol.scale == "paper" else
            "At a small scale: whether a claim holds at the papers' is not decided here.")
         + _origins(outcomes)
+        + _made_otherwise(outcomes)
     )  # fmt: skip
 
 
@@ -165,6 +167,29 @@ def _origins(outcomes: Outcomes) -> str:
     return (
         f" The base was trained more than once ({known} known weights{unknown}): cells of "
         "different bases differ by more than their starts."
+    )
+
+
+def _made_otherwise(outcomes: Outcomes) -> str:
+    """A warning where digests differ of parts that cells have in common."""
+    digests: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for result in outcomes.cells:
+        cell, parts = result.cell, result.parts
+        task = outcomes.protocol.tasks[cell.task]
+        # Queries and judgements that scores are of; what all cells of one pre-training share.
+        shared = {
+            "base": (), "tests": (cell.task,), "teacher": (cell.task,),
+            "start": (cell.start, task.collection, str(cell.pretraining_seed)),
+        }  # fmt: skip
+        for part, place in shared.items():
+            if result.status == "done" and part in parts:
+                digests[part, *place].add(parts[part])
+    differing = dict.fromkeys(part for (part, *_), found in digests.items() if len(found) > 1)
+    if not differing:
+        return ""
+    return (
+        f" Cells of different settings or texts are mixed here ({', '.join(differing)}): their "
+        "scores are not comparable; `isthmus benchmark run` on this folder names them."
     )
 
 

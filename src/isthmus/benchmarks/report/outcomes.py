@@ -219,9 +219,8 @@ class Outcomes:
                 here = weight * scores.values[rows]
                 sums[scores.queries] = here + sums.get(scores.queries, 0.0)
             squares = float(np.var(sum(one.mean(axis=1) for one in sums.values()), ddof=1))
-            if (
-                squares > _ROUNDING
-            ):  # a checkpoint that nothing trains is the same from seed to seed
+            # A checkpoint that nothing trains is the same from seed to seed.
+            if squares > _ROUNDING:
                 total += squares * (len(seeds) - 1)
                 shared += sum(map(_noise_of_queries, sums.values()))
                 freedom += len(seeds) - 1
