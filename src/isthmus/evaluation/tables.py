@@ -20,7 +20,7 @@ _PLAIN = 100  # columns
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-        "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " ",
+        "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
         **{character: f"\\{character}" for character in "&%$#_{}"},
     }
 )  # fmt: skip
@@ -205,14 +205,15 @@ def _latex(cell: Cell) -> str:
 
 
 def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"
+    line = " & ".join(cells) + r" \\"
+    return f"{{}}{line}" if line.startswith(("[", "*")) else line  # no argument of the \\ before
 
 
 def escape_markdown(text: str) -> str:
     """The text on one line, with a backslash before what Markdown would take for markup."""
     # An underscore inside a word is no emphasis: R_cap@100 stays readable.
-    special = re.sub(r"[\\`*\[\]<|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
-    return special.replace("\n", " ")
+    line = visible(text.replace("\n", " "))
+    return re.sub(r"[\\`*\[\]<|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", line)
 
 
 def escape_html(text: str) -> str:
@@ -221,4 +222,4 @@ def escape_html(text: str) -> str:
 
 
 def _escape_latex(text: str) -> str:
-    return text.translate(_LATEX)
+    return visible(text.replace("\n", " ")).translate(_LATEX)

@@ -128,6 +128,21 @@ def test_markdown_cells_cannot_break_the_table() -> None:
     assert row == r"| a\|b \*c\* \_d\_ \<e> snake_case f | 1 |"
 
 
+def test_control_characters_are_visible_in_every_format() -> None:
+    table = Table(("system",), ((Cell("a\x1b[2J\x00\u202e\r\nb"),),), "c\x1b")
+    for text in (table.markdown(), table.latex()):
+        assert text.replace("\n", "").isprintable()
+    assert r"a\\x1b\[2J\\x00\\u202e\\x0d b" in table.markdown()
+    assert r"a\textbackslash{}x1b[2J\textbackslash{}x00" in table.latex()
+
+
+def test_a_cell_of_latex_is_no_argument_of_the_line_before() -> None:
+    rows = ((Cell("one"),), (Cell("[12] Ma"),), (Cell("* two"),))
+    latex = Table(("paper",), rows, "").latex()
+    assert "\n{}[12] Ma" in latex
+    assert "\n{}* two" in latex
+
+
 def test_rich_markup_in_a_name_is_printed_not_obeyed() -> None:
     assert "[red]x" in terminal(Table(("system",), ((Cell("[red]x"),),), ""))
 
