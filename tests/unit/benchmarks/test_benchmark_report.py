@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from tests.unit.benchmarks.made_cells import (
 )
 from typer.testing import CliRunner
 
+from isthmus.benchmarks.protocol.cells import Cost
+from isthmus.benchmarks.protocol.cells import Tested as Measured
 from isthmus.benchmarks.report.benchmark_report import assemble, benchmark_report
 from isthmus.benchmarks.report.outcomes import Outcomes
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.benchmarks.report.summary_tables import cost_tables
+from isthmus.benchmarks.report.summary_tables import cost_tables, finding_table, numbers
 from isthmus.cli import app
 from isthmus.errors import InputError, OutputError, SettingsError
 
@@ -214,14 +217,17 @@ def test_coverage_is_drawn_by_k_where_it_was_measured(tmp_path: Path) -> None:
             continue
         reached = (0.3 if result.cell.start == "mlm" else 0.6) + seed / 100
         after = {**measured, "coverage/at_1": reached / 5, "coverage/at_10": reached}
-        probes = {"probes": after, "probes_before": {"coverage/at_10": 0.25}}
+        # Measured anew by the cells of every start, on a machine of its own.
+        before = {"mlm": 0.24, "bow": 0.26}[result.cell.start]
+        probes = {"probes": after, "probes_before": {"coverage/at_10": before}}
         cells.append(result.model_copy(update=probes))
     report = benchmark_report(write(tmp_path / "run", made, cells), settings={"texts": False})
     (curves,) = report.coverage  # all are pre-trained on one corpus
     assert (curves.corpus, curves.k) == ("insurance", (1, 10))
     # A seed counts once, with however many cells; the base was measured where others began.
     assert curves.starts["bow"][10] == pytest.approx(0.615)
-    assert (list(curves.starts), curves.starts["none"]) == (["none", "mlm", "bow"], {10: 0.25})
+    assert list(curves.starts) == ["none", "mlm", "bow"]
+    assert curves.starts["none"] == pytest.approx({10: 0.25})
     assert curves.guides == {"most frequent tokens": {10: 0.2}, "most there is": {10: 0.9}}
     figure = next(one for one in report.figures if one.title == "Input token coverage")
     assert figure.plots[0].count("<polyline") == 5
@@ -451,6 +457,68 @@ def test_hidden_files_are_no_cells(tmp_path: Path) -> None:
     write(tmp_path, made, results(made, {}, queries=3))
     (tmp_path / "cells" / "._insurance-1000.dense.none.p1.f1.json").write_bytes(b"\x00\x05")
     assert "9 of 9 cells are done" in benchmark_report(tmp_path).summary
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tests": {}}, "no scores at all"),
+        (
+            {"tests": {"insurance": Measured(measures={}, per_query={"RR@10": {}})}},
+            "RR@10 of 'insur",
+        ),
+        (
+            {"tests": {"insurance": Measured(measures={}, per_query={"RR@10": {"q": 1e300}})}},
+            "q 1e+300",
+        ),
+        ({"cost": Cost(index_bytes=1e308)}, "costs: index_bytes 1e+308"),
+        ({"probes": {"coverage": -1e300}}, "probes: coverage -1e+300"),
+    ],
+)
+def test_numbers_that_nothing_can_be_computed_with_are_refused(
+    change: dict[str, Any], said: str
+) -> None:
+    made = protocol(["none", "bow"])
+    cells = results(made, {}, queries=3)
+    with pytest.raises(InputError, match=re.escape(said)) as refused:
+        Outcomes(made, [cells[0].model_copy(update=change)])
+    assert cells[0].cell.name in refused.value.where
+    Outcomes(made, [cells[0].model_copy(update={**change, "status": "failed"})])
+
+
+def test_what_is_not_finite_is_null_in_json(tmp_path: Path) -> None:
+    """One query has no deviation: no standardised difference, no interval, no power."""
+    made = protocol(["none", "bow"], seeds=[1], claims=CLAIMS)
+    benchmark_report(write(tmp_path / "run", made, results(made, {}, queries=1)))
+    written = (tmp_path / "run" / "report" / "report.json").read_text(encoding="utf-8")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    (verdict,) = json.loads(written, parse_constant=refuse)["verdicts"]
+    assert verdict["overall"]["interval"] == [None, None]
+    assert verdict["overall"]["bound"] is None
+
+
+def test_what_decides_is_shown_and_p_values_are_called_what_they_are(tmp_path: Path) -> None:
+    beats = CLAIMS["beats"]
+    made = protocol(["none", "bow"], claims={"one": beats, "other": beats})
+    cells = results(made, {"bow": 0.003}, queries=50)
+    report = assemble("", Outcomes(made, cells), ReportSettings())
+    for verdict, values in zip(report.verdicts, report.to_json()["verdicts"], strict=True):
+        assert verdict.overall is not None
+        assert values["overall"]["bound"] == verdict.overall.bound
+        assert verdict.overall.bound > verdict.overall.interval[1]  # type: ignore[index]
+        table = finding_table([verdict], ReportSettings())
+        assert table is not None
+        at_most = table.rows[0][table.columns.index("at most")].text
+        assert at_most == f"{verdict.overall.bound:+.3f}".replace("0.", ".", 1)
+        assert "corrected p " in numbers(verdict.overall)
+    first = [one for one in cells if one.cell.pretraining_seed == 1]
+    report = assemble("", Outcomes(made, first), ReportSettings())
+    for verdict in report.verdicts:
+        assert verdict.overall is not None
+        assert ", p " in numbers(verdict.overall)  # of one seed, which is no family
 
 
 def test_a_pretraining_counts_once(tmp_path: Path) -> None:

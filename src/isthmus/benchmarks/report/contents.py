@@ -42,7 +42,7 @@ class BenchmarkReport:
 
     def markdown(self) -> str:
         """All tables and verdicts as GitHub renders them."""
-        parts = [f"# {escape_markdown(self.title)}", self.summary]
+        parts = [f"# {escape_markdown(self.title)}", escape_markdown(self.summary)]
         for title, tables in self._sections():
             parts += [f"## {title}", *(table.markdown() for table in tables)]
         parts += ["## How this was computed", *self.method]
@@ -54,15 +54,17 @@ class BenchmarkReport:
 
     def to_json(self) -> dict[str, Any]:
         """Verdicts, tables, coverage and examples as plain values; `comparisons_tsv` has pairs."""
-        return {
+        values = {
             "title": self.title,
             "summary": self.summary,
             "settings": self.settings.model_dump(mode="json"),
             "verdicts": [_verdict_values(one) for one in self.verdicts],
             "tables": [_table_values(one) for one in self.tables],
-            "coverage": [_plain(asdict(one)) for one in self.coverage],
-            "wins": [_plain(asdict(one)) for one in self.wins],
+            "coverage": [asdict(one) for one in self.coverage],
+            "wins": [asdict(one) for one in self.wins],
         }
+        plain: dict[str, Any] = _plain(values)
+        return plain
 
     def comparisons_tsv(self) -> str:
         """A line per pair of starts and column of every table, with the p-values of all tests."""
@@ -80,7 +82,9 @@ class BenchmarkReport:
             if not number:
                 writer.writerow([*named, *values])
             place = (column.kind, column.task, column.collection, column.measure)
-            numbers = (f"{v:.6g}" if isinstance(v, float) else v for v in values.values())
+            numbers = (
+                f"{v:.6g}" if isinstance(v, float) else v for v in _plain([*values.values()])
+            )
             writer.writerow([table.title, *place, pair.first, pair.second, *numbers])
         return written.getvalue()
 
@@ -134,8 +138,9 @@ def _finding_values(found: Finding) -> dict[str, Any]:
         "place": found.place,
         "without": found.without,
         "corrected_p_value": found.corrected_p_value,
-        "interval": None if found.interval is None else [*map(_finite, found.interval)],
-        "detectable": None if found.detectable is None else _finite(found.detectable),
+        "interval": found.interval,
+        "bound": found.bound,
+        "detectable": found.detectable,
         **({} if found.estimate is None else _estimate_values(found.estimate)),
     }
 
@@ -146,7 +151,7 @@ def _table_values(one: ScoreTable) -> dict[str, Any]:
         "kind": one.kind,
         "measure": one.measure,
         "columns": one.table.full_columns,
-        "rows": [[_plain(asdict(cell)) for cell in row] for row in one.table.rows],
+        "rows": [[asdict(cell) for cell in row] for row in one.table.rows],
         "caption": one.table.caption,
     }
 
@@ -154,7 +159,7 @@ def _table_values(one: ScoreTable) -> dict[str, Any]:
 def _estimate_values(found: Estimate) -> dict[str, Any]:
     values: dict[str, Any] = {
         "difference": found.queries.difference,
-        "standardised": _finite(found.queries.standardised),
+        "standardised": found.queries.standardised,
         "queries": found.number_of_queries,
         "seeds": found.number_of_seeds,
     }
@@ -165,13 +170,10 @@ def _estimate_values(found: Estimate) -> dict[str, Any]:
     return values
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _plain(value: Any) -> Any:
+    """The value as JSON holds it: what is not finite is null."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -20,8 +20,8 @@ from isthmus.evaluation.tables import Cell, Table
 
 CAPTION = (
     "The mean share of a text's tokens among the first k that its vector names, before "
-    "fine-tuning, on documents held out of pre-training; to read it by, what the k most frequent "
-    "tokens reach for every text, and the most that k tokens can."
+    "fine-tuning, on documents held out of pre-training. For reference: the share reached by "
+    "naming the k most frequent tokens for every text, and the highest that k tokens can reach."
 )
 _GUIDES = {"constant": "most frequent tokens", "ceiling": "most there is"}  # no names of starts
 _MEASURED = re.compile(r"coverage/(?:(constant|ceiling)_)?at_(\d+)")
@@ -72,12 +72,13 @@ class CoverageCurves:
 
 def coverage_curves(outcomes: Outcomes) -> list[CoverageCurves]:
     """The curves of every corpus on which the probe measured some, averaged over seeds."""
-    found: dict[str, dict[str, dict[int, dict[int, float]]]] = {}
+    found: dict[str, dict[str, dict[int, dict[tuple[str, int], float]]]] = {}
     for result in outcomes.cells:
         for name, k, value in _measured(outcomes, result):
             corpus = found.setdefault(_corpus(outcomes, result), defaultdict(dict))
-            # Cells of one pre-training have the same numbers: a seed counts once.
-            corpus[name].setdefault(k, {})[result.cell.pretraining_seed] = value
+            # Cells of one pre-training have the same numbers: it counts once.
+            trained = result.cell.start, result.cell.pretraining_seed
+            corpus[name].setdefault(k, {})[trained] = value
     return [
         CoverageCurves(
             corpus,
@@ -120,8 +121,8 @@ def _before(outcomes: Outcomes, name: str) -> str | None:
     return next((other for other in untrained if starts[other].model == starts[name].model), None)
 
 
-def _means(curve: dict[int, dict[int, float]]) -> Curve:
-    return {k: fmean(of_seed.values()) for k, of_seed in curve.items()}
+def _means(curve: dict[int, dict[tuple[str, int], float]]) -> Curve:
+    return {k: fmean(values.values()) for k, values in curve.items()}
 
 
 def _share(curve: Curve, k: int) -> str:

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from isthmus.benchmarks.protocol.cells import CellResult
 from isthmus.benchmarks.protocol.settings import Protocol
-from isthmus.errors import MismatchError
+from isthmus.errors import InputError, MismatchError
 
 _ROUNDING = 1e-20  # a variance of means that are all the same, as floats have them
+
+_LARGEST = 1e18
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Outcomes:
 
     def _keep(self, result: CellResult) -> CellResult:
         """Takes the scores over as arrays: as texts of ids they need a hundred times the memory."""
+        _check_numbers(result)
         cell = result.cell
         for collection, test in result.tests.items():
             for measure, scores in test.per_query.items():
@@ -250,6 +253,27 @@ class Outcomes:
         seeds = tuple(sorted(of_seed))
         rows = [np.mean(of_seed[seed], axis=0) for seed in seeds]
         return Scores(queries, seeds, np.array(rows), frozenset(run.seeds for run in runs))
+
+
+def _check_numbers(result: CellResult) -> None:
+    """Raises where a finished cell has no scores, or numbers that none can be computed with."""
+    if result.status != "done":
+        return
+    found = [(f"{measure} of {collection!r}", scores) for collection, test in result.tests.items()
+             for measure, scores in test.per_query.items()]  # fmt: skip
+    costs = {name: value for name, value in result.cost if value is not None}
+    known = [*found, ("probes", result.probes), ("probes before", result.probes_before),
+             ("costs", costs)]  # fmt: skip
+    wrong = [what for what, scores in found if not scores]
+    wrong += [f"{what}: {name} {value!r}" for what, values in known
+              for name, value in values.items() if not abs(value) < _LARGEST]  # fmt: skip
+    if not found or wrong:
+        raise InputError(
+            f"a finished cell has no usable numbers: {wrong[0] if wrong else 'no scores at all'}",
+            where=f"the cell {result.cell.name}",
+            allowed=f"a score of every query, and numbers below {_LARGEST:g}",
+            remedy="remove its file: the cell is run again",
+        )
 
 
 def _noise_of_queries(values: NDArray[np.float64]) -> float:

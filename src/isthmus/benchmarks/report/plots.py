@@ -47,8 +47,8 @@ def figures(outcomes: Outcomes, settings: ReportSettings) -> list[Figure]:
         Figure(
             f"{measure} against the size of the index and queries per second",
             " and ".join(map(" as ".join, zip(outcomes.protocol.kinds, _SHAPES, strict=False)))
-            + f", after the first task on each collection; named are {first} and the best three of "
-            f"a kind. {_SPREAD} Queries are searched for one at a time, on a machine that other "
+            + f", after the first task on each collection. Labelled: {first} and the best three of "
+            f"each kind. {_SPREAD} Queries are searched for one at a time, on a machine that other "
             "cells may have used meanwhile: starts of one kind may differ by chance.",
             _index_plots(outcomes),
         ),

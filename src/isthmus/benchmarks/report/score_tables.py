@@ -108,10 +108,9 @@ def _table(
     caption = _caption(title, outcomes, columns, counted, compared, settings)
     notes = ["±: standard deviation over seeds."] if _has_several_seeds(outcomes, columns) else []
     if any("/" in cell.interval for row in rows for cell in row):
-        notes.append(
-            "n/m runs: n of the m that are planned are done; a row with less than half of the most "
-            "is not called best."
-        )
+        notes.append("n/m runs: n of the m that are planned are done.")
+    if any(mean > means[one] for one in best for (_, c), mean in means.items() if c == one[1]):
+        notes.append("A row with less than half of the runs of others is not called best.")
     table = Table(
         heads, tuple(rows), caption, names=2, interval_note=" ".join(notes), groups=groups
     )

@@ -63,24 +63,26 @@ def finding_table(verdicts: Sequence[Verdict], settings: ReportSettings) -> Tabl
     if not rows:
         return None
     columns = (
-        "claim", "place", "difference", f"{settings.confidence:.0%} interval", "standardised",
-        "p over queries", "p over seeds", "p, corrected", "detectable",
+        "claim", "place", "difference", f"{settings.confidence:.0%} interval", "at most",
+        "standardised", "p over queries", "p over seeds", "p, corrected", "detectable",
     )  # fmt: skip
     caption = (
         "The differences behind the verdicts. Standardised: in standard deviations from query to "
-        f"query. Detectable: the true difference found with {settings.power:.0%} power."
+        "query. At most: the upper end of the interval, at the confidence that Bonferroni leaves "
+        f"to one comparison. Detectable: the true difference found with {settings.power:.0%} power."
     )
     return Table(columns if named else columns[1:], tuple(rows), caption, names=1 + named)
 
 
 def _finding_cells(found: Finding) -> tuple[Cell, ...]:
     if found.estimate is None or found.interval is None or found.detectable is None:
-        return (Cell(found.place), *(Cell("missing", quiet=True) for _ in range(7)))
+        return (Cell(found.place), *(Cell("missing", quiet=True) for _ in range(8)))
     queries, seeds = found.estimate.queries, found.estimate.seeds
     texts = (
         found.place,
         signed(found.difference),
         _range(found.interval),
+        signed(found.bound) if math.isfinite(found.bound) else "–",
         "–" if math.isnan(queries.standardised) else f"{queries.standardised:+.2f}",
         _p(queries.p_value),
         "–" if math.isnan(seeds.error) else _p(seeds.p_value),
@@ -115,8 +117,8 @@ def _range(interval: tuple[float, float]) -> str:
 
 
 def p_shown(found: Finding) -> str:
-    """The corrected p-value as papers write it."""
-    return f"corrected p {_p(found.corrected_p_value)}"
+    """The p-value as papers write it, and whether it is corrected."""
+    return f"{'corrected ' * (found.family > 1)}p {_p(found.corrected_p_value)}"
 
 
 def _p(value: float) -> str:

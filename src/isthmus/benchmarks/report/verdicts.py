@@ -24,7 +24,9 @@ class Finding:
     corrected_p_value: float = 1.0
     interval: tuple[float, float] | None = None
     bound: float = math.inf
-    """Where an interval ends that is corrected for the number of comparisons, too."""
+    """Upper end of the interval, at the confidence that Bonferroni leaves to one comparison."""
+    family: int = 1
+    """How many comparisons the p value and the bound are corrected for."""
     detectable: float | None = None
     without: tuple[str, ...] = ()
     """Starts that the claim names and that have no runs there yet, or too few."""
@@ -64,21 +66,21 @@ class Verdict:
 
 def rule(settings: ReportSettings) -> str:
     """How decisions are made, for the page."""
-    over = "queries and pre-training seeds" if settings.over == "both" else "queries"
+    both = settings.over == "both"
+    over = "queries and pre-training seeds" if both else "queries"
+    likewise = "" if settings.correction == "none" else ", corrected by Bonferroni,"
+    alone = "Places of one seed are not averaged with others, and decide nothing alone. "
     return (
-        "A claim is tested at every place of the grid that it names, and on average over them: "
-        f"two-sided t-tests over {over}, level {settings.alpha:g}, those of the averages corrected "
-        "for the number of claims, those of a claim's places for theirs "
-        f"({settings.correction}). Held: the average is significantly above 0, "
-        "and no place significantly below. Did not hold: the average is significantly below 0, or "
-        f"its {settings.confidence:.0%} interval, corrected likewise, ends below "
-        f"{settings.smallest_effect:g}, the smallest difference that matters; intervals that are "
-        "shown are of one comparison alone. Undecided: all else, with the average that would have "
-        f"been found with {settings.power:.0%} power; and what one seed alone says. Places "
-        "with one seed are shown, but not averaged with places that have more; at "
-        "each place, the runs (pairs of seeds) count that all compared starts have. A claim about "
-        "cost holds if the ratio of the costs stays within its factor: for seconds, the whole "
-        f"{settings.confidence:.0%} interval over pre-training seeds."
+        "A claim is tested at every place of the grid that it names, and on average over them, by "
+        f"two-sided t-tests over {over}, level {settings.alpha:g}, corrected for the number of "
+        f"places, or of claims ({settings.correction}). Held: the average is significantly above "
+        "0, and no place significantly below. Did not hold: the average is significantly below 0, "
+        f"or its {settings.confidence:.0%} interval{likewise} ends below "
+        f"{settings.smallest_effect:g}, the smallest difference that matters. Undecided: all else. "
+        "Only runs (pairs of seeds) that all compared starts have count; a start with too few is "
+        f"left out and named. {alone if both else ''}Intervals shown are uncorrected. A claim "
+        "about cost holds if the ratio of the costs stays within its factor: for seconds, the "
+        f"whole {settings.confidence:.0%} interval over pre-training seeds."
     )
 
 
@@ -161,6 +163,7 @@ def _measured(
         finding,
         estimate=compared,
         corrected_p_value=p_value,
+        family=family,
         interval=effect.interval(settings.confidence),
         bound=effect.interval(1 - (1 - settings.confidence) / family)[1],
         detectable=effect.detectable(settings.alpha / family, settings.power),
@@ -181,7 +184,8 @@ def _decide(
     assert overall.estimate is not None
     if not _decides(overall.estimate, settings):
         here = "significant" if significant else "not significant"
-        return "undecided", f"one seed: {here} for these models{signs}; of the methods, more decide"
+        more = "judging the methods takes more seeds"
+        return "undecided", f"one seed: {here} for these models{signs}; {more}"
     if significant and overall.difference < 0:
         return "did not hold", f"significantly the other way{signs}"
     if overall.bound < settings.smallest_effect:
