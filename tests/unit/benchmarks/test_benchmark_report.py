@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from isthmus.benchmarks.protocol.cells import Cost
 from isthmus.benchmarks.protocol.cells import Tested as Measured
 from isthmus.benchmarks.report.benchmark_report import assemble, benchmark_report
+from isthmus.benchmarks.report.contents import BenchmarkReport
 from isthmus.benchmarks.report.outcomes import Outcomes
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.summary_tables import cost_tables, finding_table, numbers
@@ -519,6 +520,70 @@ def test_what_decides_is_shown_and_p_values_are_called_what_they_are(tmp_path: P
     for verdict in report.verdicts:
         assert verdict.overall is not None
         assert ", p " in numbers(verdict.overall)  # of one seed, which is no family
+
+
+@pytest.fixture(scope="module")
+def differing() -> BenchmarkReport:
+    """Gains and costs that differ by task, seed and start; a cell that failed was dear."""
+    starts = ["none", "mlm", "bow", "retromae", "lexmae", "cotmae", "dupmae"]
+    tasks = {**TASKS, "medicine-all": {"collection": "medicine"}}
+    made = protocol(starts, tasks=tasks)
+    base = {"insurance-1000": 0.06, "insurance-all": 0.03, "medicine-1000": 0.01}
+    gains = {
+        name: {task: gain * number / 6 for task, gain in base.items()}
+        for number, name in enumerate(starts)
+    }
+    cells = []
+    for one in results(made, gains, queries=2000, noise=0.01):
+        number = list(TASKS).index(one.cell.task) if one.cell.task in TASKS else 3
+        cost = {
+            "query_seconds": 0.01 * (number + 1) * (starts.index(one.cell.start) + 1),
+            "index_bytes": 1000.0 * (number + 1) * one.cell.pretraining_seed,
+        }
+        if (one.cell.start, one.cell.pretraining_seed) == ("dupmae", 3):
+            one = failed(one, "no memory")
+            cost = dict.fromkeys(cost, 1e6)
+        cells.append(with_cost(one, **cost))
+    return assemble("", Outcomes(made, cells), ReportSettings())
+
+
+def test_costs_are_of_one_task_and_of_finished_cells(differing: BenchmarkReport) -> None:
+    for number, task in enumerate(("insurance-1000", "insurance-all", "medicine-1000"), 1):
+        (table,) = differing.costs[task]
+        shown = {row[1].text: [cell.text for cell in row[2:]] for row in table.rows}
+        assert shown["none"] == [f"{2000 * number:,}", str(10 * number)]  # bytes, milliseconds
+        assert shown["dupmae"] == [f"{1500 * number:,}", str(70 * number)]  # of two seeds
+
+
+def test_dots_stand_at_queries_per_second(differing: BenchmarkReport) -> None:
+    plots = next(one for one in differing.figures if "queries per second" in one.title).plots
+    assert len(plots) == 4  # bytes and speed, after the first task on each of two collections
+    (speed, later) = (plot for plot in plots if ">queries per second<" in plot)
+    assert "<title>none, dense: queries per second 100, dense, insurance-1000:" in speed
+    assert "<title>bow, dense: queries per second 33.3, dense, insurance-1000:" in speed
+    assert "<title>none, dense: queries per second 33.3, dense, medicine-1000:" in later
+
+
+def test_gains_are_over_the_first_start_and_the_highest_have_colours(
+    differing: BenchmarkReport,
+) -> None:
+    plot = next(one for one in differing.figures if one.title.startswith("Gain")).plots[0]
+    gains = {
+        (name, task): float(gain)
+        for name, task, gain in re.findall(
+            r"<title>([a-z]+), ([-a-z0-9]+): [^<]* ([-.0-9]+)<", plot
+        )
+    }
+    assert gains["dupmae", "insurance-1000"] == pytest.approx(0.06, abs=0.002)
+    assert gains["dupmae", "insurance-all"] == pytest.approx(0.03, abs=0.002)
+    coloured = dict(re.findall(r'<g class="(tone.|faint)">.*?<title>([a-z]+)</title>', plot))
+    assert [coloured.get(f"tone{n}") for n in range(4)] == [
+        "dupmae",
+        "cotmae",
+        "lexmae",
+        "retromae",
+    ]
+    assert coloured["faint"] in ("mlm", "bow")
 
 
 def test_a_pretraining_counts_once(tmp_path: Path) -> None:

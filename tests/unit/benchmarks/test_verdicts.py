@@ -70,6 +70,25 @@ def test_no_difference_that_matters_does_not_hold() -> None:
     assert "outside the interval" in verdict.reason
 
 
+def test_what_decides_against_a_claim_is_corrected_for_the_number_of_claims() -> None:
+    """The interval of the average ends below .005, but not with eight claims at once."""
+    more: dict[str, Any] = {"queries": 200, "noise": 0.01, "seed": 2}
+    settings = ReportSettings(over="queries")
+    alone = judged(BEATS, {}, settings=settings, **more)
+    assert alone.overall is not None
+    assert alone.overall.interval is not None
+    assert alone.overall.bound == pytest.approx(alone.overall.interval[1])
+    smallest = alone.overall.interval[1] + 1e-5
+    settings = ReportSettings(over="queries", smallest_effect=smallest)
+    assert judged(BEATS, {}, settings=settings, **more).decision == "did not hold"
+    claims = {name: {**BEATS, "statement": name} for name in "abcdefgh"}
+    made = protocol(STARTS, claims=claims)
+    outcomes = Outcomes(made, results(made, {}, **more))
+    assert {one.decision for one in verdicts(outcomes, settings)} == {"undecided"}
+    plain = ReportSettings(over="queries", smallest_effect=smallest, correction="none")
+    assert {one.decision for one in verdicts(outcomes, plain)} == {"did not hold"}
+
+
 def test_too_little_data_leaves_it_open() -> None:
     verdict = judged(BEATS, {"bow": 0.003}, queries=20, noise=0.3)
     assert verdict.decision == "undecided"
