@@ -361,6 +361,7 @@ def test_one_lucky_run_is_not_called_best(tmp_path: Path) -> None:
         [False] * 3, [True] * 3, [False] * 3
     ]  # fmt: skip
     assert [row[-1].text for row in rows] == ["0", "3", "0"]
+    assert "half of the runs of others is not called best" in report.tables[0].table.interval_note
 
 
 def test_costs_are_shown_of_a_start_alone_and_beside_what_is_not_known() -> None:

@@ -383,7 +383,7 @@ def test_costs_are_those_of_the_seeds_of_both_sides() -> None:
 
 def test_costs_are_those_of_the_places_that_all_starts_of_a_side_have() -> None:
     """medicine-1000 takes a tenth, and retromae has no cell of it."""
-    claim = {**FREE, "lower": {"starts": ["bow", "retromae"]}}
+    claim = {**FREE, "lower": {"starts": ["retromae", "bow"]}}
 
     def took(cell: Cell) -> float | None:
         if (cell.start, cell.task) == ("retromae", "medicine-1000"):
@@ -392,7 +392,7 @@ def test_costs_are_those_of_the_places_that_all_starts_of_a_side_have() -> None:
 
     verdict = of_costs(claim, took)
     assert (verdict.decision, verdict.complete) == ("held", False)
-    assert "bow, retromae 100 against mlm 100" in verdict.reason
+    assert "retromae, bow 100 against mlm 100" in verdict.reason
 
 
 def test_costs_of_other_seeds_are_not_compared() -> None:

@@ -87,7 +87,7 @@ def _by_start(side: Selection, cost: str, outcomes: Outcomes) -> dict[str, dict[
         if result.status == "done" and chosen and value is not None:
             place = (cell.kind, cell.task, cell.pretraining_seed, cell.finetuning_seed)
             found.setdefault(cell.start, {})[place] = value
-    return found
+    return {start: found[start] for start in side.starts if start in found}
 
 
 def _where_all_are(side: Mapping[str, Mapping[_Place, float]]) -> _Costs:
