@@ -75,11 +75,12 @@ def finding_table(verdicts: Sequence[Verdict], settings: ReportSettings) -> Tabl
 
 
 def _finding_cells(found: Finding) -> tuple[Cell, ...]:
+    place = f"{found.place} (without {', '.join(found.without)})" if found.without else found.place
     if found.estimate is None or found.interval is None or found.detectable is None:
-        return (Cell(found.place), *(Cell("missing", quiet=True) for _ in range(8)))
+        return (Cell(place), *(Cell("missing", quiet=True) for _ in range(8)))
     queries, seeds = found.estimate.queries, found.estimate.seeds
     texts = (
-        found.place,
+        place,
         signed(found.difference),
         _range(found.interval),
         signed(found.bound) if math.isfinite(found.bound) else "–",
