@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from isthmus.benchmarks.protocol.cells import CellResult, write_result
 from isthmus.benchmarks.protocol.plan import Plan, Step
 from isthmus.benchmarks.protocol.settings import Protocol
 from isthmus.benchmarks.runner.schedule import Schedule
 from isthmus.benchmarks.runner.steps import Place
 from isthmus.config import find_recipe, shipped_recipes
-from isthmus.errors import SettingsError
+from isthmus.errors import InputError, SettingsError
 
 _STEPS = {"training.max_steps": 2, "training.per_device_train_batch_size": 4,
           "training.gradient_accumulation_steps": 1, "max_length": 16}  # fmt: skip
+
+_TAUGHT = {"collection": "made", "settings": {"losses": {"kl": {"weight": 1.0}}}}
 
 
 @pytest.fixture
@@ -183,13 +187,90 @@ def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> 
             "would be tested",
         ),
         ("finetuning", {"development": {"split": "test"}}, "would be tested"),
+        ("finetuning", {"split": "trian"}, "'trian'"),
+        ("finetuning", {"development": {"split": "dev"}}, "'dev' is no split"),
+        (
+            "kinds",
+            {"dense": {"recipe": "dense", "settings": {"encoder": "cross"}}},
+            "encoder = 'cross' makes no retriever",
+        ),
+        (
+            "tasks",
+            {"t": {**_TAUGHT, "teacher": {"settings": {"encoder": "dense"}}}},
+            "encoder = 'dense' makes no re-ranker",
+        ),
+        ("base", {"model": ""}, "base.model = '' cannot be used"),
+        ("pretraining", {"training": 7}, "training = 7 cannot be used"),
+        ("finetuning", {"training": [1]}, r"training = \[1\] cannot be used"),
+        ("finetuning", {"training": None}, "training = None cannot be used"),
+        ("finetuning", {"queries": 8}, "queries has no effect in finetuning: tasks.NAME.queries"),
+        ("finetuning", {"model": "tiny"}, "model has no effect in finetuning"),
+        ("finetuning", {"collection": "made"}, "collection has no effect in finetuning"),
+        ("finetuning", {"training.seed": 3}, "training.seed has no effect in finetuning: seeds"),
+        ("pretraining", {"corpus": "made"}, "corpus has no effect in pretraining"),
+        ("pretraining", {"init": "tiny"}, "init has no effect in pretraining: base.init"),
+        (
+            "starts",
+            {"bow": {"recipe": "bow", "settings": {"output": "x"}}},
+            "output has no effect in starts.bow.settings",
+        ),
+        (
+            "base",
+            {"texts": ["jsonl:{data}/texts.jsonl"], "settings": {"init": "tiny"}},
+            "init has no effect in base.settings",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_run(
     path: str, value: Any, message: str, values: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises((SettingsError, InputError), match=message):
         plan({**values, path: value}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("base", {"model": "no-such-model"}),
+        ("base", {"model": "no\0such"}),
+        ("starts", {"other": {"model": "no-such-model"}}),
+        ("tasks", {"t": {**_TAUGHT, "teacher": {"model": "no/such/model"}}}),
+        ("tasks", {"t": {**_TAUGHT, "teacher": {"start": "no-such-model"}}}),
+    ],
+)
+def test_a_model_that_is_not_here_is_listed_and_refused_before_training(
+    part: str, value: Any, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(name: str) -> None:
+        raise InputError(f"there is no {name!r}", where=name, allowed="others", remedy="check")
+
+    monkeypatch.setattr("isthmus.benchmarks.protocol.plan.read_config", nothing)
+    given = Protocol.parse({**values, part: value}, where="test")
+    (absent,) = set(Plan(given, tmp_path, only_looked_at=True).absent)
+    assert absent.startswith("no")
+    with pytest.raises(InputError, match="there is no") as refused:
+        Plan(given, tmp_path)
+    assert refused.value.where.startswith(part)
+
+
+def test_a_split_that_is_not_there_is_not_taken_for_missing_data(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    values["collections"]["made"]["split"] = "tset"
+    with pytest.raises(SettingsError, match="no split named 'tset'"):
+        Plan(Protocol.parse(values, where="test"), tmp_path, only_looked_at=True)
+
+
+def test_cells_are_not_called_others_where_their_data_is_not_here(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    step = plan(values, tmp_path).steps["few.dense.none.p1.f1"]
+    assert step.cell is not None
+    write_result(tmp_path, CellResult(cell=step.cell, status="done", settings=step.digest))
+    (tmp_path / "texts.jsonl").unlink()
+    looked_at = Plan(Protocol.parse(values, where="test"), tmp_path, only_looked_at=True)
+    assert step.name not in scheduled(looked_at).done
+    assert looked_at.absent == [f"jsonl:{tmp_path}/texts.jsonl"]
 
 
 def test_answers_alone_are_not_measured_by_judgements(
@@ -199,7 +280,7 @@ def test_answers_alone_are_not_measured_by_judgements(
     (tmp_path / "dpr" / "psgs_w100.tsv").write_text("id\ttext\ttitle\n1\ta city\tParis\n")
     (tmp_path / "dpr" / "nq-test.qa.csv").write_text("which\t['Paris']\n")
     asked = {"spec": "dpr:{data}/dpr", "split": "nq-test"}
-    tasks = {"all": {"collection": "made", "settings": {"development": None}}}
+    tasks = {"all": {"collection": "made", "finetune": False}}
     given = {**values, "collections": {"made": asked}, "tasks": tasks}
     protocol = Protocol.parse(given, where="test")
     with pytest.raises(SettingsError, match="'RR@10' needs judgements") as refused:
@@ -256,12 +337,74 @@ def test_a_failed_model_fails_all_cells_that_need_it_and_no_other(
     assert list(schedule.waiting) == ["few.dense.bow.p1.f1"]
 
 
+def scheduled(made: Plan) -> Schedule:
+    models = {name: step.folder for name, step in made.steps.items() if step.cell is None}
+    return Schedule(made, made.chosen([]), Place(made.folder, models))
+
+
+_MADE = {"made": {"RR@10": {"q": 1.0}}}
+
+
+@pytest.mark.parametrize(
+    ("tests", "cost", "message"),
+    [
+        ({}, {}, "RR@10 of made are not there"),
+        ({"other": _MADE["made"]}, {}, "RR@10 of made are not there"),
+        ({"made": {"AP": {"q": 1.0}}}, {}, "RR@10 of made are not there"),
+        ({"made": {}}, {}, "is damaged: tests.made"),
+        ({"made": {"RR@10": {}}}, {}, "is damaged: tests.made"),
+        ({"made": {"RR@10": {"q": float("inf")}}}, {}, "is damaged: tests.made = inf"),
+        (_MADE, {"index_bytes": -1.0}, "is damaged: cost.index_bytes = -1.0"),
+        (_MADE, {"query_seconds": float("inf")}, "is damaged: cost.query_seconds = inf"),
+        (_MADE, {}, ""),
+    ],
+)
+def test_a_cell_without_the_scores_of_its_tests_is_refused(
+    tests: dict[str, Any], cost: dict[str, float], message: str,
+    values: dict[str, Any], tmp_path: Path,
+) -> None:  # fmt: skip
+    made = plan({**values, "measures": ["MRR@10"]}, tmp_path)  # which is written as RR@10
+    step = made.steps["few.dense.none.p1.f1"]
+    assert step.cell is not None
+    result = {
+        "cell": step.cell.model_dump(), "status": "done", "settings": step.digest, "cost": cost,
+        "tests": {
+            name: {"measures": dict.fromkeys(scores, 1.0), "per_query": scores}
+            for name, scores in tests.items()
+        },
+    }  # fmt: skip
+    file = step.cell.file(tmp_path)
+    file.parent.mkdir()
+    file.write_text(json.dumps(result))
+    if message:
+        with pytest.raises(InputError, match=message) as refused:
+            scheduled(made)
+        assert refused.value.remedy == "remove the file: its cell is run again"
+    else:
+        assert step.name in scheduled(made).done
+
+
+@pytest.mark.parametrize("what", ["fifo", "folder", "dangling link"])
+def test_what_is_no_file_in_the_place_of_a_cell_is_refused(
+    what: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    place = tmp_path / "cells" / "few.dense.none.p1.f1.json"
+    place.parent.mkdir()
+    if what == "fifo":
+        os.mkfifo(place)
+    elif what == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("nowhere")
+    with pytest.raises(InputError, match="the result of a cell is damaged"):
+        scheduled(plan(values, tmp_path))
+
+
 def test_a_long_training_says_little_about_how_long_a_short_one_takes(
     values: dict[str, Any], tmp_path: Path
 ) -> None:
     made = plan(values, tmp_path)
-    models = {name: step.folder for name, step in made.steps.items() if step.cell is None}
-    schedule = Schedule(made, made.chosen([]), Place(tmp_path, models))
+    schedule = scheduled(made)
     bow = made.steps["pretrain/bow/made/p1"]
     before = schedule.expected(bow)
     long = replace(made.steps["pretrain/mlm/made/p1"], tokens=1e9)

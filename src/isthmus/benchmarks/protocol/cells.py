@@ -7,18 +7,21 @@ of such files alone.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from isthmus.config import Settings
 from isthmus.config.output import whole_file
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.errors import InputError
+from isthmus.errors import InputError, SettingsError
 
 CELLS = "cells"
 _DIGITS = 6
+Scores = Annotated[dict[str, float], Field(min_length=1)]
+Spent = Annotated[float, Field(ge=0)] | None
 
 
 class Cell(Settings):
@@ -45,20 +48,20 @@ class Tested(Settings):
     """What the test queries of one collection gave."""
 
     measures: dict[str, float] = Field(description="means over all judged queries")
-    per_query: dict[str, dict[str, float]] = Field(description="by measure and query id")
+    per_query: dict[str, Scores] = Field(min_length=1, description="by measure and query id")
     first: dict[str, str] = Field({}, description="the best document of each query")
 
 
 class Cost(Settings):
     """What a cell took; of pre-training, what its start took, shared with other cells."""
 
-    pretraining_seconds: float | None = None
-    pretraining_tokens: float | None = None
-    finetuning_seconds: float | None = None
-    index_seconds: float | None = None
-    index_bytes: float | None = None
-    query_seconds: float | None = Field(None, description="of one query, alone, in-domain")
-    parameters: float | None = None
+    pretraining_seconds: Spent = None
+    pretraining_tokens: Spent = None
+    finetuning_seconds: Spent = None
+    index_seconds: Spent = None
+    index_bytes: Spent = None
+    query_seconds: Spent = Field(None, description="of one query, alone, in-domain")
+    parameters: Spent = None
 
 
 class CellResult(Settings):
@@ -80,6 +83,16 @@ class CellResult(Settings):
     )
     machine: dict[str, Any] = Field({}, description="versions, commit, processor, accelerator")
 
+    def lacking(self, collections: Iterable[str], measures: Sequence[str]) -> list[str]:
+        """Those of these test collections that lack scores by one of the measures."""
+        empty = Tested.model_construct(measures={}, per_query={})
+        tests = {name: self.tests.get(name, empty) for name in collections}
+        return [
+            name
+            for name, test in tests.items()
+            if not test.measures.keys() & test.per_query.keys() >= {*measures}
+        ]
+
 
 def write_result(folder: Path, result: CellResult) -> Path:
     """Writes the file of a cell whole, or not at all; returns it."""
@@ -98,15 +111,10 @@ def write_result(folder: Path, result: CellResult) -> Path:
 def read_result(file: Path) -> CellResult:
     """The result that a file holds; raises an InputError where it holds none."""
     try:
-        values = read_mapping(file)
-    except UnreadableError as error:
-        raise InputError(
-            f"the result of a cell is damaged: {error}",
-            where=str(file),
-            allowed="a file as `isthmus benchmark run` wrote it",
-            remedy="remove the file: its cell is run again",
-        ) from None
-    result = CellResult.parse(values, where=str(file))
+        result = CellResult.parse(read_mapping(file), where=str(file))
+    except (UnreadableError, SettingsError) as error:
+        reason = error.what if isinstance(error, SettingsError) else error
+        raise damaged(file, str(reason)) from None
     if file.name != f"{result.cell.name}.json":
         raise InputError(
             f"the file is of the cell {result.cell.name!r}",
@@ -115,6 +123,16 @@ def read_result(file: Path) -> CellResult:
             remedy=f"rename it to {result.cell.name}.json",
         )
     return result
+
+
+def damaged(file: Path, reason: str) -> InputError:
+    """The refusal of a file that should hold the result of a cell."""
+    return InputError(
+        f"the result of a cell is damaged: {reason}",
+        where=str(file),
+        allowed="a file as `isthmus benchmark run` wrote it",
+        remedy="remove the file: its cell is run again",
+    )
 
 
 def read_results(folder: Path) -> list[CellResult]:

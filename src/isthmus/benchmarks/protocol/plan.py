@@ -9,26 +9,27 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import xxhash
 
 from isthmus.benchmarks.protocol.budget import check_budgets, tokens_of
 from isthmus.benchmarks.protocol.cells import Cell
 from isthmus.benchmarks.protocol.evaluated_collections import TestedOn
+from isthmus.benchmarks.protocol.layers import Layer, Values, layered
 from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
+from isthmus.benchmarks.protocol.stage_checks import check_encoder, check_splits, refuse_seen
 from isthmus.collections import open_collection, open_corpus
 from isthmus.collections.collection import choose_split
-from isthmus.config import find_recipe, resolve
-from isthmus.config.models import model_fingerprint, model_folder
-from isthmus.config.recipes import merged
+from isthmus.config import find_recipe
+from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, IsthmusError, SettingsError, choices
 from isthmus.evaluation.measures import parse_measure
 from isthmus.finetuning import pipeline
-from isthmus.finetuning.development_set import is_test
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.nn.pretrained import read_config
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 
@@ -36,7 +37,6 @@ RECORD = "benchmark.json"
 """The file that says of what a finished model of the benchmark was made, and what it took."""
 
 Work = Literal["base", "pretrain", "teacher", "cell"]
-Values = dict[str, Any]
 _TEACHER = {"encoder": "cross", "losses": {"listwise": {"weight": 1.0}}, "development": None}
 # How a run is watched and saved changes no result.
 _IDLE = ("save_steps", "save_minutes", "save_total_limit", "report_to", "logging_steps",
@@ -128,11 +128,12 @@ class Plan:
         base = self.protocol.base
         if base.model is not None:
             self._base = base.model
-            self._base_digest = self._model_digest(base.model)
+            self._base_digest = self._model_digest(base.model, "base.model")
             return
         values = self._pretraining(
-            base.recipe, base.settings, {"init": base.init}, where="base", corpus="texts"
-        )
+            base.recipe, ("base.settings", base.settings), ("", {"init": base.init}),
+            where="base", corpus="texts", taken=("model",),
+        )  # fmt: skip
         told = digest(self._meant(values), str(base.paragraph))
         self._base = "base"
         self._base_digest = digest(told, self._texts(told))
@@ -165,17 +166,19 @@ class Plan:
         start, start_digest, tokens = self._start(cell.start, task.collection, cell, order)
         teacher = teacher_digest = encoder = ""
         values: Values = {}
-        if not task.finetune:
-            kind = protocol.kinds[cell.kind]
-            made = self._layered(
-                "finetune", task.recipes.get(cell.kind, kind.recipe), kind.settings
-            )
-            encoder = made.get("encoder", "dense")
-        else:
+        if task.finetune:
             values = self._finetuning(cell, task)
-            _refuse_seen(values, protocol.collections[task.collection].split, cell.task)
+            refuse_seen(values, protocol.collections[task.collection].split, cell.task)
             if task.teacher is not None:
                 teacher, teacher_digest = self._teacher(cell.task, task, order)
+        else:
+            kind = protocol.kinds[cell.kind]
+            made = self._layered(
+                "finetune", task.recipes.get(cell.kind, kind.recipe),
+                (f"kinds.{cell.kind}.settings", kind.settings),
+            )  # fmt: skip
+            encoder = made.get("encoder", "dense")
+            check_encoder([encoder], True, f"kinds.{cell.kind}")
         tests = tuple(map(self._tested, dict.fromkeys((task.collection, *protocol.zero_shot))))
         parts = {
             "base": self._base_digest,
@@ -203,7 +206,8 @@ class Plan:
         """The step or checkpoint that a start is, its digest, and the tokens it has read."""
         start = self.protocol.starts[name]
         if start.model is not None:
-            origin, origin_digest, read = start.model, self._model_digest(start.model), 0.0
+            origin, read = start.model, 0.0
+            origin_digest = self._model_digest(origin, f"starts.{name}.model")
         elif start.after is not None:
             origin, origin_digest, read = self._start(start.after, collection, cell, order)
         else:
@@ -219,10 +223,13 @@ class Plan:
             label += f"-{collection}"  # another collection of this corpus may pre-train otherwise
         step = f"pretrain/{name}/{label}/p{cell.pretraining_seed}"
         if step not in self.steps:
-            layers = {"training.seed": cell.pretraining_seed}
             values = self._pretraining(
-                start.recipe, self.protocol.pretraining, known.pretraining if known else {},
-                start.settings, layers, where=f"starts.{name}", corpus=corpus,
+                start.recipe, ("pretraining", self.protocol.pretraining),
+                (f"collections.{start.corpus or collection}.pretraining",
+                 known.pretraining if known else {}),
+                (f"starts.{name}.settings", start.settings),
+                ("", {"training.seed": cell.pretraining_seed}),
+                where=f"starts.{name}", corpus=corpus, taken=("model", "init"),
             )  # fmt: skip
             made = digest(self._meant(values), self._fingerprint(corpus), origin_digest)
             needs = (origin,) if origin in self.steps else ()
@@ -239,15 +246,18 @@ class Plan:
         chosen = task.teacher
         assert chosen is not None
         if chosen.model is not None:
-            return chosen.model, self._model_digest(chosen.model)
+            return chosen.model, self._model_digest(chosen.model, f"tasks.{name}.teacher.model")
         step = f"teacher/{name}"
         if step not in self.steps:
             values = self._finetune_values(
                 chosen.recipe, f"tasks.{name}.teacher", task.collection,
-                _TEACHER, {"queries": task.queries}, chosen.settings,
+                ("", _TEACHER), ("", {"queries": task.queries}),
+                (f"tasks.{name}.teacher.settings", chosen.settings), retrieves=False,
             )  # fmt: skip
-            origin = chosen.start or self._base
-            origin_digest = self._model_digest(origin) if chosen.start else self._base_digest
+            origin, origin_digest = self._base, self._base_digest
+            if chosen.start is not None:
+                origin = chosen.start
+                origin_digest = self._model_digest(origin, f"tasks.{name}.teacher.start")
             fingerprint = self._fingerprint(task.collection)
             needs = (origin,) if origin in self.steps else ()
             self.steps[step] = Step(
@@ -261,15 +271,20 @@ class Plan:
         # Seeds of their own for every pair: a start without pre-training is repeated as often.
         seed = cell.pretraining_seed * _SEED_STRIDE + cell.finetuning_seed
         taught = {} if task.teacher is None else {"teacher": {"name": "cross_encoder", "model": ""}}
+        where = f"tasks.{cell.task}"
         return self._finetune_values(
-            task.recipes.get(cell.kind, kind.recipe), f"tasks.{cell.task}", task.collection,
-            protocol.finetuning, kind.settings,
-            {"queries": task.queries}, taught, task.settings, task.of_kind.get(cell.kind, {}),
-            protocol.starts[cell.start].finetuning, {"training.seed": seed},
+            task.recipes.get(cell.kind, kind.recipe), where, task.collection,
+            ("finetuning", protocol.finetuning), (f"kinds.{cell.kind}.settings", kind.settings),
+            ("", {"queries": task.queries}), ("", taught), (f"{where}.settings", task.settings),
+            (f"{where}.of_kind.{cell.kind}", task.of_kind.get(cell.kind, {})),
+            (f"starts.{cell.start}.finetuning", protocol.starts[cell.start].finetuning),
+            ("", {"training.seed": seed}),
         )  # fmt: skip
 
-    def _pretraining(self, recipe: str, *layers: Values, where: str, corpus: str) -> Values:
-        values = self._layered("pretrain", recipe, *layers)
+    def _pretraining(
+        self, recipe: str, *layers: Layer, where: str, corpus: str, taken: tuple[str, ...]
+    ) -> Values:
+        values = self._layered("pretrain", recipe, *layers, taken=("corpus", "output", *taken))
         places = {"corpus": corpus, "output": "output"}
         if "init" not in values:
             places["model"] = "base"
@@ -278,28 +293,35 @@ class Plan:
         return values
 
     def _finetune_values(
-        self, recipe: str, where: str, collection: str, *layers: Values
+        self, recipe: str, where: str, collection: str, *layers: Layer, retrieves: bool = True
     ) -> Values:  # fmt: skip
-        values = self._layered("finetune", recipe, *layers)
         places = {"model": "base", "collection": collection, "output": "output"}
+        values = self._layered("finetune", recipe, *layers, taken=tuple(places))
         unseeded = {key: value for key, value in values["training"].items() if key != "seed"}
         key = json.dumps({**values, **places, "training": unseeded}, sort_keys=True)
         if key not in self._checked:  # seeds alone need no second look
             with _named(where):
                 if values.get("stages") is not None:
-                    pipeline.assemble({**values, **places}, where)
+                    stages = [*pipeline.assemble({**values, **places}, where).stages.values()]
                 else:
-                    resolve_stage(FinetuneSettings.parse({**values, **places}, where), {})
+                    stages = [
+                        resolve_stage(FinetuneSettings.parse({**values, **places}, where), {})
+                    ]
+                check_encoder([one.settings.encoder for one in stages], retrieves, where)
+                self._fingerprint(collection)
+                if (spec := self.protocol.spec(collection)) not in self.absent:
+                    check_splits([one.settings for one in stages], spec)
             self._checked.add(key)
         return {**values, "collection": self.protocol.spec(collection)}
 
-    def _layered(self, verb: str, recipe: str, *layers: Values) -> Values:
+    def _layered(
+        self, verb: str, recipe: str, *layers: Layer, taken: tuple[str, ...] = ()
+    ) -> Values:
         if recipe.endswith((".yaml", ".yml")):
             recipe = str(self._home / recipe)
-        values = self._find_recipe(recipe, verb, where="recipe").settings
-        for layer in layers:
-            values = merged(values, resolve(verb, None, None, layer))
-        return dict(values)
+        return layered(
+            verb, self._find_recipe(recipe, verb, where="recipe").settings, layers, taken
+        )
 
     def _meant(self, values: Values) -> str:
         """The settings that change results, in one text."""
@@ -317,10 +339,12 @@ class Plan:
                 if known is None:
                     return open_corpus(spec).fingerprint()
                 collection = open_collection(spec)
-                choose_split(dict.fromkeys(collection.splits()), known.split, spec)
-                return collection.fingerprint()
+                fingerprint, splits = collection.fingerprint(), collection.splits()
         except IsthmusError:
             return self._without(spec)
+        with _named(f"collections.{name}"):
+            choose_split(dict.fromkeys(splits), known.split, spec)
+        return fingerprint
 
     def _read_tested(self, name: str) -> TestedOn:
         spec, known = self.protocol.spec(name), self.protocol.collections[name]
@@ -331,11 +355,19 @@ class Plan:
                 tested.check(self.protocol.measures)
         return tested
 
-    def _read_model(self, model: str) -> str:
+    def _read_model(self, model: str, where: str) -> str:
         try:
-            return model_fingerprint(model_folder(model, "model")) or model
+            with named_at(where):
+                folder = model_folder(model, where)
         except IsthmusError:
             return self._without(model)
+        if not Path(folder).is_dir():
+            try:
+                with named_at(where):
+                    read_config(folder)
+            except IsthmusError:
+                self._without(model)
+        return model_fingerprint(folder) or model
 
     def _without(self, *names: str) -> str:
         """Notes what is not here, where that is allowed; raises the error at hand otherwise."""
@@ -361,18 +393,3 @@ def _named(place: str) -> Iterator[None]:
     except IsthmusError as error:
         error.where = f"{place}: {error.where.removeprefix(f'{place}: ')}"
         raise
-
-
-def _refuse_seen(values: Values, tested: str, task: str) -> None:
-    """Raises where a task tests the queries that it trains on, or that choose its model."""
-    development = values.get("development", {})
-    seen = {values.get("split", "train")}
-    if development is not None and development.get("held_out") is None:
-        seen.add(development.get("split") or ("" if is_test(tested) else tested))
-    if tested in seen:
-        raise SettingsError(
-            f"the split {tested!r} would be tested, and trained on or used to choose the model",
-            where=f"tasks.{task}",
-            allowed="a split that training does not see",
-            remedy="development: null, development.held_out, or another split of the collection",
-        )

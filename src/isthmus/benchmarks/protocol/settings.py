@@ -67,13 +67,14 @@ def _distinct(seeds: list[int]) -> list[int]:
 
 
 Name = Annotated[str, AfterValidator(_plain)]
+Model = Annotated[str, Field(min_length=1)]
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class BaseSettings(Settings):
     """The common starting point: a checkpoint, or a model trained on texts first."""
 
-    model: str | None = Field(None, description="a folder, hub name or package:NAME")
+    model: Model | None = Field(None, description="a folder, hub name or package:NAME")
     texts: list[str] = Field(
         [], description="or corpora to train it on, cut into paragraphs and joined"
     )
@@ -98,7 +99,7 @@ class StartSettings(Settings):
         None, description="a collection or spec; null: the collection that the task trains on"
     )
     after: str | None = Field(None, description="another start to go on from; null: the base")
-    model: str | None = Field(None, description="a checkpoint in the place of the base")
+    model: Model | None = Field(None, description="a checkpoint in the place of the base")
     finetuning: Values = Field({}, description="settings of fine-tuning for this start alone")
 
     @model_validator(mode="after")
@@ -120,8 +121,10 @@ class KindSettings(Settings):
 class TeacherSettings(Settings):
     """The re-ranker that all cells of a task learn from: a checkpoint, or one trained first."""
 
-    model: str | None = Field(None, description="a re-ranker; null: it is trained")
-    start: str | None = Field(None, description="the checkpoint it is trained from; null: the base")
+    model: Model | None = Field(None, description="a re-ranker; null: it is trained")
+    start: Model | None = Field(
+        None, description="the checkpoint it is trained from; null: the base"
+    )
     recipe: str = Field("dense", description="the recipe whose negatives and lengths it takes")
     settings: Values = Field({}, description="settings over the recipe's")
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from isthmus.benchmarks.protocol.cells import CellResult, read_result, write_result
+from isthmus.benchmarks.protocol.cells import CellResult, damaged, read_result, write_result
 from isthmus.benchmarks.protocol.plan import Plan, Step
 from isthmus.benchmarks.runner.steps import MODELS, Place
 from isthmus.config.output import environment
 from isthmus.errors import MismatchError
+from isthmus.evaluation.measures import parse_measure
 
 _TRIES = 2
 # Seconds of a step before any of its kind was measured, and tokens per second of training.
@@ -36,10 +38,12 @@ class Schedule:
         if step.cell is None:
             return self.place.has(step.name)
         file = step.cell.file(self.place.folder)
-        if not file.is_file():
+        if not os.path.lexists(file):
             return False
         result = read_result(file)
         if result.status == "done" and result.settings != step.digest:
+            if self.plan.absent:  # only looked at: of what is not here no digest is known
+                return False
             differing = [
                 name for name, part in step.parts.items() if result.parts.get(name) != part
             ]
@@ -50,7 +54,12 @@ class Schedule:
                 allowed="results of this very protocol, with seeds and starts added",
                 remedy="choose another --output, or remove the file: its cell is run again",
             )
-        return result.status == "done"
+        if result.status != "done":
+            return False
+        measures = [str(parse_measure(name, answers=True)) for name in step.measures]
+        if without := result.lacking((test.collection for test in step.tests), measures):
+            raise damaged(file, f"{' and '.join(measures)} of {', '.join(without)} are not there")
+        return True
 
     def _needed(self, steps: Iterable[Step]) -> dict[str, Step]:
         """These steps and those they need, as far as they are not done, in their order."""

@@ -1,0 +1,76 @@
+"""Settings of a recipe with those of a protocol's parts over them, none of which is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from isthmus.config import Settings, resolve
+from isthmus.config.recipes import merged
+from isthmus.config.settings import inner_model
+from isthmus.errors import SettingsError, shown
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.pretraining.settings import PretrainSettings
+
+Values = dict[str, Any]
+Layer = tuple[str, Mapping[str, Any]]
+"""Where in the protocol settings stand, and these; "": what the protocol itself says elsewhere."""
+
+_ELSEWHERE = {
+    "corpus": "starts.NAME.corpus or collections.NAME.corpus",
+    "collection": "tasks.NAME.collection",
+    "output": "--output",
+    "model": "base.model or starts.NAME.model",
+    "init": "base.init",
+    "queries": "tasks.NAME.queries",
+    "training.seed": "seeds",
+}
+_MODELS: dict[str, type[Settings]] = {"pretrain": PretrainSettings, "finetune": FinetuneSettings}
+
+
+def layered(
+    verb: str, values: Mapping[str, Any], layers: Iterable[Layer], taken: Iterable[str]
+) -> Values:
+    """Settings with layers over them; raises on what a layer says in vain.
+
+    That is a value where a mapping belongs, which a later layer would cover, and what the protocol
+    says elsewhere: in a later layer of its own, or, if it is among `taken`, in no layer.
+    """
+    found, said = dict(values), dict[str, str]()
+    for place, layer in layers:
+        own = resolve(verb, None, None, layer)
+        _check_mappings(verb, own, place)
+        for name in filter(lambda name: _holds(own, name), _ELSEWHERE):
+            if place and name not in taken:
+                said[name] = place
+            elif place or name in said:
+                raise _in_vain(name, said.get(name, place))
+        found = merged(found, own)
+    return found
+
+
+def _in_vain(name: str, place: str) -> SettingsError:
+    return SettingsError(
+        f"{name} has no effect in {place}: {_ELSEWHERE[name]} says it",
+        where=f"{place}.{name}",
+        allowed=_ELSEWHERE[name],
+        remedy=f"leave {name} out there, and set {_ELSEWHERE[name]}",
+    )
+
+
+def _holds(values: Mapping[str, Any], name: str) -> bool:
+    section, _, key = name.rpartition(".")
+    return key in (values.get(section, {}) if section else values)
+
+
+def _check_mappings(verb: str, values: Mapping[str, Any], place: str) -> None:
+    for name, field in _MODELS[verb].model_fields.items():
+        inner = inner_model(field)  # the field's type itself, where it cannot be null
+        whole = field.annotation == inner
+        if inner and whole and not isinstance(values.get(name, {}), Mapping):
+            raise SettingsError(
+                f"{name} = {shown(values[name])} cannot be used: it holds several settings",
+                where=f"{place}.{name}",
+                allowed=f"a mapping with the keys {', '.join(inner.model_fields)}",
+                remedy=f"set one of them: --set {place}.{name}.KEY=…",
+            )
