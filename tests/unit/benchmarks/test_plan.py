@@ -435,3 +435,65 @@ def test_what_is_left_out_by_null_is_left_out_of_lists_and_claims_too(
     assert {step.cell.start for step in made.steps.values() if step.cell is not None} == {"none"}
     assert list(made.protocol.claims) == ["mlm"]
     assert list(made.protocol.tasks) == ["all"]
+
+
+_BOW = {"starts": ["bow"], "over": ["none"]}
+_CLAIM: dict[str, Any] = {"statement": "it helps", "higher": _BOW, "lower": {"starts": ["mlm"]}}
+_TABLE = {"paper": "p", "table": "1", "kind": "dense", "task": "all", "rows": {"bow": [0.1, None]},
+          "columns": ["made RR@10", "far RR@10"]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"claims": {"c": {**_CLAIM, "measure": "RR@5"}}}, "claims.c.measure names 'RR@5'"),
+        (
+            {
+                "claims": {"c": _CLAIM},
+                "tasks": {"t": {"collection": "made", "starts": ["bow", "mlm"]}},
+            },
+            r"claims.c subtracts none \(over\), which tasks.t does not run",
+        ),
+        (
+            {
+                "claims": {
+                    "c": {
+                        **_CLAIM,
+                        "higher": {"starts": ["bow"], "tasks": ["all"]},
+                        "lower": {"starts": ["bow"], "tasks": ["late"]},
+                    }
+                },
+                "tasks": {
+                    "all": {"collection": "made"},
+                    "late": {"collection": "made", "seeds": {"pretraining": [7]}},
+                },
+            },
+            "claims.c compares tasks without a pair of seeds in common",
+        ),
+        ({"expected": [{**_TABLE, "kind": "danse"}]}, "expected.0.kind names 'danse'"),
+        ({"expected": [{**_TABLE, "task": "al"}]}, "expected.0.task names 'al'"),
+        (
+            {"expected": [{**_TABLE, "rows": {"bow": [None, 0.1]}}], "scale": "paper"},
+            "expected.0.columns names 'far'",
+        ),
+    ],
+)
+def test_claims_and_tables_that_the_cells_cannot_answer_are_refused(
+    more: dict[str, Any], message: str, values: dict[str, Any]
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Protocol.parse({**values, **more}, where="test")
+
+
+def test_tables_lose_what_is_left_out_by_null(values: dict[str, Any]) -> None:
+    far = {"far": {"spec": "beir:{data}/far"}}
+    given = {**values, "expected": [_TABLE], "collections": {**values["collections"], **far}}
+
+    def left(part: str, name: str) -> list[Any]:
+        changed = {**given, part: {**given[part], name: None}}
+        return Protocol.parse(changed, where="test").expected
+
+    (table,) = left("collections", "far")
+    assert (table.columns, table.rows) == (["made RR@10"], {"bow": [0.1]})
+    assert left("kinds", "dense") == left("tasks", "all") == []
+    assert left("kinds", "sparse") != []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -54,6 +54,29 @@ def _thinned(task: Any, dropped: Mapping[str, set[str]]) -> Any:
     lists = {key: task[key] for key in ("starts", "kinds") if task.get(key)}
     kept = {key: _without(names, dropped.get(key, set())) for key, names in lists.items()}
     return {**task, **kept} if all(kept.values()) else None
+
+
+def _thinned_table(table: Any, dropped: Mapping[str, set[str]]) -> Any:
+    """A paper's table without columns that were left out; None where it is about none that stay."""
+    if not isinstance(table, Mapping):
+        return table
+    if any(str(table.get(of)) in dropped.get(f"{of}s", ()) for of in ("kind", "task")):
+        return None
+    columns, rows = table.get("columns"), table.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, Mapping):
+        return table
+    gone = {f"{name} " for name in dropped.get("collections", ())}
+    stay = [not str(column).startswith(tuple(gone)) for column in columns]
+    if columns and not any(stay):
+        return None
+    return {
+        **table,
+        "columns": [*compress(columns, stay)],
+        "rows": {
+            name: [*compress(of, stay)] if isinstance(of, list) and len(of) == len(stay) else of
+            for name, of in rows.items()
+        },
+    }
 
 
 def _nulls(section: Mapping[str, Any]) -> set[str]:
@@ -150,7 +173,10 @@ class TaskSettings(Settings):
     settings: Values = Field({}, description="settings over those of the kind")
     of_kind: dict[Name, Values] = Field({}, description="further settings by kind")
     recipes: dict[Name, str] = Field({}, description="recipes by kind, in the place of the kind's")
-    seeds: SeedSettings | None = Field(None, description="null: the protocol's")
+    seeds: SeedSettings | None = Field(
+        None,
+        description="null: the protocol's, of which none are inherited: what is left out is [1]",
+    )
 
 
 class CollectionSettings(Settings):
@@ -223,8 +249,7 @@ class Protocol(Settings):
         found = {key: of for key, of in sections.items() if isinstance(of, Mapping)}
         if "tasks" in found:
             gone = {key: _nulls(of) for key, of in found.items()}
-            thinned = {name: _thinned(task, gone) for name, task in found["tasks"].items()}
-            found["tasks"] = thinned
+            found["tasks"] = {n: _thinned(task, gone) for n, task in found["tasks"].items()}
         dropped = {key: _nulls(of) for key, of in found.items()}
         every = set().union(*dropped.values())
         kept = {
@@ -236,7 +261,11 @@ class Protocol(Settings):
             for key, of in found.items()
         }
         zero_shot = _without(values.get("zero_shot", []), dropped.get("collections", set()))
-        return {**values, **kept, "zero_shot": zero_shot}
+        tables = values.get("expected", [])
+        if isinstance(tables, list):
+            tables = [_thinned_table(table, dropped) for table in tables]
+            tables = [table for table in tables if table is not None]
+        return {**values, **kept, "zero_shot": zero_shot, "expected": tables}
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
@@ -254,6 +283,12 @@ class Protocol(Settings):
         for name, claim in self.claims.items():
             for kind_of, other in claim.names():
                 self._check(kind_of, other, f"claims.{name}")
+            self._check_claim(f"claims.{name}", claim)
+        for number, table in enumerate(self.expected):
+            self._check("kinds", table.kind, f"expected.{number}.kind")
+            self._check("tasks", table.task, f"expected.{number}.task")
+            for value in table.values() if self.scale == "paper" else ():  # else of other data
+                self._check("collections", value.collection, f"expected.{number}.columns")
         self._check_circles()
         return self
 
@@ -262,6 +297,29 @@ class Protocol(Settings):
         if name not in known:
             raise ValueError(f"{where} names {name!r}, which is none of {kind}: "
                              f"{choices(name, known)}")  # fmt: skip
+
+    def _check_claim(self, where: str, claim: Claim) -> None:
+        """Raises where the report would compare a gain with no gain, or runs with others."""
+        if claim.measure is not None and claim.measure not in self.measures:
+            raise ValueError(f"{where}.measure names {claim.measure!r}, which is none of measures: "
+                             f"{choices(claim.measure, self.measures)}")  # fmt: skip
+        tuned = [name for name, task in self.tasks.items() if task.finetune]
+        sides = [side.tasks or tuned for side in (claim.higher, claim.lower)]
+        seeds = []
+        for side, tasks in zip((claim.higher, claim.lower), sides, strict=True):
+            for task in tasks:
+                run = {*(self.tasks[task].starts or self.starts)}
+                if run.isdisjoint(side.starts):
+                    continue
+                seeds.append({*self.seeds_of(task)})
+                if side.over and run.isdisjoint(side.over):
+                    raise ValueError(f"{where} subtracts {', '.join(side.over)} (over), which "
+                                     f"tasks.{task} does not run")  # fmt: skip
+        if seeds and sides[0] != sides[1] and not claim.cost and not set.intersection(*seeds):
+            raise ValueError(
+                f"{where} compares tasks without a pair of seeds in common: "
+                "give them one, or leave the claim out (null)"
+            )
 
     def _check_circles(self) -> None:
         for name in self.starts:
@@ -279,7 +337,7 @@ class Protocol(Settings):
 
     def cells(self) -> Iterator[Cell]:
         """Every cell of the grid, in the order in which they are run: by seeds, then by task."""
-        pairs = {task: self.seeds_of(task) for task in self.tasks}
+        pairs = {task: dict.fromkeys(self.seeds_of(task)) for task in self.tasks}
         for pair in dict.fromkeys(chain(*pairs.values())):
             for task, chosen in self.tasks.items():
                 if pair not in pairs[task]:
