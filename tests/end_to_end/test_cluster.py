@@ -23,10 +23,16 @@ from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.benchmarks.runner.run import benchmark
 from isthmus.cluster import Cluster, ClusterSettings, connected, current
-from isthmus.cluster.cluster import _run
+from isthmus.cluster.cluster import _fetch, _run
 from isthmus.collections import Problems, open_collection, read_queries
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
-from isthmus.errors import InputError, MismatchError, MissingPackageError, SettingsError
+from isthmus.errors import (
+    InputError,
+    MismatchError,
+    MissingPackageError,
+    OutputError,
+    SettingsError,
+)
 from isthmus.indexes.manifest import CorpusOrigin, Description, workplace
 from isthmus.indexes.segments.served_index import ServedIndex
 from isthmus.indexes.segments.shards import ShardedBuilder
@@ -413,8 +419,24 @@ def test_what_cannot_be_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         index("corpus", "out", settings=IndexSettings(cluster=ClusterSettings(address="local")))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", _refused)
-    with pytest.raises(InputError, match="no Ray cluster answers at 'there:1': nobody"):
-        index("c", "o", "m", settings=IndexSettings(cluster=ClusterSettings(address="there:1")))
+    with pytest.raises(InputError, match="no Ray cluster answers at 'auto': nobody"):
+        index("c", "o", "m", settings=IndexSettings(cluster=ClusterSettings(address="auto")))
+    monkeypatch.setattr(ray, "init", pytest.fail)  # not reached: nothing listens there
+    for address in ("127.0.0.1:1", "there.invalid:1", "ray://127.0.0.1:1", "127.0.0.1:99999"):
+        with pytest.raises(InputError, match=f"no Ray cluster answers at '{address}'"):
+            index("c", "o", "m", settings=IndexSettings(cluster=ClusterSettings(address=address)))
+
+
+def test_a_raylet_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(_: object) -> None:
+        raise ray.exceptions.LocalRayletDiedError
+
+    monkeypatch.setattr(ray, "get", lost)
+    with pytest.raises(OutputError, match="its raylet died"):
+        _fetch(None)
+
+
+def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError) as caught:
         index("c", "o", "m", settings=IndexSettings(cluster=ClusterSettings(address="local")))

@@ -175,7 +175,13 @@ def _ray() -> Any:
 
 
 def _fetch(reference: Any) -> Any:
-    from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
+    from ray.exceptions import (
+        LocalRayletDiedError,
+        NodeDiedError,
+        OutOfMemoryError,
+        RayTaskError,
+        WorkerCrashedError,
+    )
 
     try:
         return _ray().get(reference)
@@ -183,6 +189,14 @@ def _fetch(reference: Any) -> Any:
         if isinstance(error.cause, IsthmusError):
             raise error.cause from None
         raise
+    except LocalRayletDiedError:
+        raise OutputError(
+            "a machine has left the Ray cluster in the middle of a task: its raylet died",
+            where="--cluster",
+            allowed="machines on which Ray goes on running, with memory for it",
+            remedy="look into its /tmp/ray/session_latest/logs, start Ray there again",
+            again=True,
+        ) from None
     except (NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
         raise OutputError(
             f"a task was begun {_LIVES + 1} times and its machine or process died every time: "

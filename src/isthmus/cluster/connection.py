@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from isthmus.cluster.cluster import Cluster, in_use
 from isthmus.cluster.settings import LOCAL, ClusterSettings
 from isthmus.errors import InputError, MissingPackageError
+
+_PATIENCE = 5.0  # seconds that the head of a cluster has to answer
 
 
 @contextmanager
@@ -44,13 +47,14 @@ def _join(address: str) -> None:
     import ray
 
     try:
+        _check_port(address)
         ray.init(
             address=address,
             include_dashboard=False if address == LOCAL else None,
             log_to_driver=False,  # what goes wrong in a task reaches us as an error
             logging_level=logging.ERROR,
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
             f"no Ray cluster answers at {address!r}: {first[0]}",
@@ -58,3 +62,11 @@ def _join(address: str) -> None:
             allowed=f"{LOCAL}, auto, or HOST:PORT of a running cluster",
             remedy="start one (ray start --head), check the address, or use --cluster local",
         ) from None
+
+
+def _check_port(address: str) -> None:
+    """Raises an OSError where nothing listens at HOST:PORT: Ray would wait for it for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE):
+            pass
