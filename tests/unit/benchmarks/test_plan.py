@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import pytest
 
 from isthmus.benchmarks.protocol.cells import CellResult, write_result
 from isthmus.benchmarks.protocol.plan import Plan, Step
-from isthmus.benchmarks.protocol.settings import Protocol
+from isthmus.benchmarks.protocol.settings import Protocol, read_protocol
+from isthmus.benchmarks.runner.run import benchmark
 from isthmus.benchmarks.runner.schedule import Schedule
 from isthmus.benchmarks.runner.steps import Place
 from isthmus.config import find_recipe, shipped_recipes
@@ -173,6 +176,7 @@ def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> 
         ("starts", {"Bow": {}}, "'Bow' is no name"),
         ("starts", {"a": {"recipe": "bow", "after": "a"}}, "starts.a goes on from itself"),
         ("measures", ["RR@ten"], "not the name of a measure"),
+        ("measures", ["RR@10", "AP", "MRR@10"], "'MRR@10' is the same measure as 'RR@10'"),
         (
             "measures",
             ["RR@10", "Answer@5"],
@@ -483,6 +487,29 @@ def test_claims_and_tables_that_the_cells_cannot_answer_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         Protocol.parse({**values, **more}, where="test")
+
+
+def test_a_folder_with_a_damaged_protocol_says_to_remove_it(tmp_path: Path) -> None:
+    for text, remedy in ((None, "check the path"), ("{", "remove the file"), ("{}", "remove the")):
+        if text is not None:
+            (tmp_path / "protocol.json").write_text(text)
+        with pytest.raises((InputError, SettingsError)) as refused:
+            read_protocol(tmp_path)
+        assert refused.value.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize("flags", [{"workers": -1}, {"time_limit": -1}, {"time_limit": math.nan}])
+def test_numbers_below_0_are_refused(flags: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be used"):
+        benchmark("pretraining-small", tmp_path, dry_run=True, **flags)
+
+
+def test_thousands_of_seeds_are_listed_at_once(values: dict[str, Any]) -> None:
+    seeds = {"pretraining": list(range(9_999)), "finetuning": [1]}
+    began = time.monotonic()
+    cells = list(Protocol.parse({**values, "seeds": seeds}, where="test").cells())
+    assert len(cells) == 9_999 * 2 * 3 * 2
+    assert time.monotonic() - began < 5
 
 
 def test_tables_lose_what_is_left_out_by_null(values: dict[str, Any]) -> None:

@@ -6,7 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isthmus.collections import Judged, open_collection
+from isthmus.errors import SettingsError
+from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.query_scores import check_measures, counts_answers
+
+
+def check_names(measures: Sequence[str]) -> None:
+    """Raises on what is no measure, and on one that stands there twice, under any name."""
+    seen: dict[str, str] = {}
+    for name in measures:
+        measure = str(parse_measure(name, answers=True))
+        if measure in seen:
+            raise SettingsError(
+                f"{name!r} is the same measure as {seen[measure]!r} before it",
+                where="measures",
+                allowed="every measure once",
+                remedy="leave one of them out",
+            )
+        seen[measure] = name
 
 
 @dataclass(frozen=True)

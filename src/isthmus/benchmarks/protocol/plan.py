@@ -15,7 +15,7 @@ import xxhash
 
 from isthmus.benchmarks.protocol.budget import check_budgets, tokens_of
 from isthmus.benchmarks.protocol.cells import Cell
-from isthmus.benchmarks.protocol.evaluated_collections import TestedOn
+from isthmus.benchmarks.protocol.evaluated_collections import TestedOn, check_names
 from isthmus.benchmarks.protocol.layers import Layer, Values, layered
 from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
 from isthmus.benchmarks.protocol.stage_checks import check_encoder, check_splits, refuse_seen
@@ -25,7 +25,6 @@ from isthmus.config import find_recipe
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, IsthmusError, SettingsError, choices
-from isthmus.evaluation.measures import parse_measure
 from isthmus.finetuning import pipeline
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
@@ -90,8 +89,7 @@ class Plan:
         self._home = home.parent
         self.absent: list[str] = []
         self._lenient = only_looked_at
-        for measure in protocol.measures:
-            parse_measure(measure, answers=True)
+        check_names(protocol.measures)
         self._fingerprint = cache(self._read_fingerprint)
         self._tested = cache(self._read_tested)
         self._model_digest = cache(self._read_model)

@@ -16,7 +16,7 @@ from isthmus.cluster import ClusterSettings
 from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.errors import InputError, choices
+from isthmus.errors import InputError, SettingsError, choices
 
 PROTOCOL = "protocol.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -363,14 +363,18 @@ def write_protocol(folder: Path, protocol: Protocol, name: str) -> None:
 def read_protocol(folder: Path) -> tuple[str, Protocol]:
     """The name of the protocol whose results a folder holds, and the protocol."""
     file = folder / PROTOCOL
+    again = "running the benchmark again writes the file again"
     try:
         values = read_mapping(file)
+        name = values.pop("name", "")
+        return str(name), Protocol.parse(values, where=str(file))
     except UnreadableError as error:
         raise InputError(
             f"the folder holds no benchmark: {error}",
             where=str(file),
             allowed="the --output of `isthmus benchmark run`",
-            remedy="check the path; running the benchmark again writes the file again",
+            remedy=f"remove the file; {again}" if file.exists() else f"check the path; {again}",
         ) from None
-    name = values.pop("name", "")
-    return str(name), Protocol.parse(values, where=str(file))
+    except SettingsError as error:
+        error.remedy = f"remove the file; {again}"
+        raise

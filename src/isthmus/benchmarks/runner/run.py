@@ -60,6 +60,8 @@ def benchmark(
     its machines, which share `output` and the cache; `workers` then has no meaning.
     """
     flags = {"data": data, "cluster.address": cluster}
+    _check_at_least_0("workers", workers, "processes that train side by side; 0: this one alone")
+    _check_at_least_0("time_limit", time_limit, "seconds")
     chosen = Protocol.given(settings, flags, protocol)
     folder = Path(output)
     written = find_recipe(protocol, Protocol.verb)
@@ -74,13 +76,6 @@ def benchmark(
         return _outcome(schedule)
     gpus = devices()
     count = max(1, _PER_GPU * len(gpus)) if workers is None else workers
-    if count < 0:
-        raise SettingsError(
-            f"workers = {count} cannot be used",
-            where="--workers",
-            allowed="1 or more processes that train side by side, or 0: this process alone",
-            remedy="choose such a number, or leave it out",
-        )
     with only_writer(folder):
         write_protocol(folder, chosen, name)
         schedule.remove_models()
@@ -104,6 +99,16 @@ def _report(outcome: Outcome, deadline: float | None) -> None:
     elif any((outcome.folder / CELLS).glob("*.json")):
         benchmark_report(outcome.folder)
         notice(f"report: {outcome.folder / REPORT / 'report.html'}")
+
+
+def _check_at_least_0(name: str, value: float | None, of: str) -> None:
+    if value is not None and not value >= 0:  # nor NaN
+        raise SettingsError(
+            f"{name} = {value} cannot be used",
+            where=f"--{name.replace('_', '-')}",
+            allowed=f"0 or more {of}",
+            remedy="choose such a number, or leave it out",
+        )
 
 
 def _check_folder(folder: Path, name: str) -> None:

@@ -36,7 +36,7 @@ class Schedule:
 
     def _is_done(self, step: Step) -> bool:
         if step.cell is None:
-            return self.place.has(step.name)
+            return self.place.has(step)
         file = step.cell.file(self.place.folder)
         if not os.path.lexists(file):
             return False

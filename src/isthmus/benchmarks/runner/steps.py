@@ -16,13 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from isthmus.benchmarks.protocol.cells import CellResult, Cost, write_result
 from isthmus.benchmarks.protocol.plan import RECORD, Step
 from isthmus.benchmarks.runner.cell_evaluation import tests_of
 from isthmus.collections import Problems, open_corpus
+from isthmus.config import Settings
 from isthmus.config.models import model_fingerprint
 from isthmus.config.output import environment, whole_file, whole_folder, write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
+from isthmus.errors import SettingsError
 
 MODELS = "models"
 _WORK = "work"  # what is unfinished
@@ -59,12 +63,32 @@ class Place:
             return {}
         return read_mapping(self.model(name) / RECORD)
 
-    def has(self, name: str) -> bool:
-        """Whether the model of a step is whole."""
+    def has(self, step: Step) -> bool:
+        """Whether the model of a step is whole, and is this very step's."""
+        folder = self.model(step.name)
         try:
-            return bool(self.record(name))
-        except UnreadableError:
+            record = _Record.parse(self.record(step.name), where=str(folder / RECORD))
+        except (UnreadableError, SettingsError):
             return False
+        sizes = {file: _size(folder / file) for file in record.files}
+        return record.digest == step.digest and sizes == record.files
+
+
+class _Record(Settings):
+    """What is written down about the model of a step; of old ones, no files."""
+
+    digest: str
+    seconds: float = Field(ge=0)
+    tokens: float = 0.0
+    texts: str | None = None
+    origin: str | None = None
+    probes: dict[str, float] = Field({})
+    probes_before: dict[str, float] = Field({})
+    files: dict[str, int] = Field({}, description="bytes of each file beside the record")
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else -1
 
 
 def run_step(step: Step, place: Place) -> float:
@@ -72,7 +96,7 @@ def run_step(step: Step, place: Place) -> float:
     began = time.monotonic()
     if step.work == "cell":
         _cell(step, place)
-    elif not place.has(step.name):
+    elif not place.has(step):
         {"base": _base, "pretrain": _pretrain, "teacher": _teacher}[step.work](step, place)
     _release_memory()
     return time.monotonic() - began
@@ -116,8 +140,8 @@ def _train(step: Step, place: Place, values: Values, told: Values) -> None:
         "digest": step.digest,
         "tokens": step.tokens,
         "seconds": time.monotonic() - began + _seconds_before(step, place),
-        "probes": _last_probes(log),
-        "probes_before": _last_probes(reversed(log)),
+        "probes": _probes(log),
+        "probes_before": _probes(reversed(log)),
     }
     _publish(final, place.model(step.name), record, halved=step.work == "base")
     shutil.rmtree(output)
@@ -137,10 +161,10 @@ def _seconds_before(step: Step, place: Place) -> float:
     return seconds
 
 
-def _last_probes(log: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The last value of every probe in the log of a pre-training."""
+def _probes(lines: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The value of every probe in lines of the log of a pre-training; later lines win."""
     found: dict[str, float] = {}
-    for line in log:
+    for line in lines:
         values = {name: value for name, value in line.items() if name.startswith("probe/")}
         found |= {name.removeprefix("probe/"): value for name, value in values.items()}
     return found
@@ -215,7 +239,9 @@ def _publish(model: Path, folder: Path, record: Mapping[str, Any], halved: bool 
         shutil.copytree(model, partial, dirs_exist_ok=True)
         if halved:
             _halve(partial / _WEIGHTS)
-        write_json(partial / RECORD, dict(record))
+        files = sorted(file for file in partial.rglob("*") if file.is_file())
+        sizes = {file.relative_to(partial).as_posix(): _size(file) for file in files}
+        write_json(partial / RECORD, {**record, "files": sizes})
 
 
 def _halve(file: Path) -> None:
