@@ -257,6 +257,13 @@ def test_a_model_that_is_not_here_is_listed_and_refused_before_training(
     assert refused.value.where.startswith(part)
 
 
+def test_what_is_tested_as_it_is_must_retrieve_too(values: dict[str, Any], tmp_path: Path) -> None:
+    values["tasks"] = {"as-it-is": {"collection": "made", "finetune": False}}
+    values["kinds"]["dense"]["settings"] = {"encoder": "cross"}
+    with pytest.raises(SettingsError, match="encoder = 'cross' makes no retriever"):
+        plan(values, tmp_path)
+
+
 def test_a_split_that_is_not_there_is_not_taken_for_missing_data(
     values: dict[str, Any], tmp_path: Path
 ) -> None:
