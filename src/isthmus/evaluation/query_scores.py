@@ -21,7 +21,7 @@ def counts_answers(measure: str) -> bool:
     return isinstance(parse_measure(measure, answers=True), AnswerAccuracy)
 
 
-def check_measures(measures: Sequence[str], judged: Judged, where: str = "measures") -> None:
+def check_measures(measures: Sequence[str], judged: Judged) -> None:
     """Raises on measures that what is known of the queries does not suffice for."""
     for name in measures:
         of_answers = counts_answers(name)
@@ -29,7 +29,7 @@ def check_measures(measures: Sequence[str], judged: Judged, where: str = "measur
             lacking, known = ("answers", "judgements") if of_answers else ("judgements", "answers")
             raise SettingsError(
                 f"{name!r} needs {lacking}; of these queries {known} are known",
-                where=where,
+                where="measures",
                 allowed="Answer@k for collections with answers (dpr:FOLDER, irds:dpr-w100/…); "
                 "other measures for queries with judged documents",
                 remedy=f"measure {', '.join(ANSWER_MEASURES)}"
