@@ -139,7 +139,7 @@ def _summary(outcomes: Outcomes) -> str:
     kinds = {kind for task in tasks for kind in task.kinds or protocol.kinds}
     own = ", ".join(name for name, task in protocol.tasks.items() if task.seeds)
     return (
-        f"{len(protocol.starts)} starts × {len(kinds)} kinds × {len(protocol.tasks)} "
+        f"{len(protocol.starts)} starts × {len(kinds)} kind{'s' * (len(kinds) != 1)} × {len(protocol.tasks)} "
         f"tasks, {len(seeds.pretraining)} pre-training and {len(seeds.finetuning)} fine-tuning "
         f"seeds{f' ({own}: of their own)' if own else ''}: {done:,} of {planned:,} cells are done"
         + (f", {failed:,} failed" if failed else "")

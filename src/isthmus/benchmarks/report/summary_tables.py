@@ -108,7 +108,8 @@ def numbers(found: Finding) -> str:
     """A difference with its interval and p-value, in a few characters."""
     if found.estimate is None or found.interval is None:
         return "missing"
-    return f"{signed(found.difference)} {_range(found.interval)}, {p_shown(found)}"
+    kind = "corrected " if found.family > 1 else ""
+    return f"{signed(found.difference)} {_range(found.interval)}, {kind}{p_shown(found)}"
 
 
 def _range(interval: tuple[float, float]) -> str:
@@ -118,8 +119,8 @@ def _range(interval: tuple[float, float]) -> str:
 
 
 def p_shown(found: Finding) -> str:
-    """The p-value as papers write it, and whether it is corrected."""
-    return f"{'corrected ' * (found.family > 1)}p {_p(found.corrected_p_value)}"
+    """The p-value as papers write it, corrected where there is a family to correct for."""
+    return f"p {_p(found.corrected_p_value)}"
 
 
 def _p(value: float) -> str:
