@@ -308,7 +308,7 @@ def test_kinds_are_counted_that_tasks_use(tmp_path: Path) -> None:
     tasks = {name: {**task, "kinds": ["dense"]} for name, task in TASKS.items()}
     made = protocol(["none", "bow"], ("dense", "sparse"), tasks=tasks)
     report = benchmark_report(write(tmp_path / "run", made, results(made, {}, queries=3)))
-    assert report.summary.startswith("2 starts × 1 kinds × 3 tasks")
+    assert report.summary.startswith("2 starts × 1 kind × 3 tasks")
 
 
 def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Path) -> None:

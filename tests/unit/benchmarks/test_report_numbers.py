@@ -113,10 +113,6 @@ def test_costs_are_shown_of_a_start_alone_and_beside_what_is_not_known() -> None
     [
         ({"tests": {}}, "no scores at all"),
         (
-            {"tests": {"insurance": Measured(measures={}, per_query={"RR@10": {}})}},
-            "RR@10 of 'insur",
-        ),
-        (
             {"tests": {"insurance": Measured(measures={}, per_query={"RR@10": {"q": 1e300}})}},
             "q 1e+300",
         ),

@@ -139,9 +139,10 @@ def _summary(outcomes: Outcomes) -> str:
     kinds = {kind for task in tasks for kind in task.kinds or protocol.kinds}
     own = ", ".join(name for name, task in protocol.tasks.items() if task.seeds)
     return (
-        f"{len(protocol.starts)} starts × {len(kinds)} kind{'s' * (len(kinds) != 1)} × {len(protocol.tasks)} "
-        f"tasks, {len(seeds.pretraining)} pre-training and {len(seeds.finetuning)} fine-tuning "
-        f"seeds{f' ({own}: of their own)' if own else ''}: {done:,} of {planned:,} cells are done"
+        f"{len(protocol.starts)} starts × {len(kinds)} kind{'s' * (len(kinds) != 1)} × "
+        f"{len(protocol.tasks)} tasks, {len(seeds.pretraining)} pre-training and "
+        f"{len(seeds.finetuning)} fine-tuning seeds{f' ({own}: of their own)' if own else ''}: "
+        f"{done:,} of {planned:,} cells are done"
         + (f", {failed:,} failed" if failed else "")
         + (f", {planned - done - failed:,} are missing" if planned > done + failed else "")
         + ". "

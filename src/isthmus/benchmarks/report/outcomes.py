@@ -264,9 +264,8 @@ def _check_numbers(result: CellResult) -> None:
     costs = {name: value for name, value in result.cost if value is not None}
     known = [*found, ("probes", result.probes), ("probes before", result.probes_before),
              ("costs", costs)]  # fmt: skip
-    wrong = [what for what, scores in found if not scores]
-    wrong += [f"{what}: {name} {value!r}" for what, values in known
-              for name, value in values.items() if not abs(value) < _LARGEST]  # fmt: skip
+    wrong = [f"{what}: {name} {value!r}" for what, values in known
+             for name, value in values.items() if not abs(value) < _LARGEST]  # fmt: skip
     if not found or wrong:
         raise InputError(
             f"a finished cell has no usable numbers: {wrong[0] if wrong else 'no scores at all'}",
