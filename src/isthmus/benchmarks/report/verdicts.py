@@ -52,7 +52,7 @@ class Verdict:
     """The mean of the differences over the places that have scores, of several seeds if any do."""
     findings: tuple[Finding, ...] = ()
     costs: CostFinding | None = None
-    """Of a claim about costs, what it rests on."""
+    """What the decision on a claim about costs rests on."""
 
     @property
     def complete(self) -> bool:

@@ -105,7 +105,7 @@ class Folder(Corpus):
                 title, text = titled(*(read_markdown if markdown else read_html)(text))
             if text.strip() or title.strip():
                 yield str(file), Document(name, text.strip(), title)
-            else:  # a note that nobody has written yet
+            else:  # an empty note is no error
                 empty.append(name)
         said = []
         if empty:
