@@ -65,7 +65,8 @@ def e5(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny encoder in E5's layout: mean, cosine, a prompt for each side."""
     folder: Path = tmp_path_factory.mktemp("e5")
     settings = {"pooling": "mean", "similarity": "cosine", "query_max_length": 32}
-    isthmus.load_encoder(str(model), {**settings, "document_max_length": 32}).save(folder / "a")
+    own = {**settings, "document_max_length": 32}
+    isthmus.load_encoder(str(model), own, exact=True).save(folder / "a")
     there = SentenceTransformer(str(folder / "a"), device="cpu")
     there.prompts = dict(PROMPTS)
     there.save(str(folder / "model"), create_model_card=False)

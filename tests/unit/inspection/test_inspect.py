@@ -79,7 +79,8 @@ def test_a_sparse_vector_has_terms_expansions_and_what_it_dropped(small: Path) -
 
 
 def test_the_encoder_of_a_searcher_is_loaded_whole(small: Path, tmp_path: Path) -> None:
-    isthmus.index(str(small / "corpus.jsonl"), tmp_path / "index", str(small / "cls"))
+    corpus, exact = str(small / "corpus.jsonl"), {"encoding.backend": "torch-float32"}
+    isthmus.index(corpus, tmp_path / "index", str(small / "cls"), settings=exact)
     encoder = isthmus.open_searcher(tmp_path / "index").encoder
     assert isinstance(encoder, QuickEncoder), "which has no head"
     found = isthmus.inspect(encoder, TEXT).texts
