@@ -350,6 +350,13 @@ def test_bases_that_were_trained_again_are_said(tmp_path: Path) -> None:
     assert "trained more than once" not in summary(["a"])
     assert "trained more than once (2 known weights): cells" in summary(["a", "b"])
     assert "(1 known weights; of 12 cells it is not known which)" in summary(["a", None, None])
+    assert "Bases meet within 0 of the 9 runs" in summary(["a", "b"])
+    cells[0] = cells[0].model_copy(update={"origin": "c"})
+    cells[1:] = [one.model_copy(update={"origin": "a"}) for one in cells[1:]]
+    write(tmp_path / "mixed", made, cells)
+    benchmark_report(tmp_path / "mixed", settings={"texts": False})
+    text = (tmp_path / "mixed" / "report" / "report.md").read_text(encoding="utf-8")
+    assert "Bases meet within 1 of the 9 runs" in text
 
 
 def test_cells_that_were_made_otherwise_are_said() -> None:

@@ -155,19 +155,22 @@ def _summary(outcomes: Outcomes) -> str:
 
 def _origins(outcomes: Outcomes) -> str:
     """A warning where cells began with different weights of a base that was trained anew."""
-    starts = outcomes.protocol.starts
-    counts = Counter(
-        result.origin
-        for result in outcomes.cells
-        if result.status == "done" and starts[result.cell.start].model is None
-    )
+    counts: Counter[str | None] = Counter()
+    runs: dict[tuple[str, int, int], set[str | None]] = defaultdict(set)
+    for result in outcomes.cells:
+        cell = result.cell
+        if result.status == "done" and outcomes.protocol.starts[cell.start].model is None:
+            counts[result.origin] += 1
+            runs[cell.task, cell.pretraining_seed, cell.finetuning_seed].add(result.origin)
     if len(counts) < 2:
         return ""
     unknown = f"; of {counts[None]:,} cells it is not known which" if None in counts else ""
     known = len(counts.keys() - {None})
+    mixed = sum(len(origins) > 1 for origins in runs.values())
     return (
         f" The base was trained more than once ({known} known weights{unknown}): cells of "
-        "different bases differ by more than their starts."
+        "different bases differ by more than their starts. Bases meet within "
+        f"{mixed:,} of the {len(runs):,} runs (a task and a pair of seeds)."
     )
 
 
