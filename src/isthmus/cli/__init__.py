@@ -50,8 +50,9 @@ from isthmus.cli.commands import Command, Group, command
 app = typer.Typer(
     name="isthmus",
     help="Turns a pile of documents into a retriever that knows them.\n\n"
-    "The usual way: pretrain (learn the corpus, no labels) → finetune (learn from labelled pairs) "
-    "→ index → search → evaluate. --set PATH=VALUE overrides any setting (`isthmus list settings "
+    "From a finished retriever: adapt (learn the documents, no labels) → search. From a language "
+    "model: pretrain (learn the corpus, no labels) → finetune (learn from labelled pairs) → index "
+    "→ search → evaluate. --set PATH=VALUE overrides any setting (`isthmus list settings "
     "VERB`). Long work can be interrupted and resumed, and leaves beside its output what made it "
     "(isthmus.json). `isthmus list recipes` shows where to start.",
     cls=Group,
