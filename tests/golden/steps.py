@@ -161,7 +161,7 @@ class Step:
         """What the code computes: each objective's mean, as training adds them."""
         return {
             name: self.sums[name].item() / self.counts[name].item()
-            for name in self.task.loss_names()
+            for name in self.task.weights(0.0)
         }
 
     def loss(self) -> float:
@@ -332,11 +332,11 @@ class Step:
     # The arithmetic
 
     def _equations(self) -> Iterator[str]:
-        results, weights = [], self.task.weights(0.0)
-        for name in self.task.loss_names():
+        results = []
+        for name, weight in self.task.weights(0.0).items():
             lines = list(getattr(self, f"_{name}")())
             yield from lines
-            results.append((weights[name], result(lines[-1])))
+            results.append((weight, result(lines[-1])))
         terms = (value if weight == 1 else f"{weight:g} × {value}" for weight, value in results)
         yield equation("loss", " + ".join(terms))
 

@@ -114,7 +114,7 @@ def test_without_padding_it_is_what_torch_counts(
     assert set(texts.lengths) == {16}
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         sums = task(batch)
-        torch.stack([sums[name].double() for name in task.loss_names()]).sum().backward()
+        torch.stack([sums[name].double() for name in task.weights(1.0)]).sum().backward()
     shape = shape_of(backbone)
     useful = operations(parts, shape, texts)
     assert useful is not None

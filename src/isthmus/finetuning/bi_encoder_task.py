@@ -128,10 +128,6 @@ class BiEncoderTask(Task):
         """The weights of the losses, from their settings."""
         return {loss.name: loss.settings.weight for loss in self.losses}
 
-    def loss_names(self) -> Sequence[str]:
-        """The names of all that has a weight."""
-        return list(self.weights(1.0))
-
     def save(self, folder: Path) -> None:
         """Writes the encoder as isthmus, AutoModel and sentence-transformers load it."""
         self.encoder.save(folder)

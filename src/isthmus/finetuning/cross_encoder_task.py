@@ -62,10 +62,6 @@ class CrossEncoderTask(Task):
         """The weights of the losses, from their settings."""
         return {loss.name: loss.settings.weight for loss in self.losses}
 
-    def loss_names(self) -> Sequence[str]:
-        """The names of the losses."""
-        return list(self.weights(1.0))
-
     def save(self, folder: Path) -> None:
         """Writes the cross-encoder as isthmus, transformers and sentence-transformers load it."""
         self.encoder.save(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -119,10 +119,6 @@ class PretrainTask(Task):
             name: _decayed(objective.settings.weight, objective.settings.decay_to, progress)
             for name, objective in self.parts.objectives.items()
         }
-
-    def loss_names(self) -> Sequence[str]:
-        """The objectives."""
-        return list(self.parts.objectives)
 
     def save(self, folder: Path) -> None:
         """Backbone, head and tokenizer as AutoModelForMaskedLM loads them; the rest beside them."""

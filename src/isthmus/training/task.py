@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,13 +61,9 @@ class Task(nn.Module, ABC):
         Sums without a weight (usually `LOSS/METRIC`) are only logged.
         """
 
+    @abstractmethod
     def weights(self, progress: float) -> Mapping[str, float | Tensor]:
         """The weight of each loss; `progress` is 0 at the first optimiser step, 1 at the last."""
-        return dict.fromkeys(self.loss_names(), 1.0)
-
-    @abstractmethod
-    def loss_names(self) -> Sequence[str]:
-        """The losses that are added up."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:

@@ -121,7 +121,7 @@ def everything_of(made: Made, batch: Batch) -> tuple[Any, ...]:
     task, _ = made
     task.zero_grad()
     sums = task(batch)
-    torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+    torch.autograd.backward([sums[loss] for loss in task.weights(0.0)])
     slopes = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
     return {loss: value.detach() for loss, value in sums.items()}, counts(made, batch), slopes
 
@@ -154,7 +154,7 @@ def test_packed_and_padded_are_the_same(
         task.zero_grad()
         sums = task(batch)
         assert (len(calls[0]) == 1) is use
-        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+        torch.autograd.backward([sums[loss] for loss in task.weights(0.0)])
         found.append({loss: value.detach() for loss, value in sums.items()})
         items.append(counts(made, batch))
         slopes.append({n: p.grad for n, p in task.named_parameters() if p.grad is not None})
@@ -243,7 +243,7 @@ def test_every_weight_that_is_trained_has_a_finite_gradient(
     for rows in ([0, 1, 2, 3, 6], EMPTY):
         task.zero_grad()
         sums = task(prepared(made, rows))
-        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+        torch.autograd.backward([sums[loss] for loss in task.weights(0.0)])
         for parameter_name, parameter in task.named_parameters():
             if parameter.requires_grad:
                 assert parameter.grad is not None, parameter_name
@@ -301,7 +301,7 @@ def one_step(task: PretrainTask, batch: Batch) -> None:
         batch = task.prepare(batch)
     items = task.counts(batch)
     sums = task(batch)
-    torch.autograd.backward([sums[loss] / items[loss].clamp(min=1) for loss in task.loss_names()])
+    torch.autograd.backward([sums[loss] / items[loss].clamp(min=1) for loss in task.weights(0.0)])
 
 
 @every_recipe
@@ -352,7 +352,7 @@ def test_a_captured_pass_gives_what_it_gave_before(name: str, make: Callable[[st
             batch = task.prepare(batch)
         with torch.autocast("cuda", torch.bfloat16):
             sums = task(batch)
-        torch.autograd.backward([sums[loss] for loss in task.loss_names()])
+        torch.autograd.backward([sums[loss] for loss in task.weights(0.0)])
         return {loss: value.detach() for loss, value in sums.items()}
 
     def called(function: Callable[[Batch], Any]) -> list[Any]:

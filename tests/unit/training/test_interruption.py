@@ -6,7 +6,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,8 +47,8 @@ class Line(Task):
         factor = math.nan if self.diverge else 1.0
         return {"line": ((self.weight * batch["x"] - 3) ** 2).sum() * factor}
 
-    def loss_names(self) -> Sequence[str]:
-        return ["line"]
+    def weights(self, progress: float) -> Mapping[str, float]:
+        return {"line": 1.0}
 
     def save(self, folder: Path) -> None:
         (folder / "weight.json").write_text(json.dumps(self.weight.item()))
