@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -147,11 +148,5 @@ def largest_share(change: Callable[[float], float], most: float, up_to: float) -
     `change` grows with the share, so few of the shares need to be tried.
     """
     shares = [up_to, *(share for share in _SHARES if share < up_to)]
-    low, high = 0, len(shares)  # the answer is shares[low], or 0 beyond the last
-    while low < high:
-        middle = (low + high) // 2
-        if change(shares[middle]) <= most:
-            high = middle
-        else:
-            low = middle + 1
-    return shares[low] if low < len(shares) else 0.0
+    found = bisect_left(shares, True, key=lambda share: change(share) <= most)
+    return shares[found] if found < len(shares) else 0.0

@@ -46,7 +46,7 @@ class LabelledQueries:
             return self.positives
         return [own + more for own, more in zip(self.positives, self.others, strict=True)]
 
-    def some(self, numbers: npt.NDArray[np.integer]) -> LabelledQueries:
+    def some(self, numbers: npt.ArrayLike) -> LabelledQueries:
         """The queries of these numbers, in the order they have here."""
         chosen = np.sort(numbers).tolist()
         return LabelledQueries(

@@ -252,10 +252,7 @@ def _taught(
     by_query: dict[int, list[Negative]] = {}
     for one in negatives:
         by_query.setdefault(one.number, []).append(one)
-    scored = LabelledQueries(
-        [labelled.queries[number] for number in by_query],
-        [labelled.positives[number] for number in by_query],
-    )
+    scored = labelled.some(list(by_query))
     # Without random documents: a file of scores has none of them.
     rows = [[one.row if one.rank else NOTHING for one in of] for of in by_query.values()]
     scores = teacher.scores(scored, padded(rows))

@@ -57,16 +57,12 @@ def approved(
         ]
         if not unfinished:
             return [np.array(rows, dtype=np.int32) for rows in kept]
-        scored = LabelledQueries(
-            [labelled.queries[number] for number in unfinished],
-            [labelled.positives[number] for number in unfinished],
-        )
         batch = []
         for number in unfinished:
             size = max(most - len(kept[number]), _ASKED_AT_ONCE)
             batch.append(turns[number][seen[number] : seen[number] + size])
             seen[number] += len(batch[-1])
-        scores = teacher.scores(scored, padded(batch))
+        scores = teacher.scores(labelled.some(unfinished), padded(batch))
         for number, rows, given in zip(unfinished, batch, scores, strict=True):
             kept[number] += rows[given[: len(rows)] <= allowed[number]].tolist()
 
