@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import settings_option
+from isthmus.cli.options import Model, settings_option
 
 
 def add(
@@ -15,9 +15,7 @@ def add(
         str, typer.Argument(help="An index folder of any kind, also of several indexes.")
     ],
     corpus: Annotated[str, typer.Option(help="What to add: anything `index` reads.")],
-    model: Annotated[
-        str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
-    ] = None,
+    model: Model = None,
     settings: Annotated[list[str] | None, settings_option("add", "problems=skip")] = None,
 ) -> None:
     """Add documents to an index; those whose ids are there already are replaced.

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Json, settings_option
-from isthmus.cli.search import Model, Reranker
+from isthmus.cli.options import Json, Model, Reranker, settings_option
 
 
 def explain(

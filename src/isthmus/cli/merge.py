@@ -7,14 +7,12 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import settings_option
+from isthmus.cli.options import Model, settings_option
 
 
 def merge(
     index: Annotated[str, typer.Argument(help="An index folder that was added to.")],
-    model: Annotated[
-        str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
-    ] = None,
+    model: Model = None,
     settings: Annotated[list[str] | None, settings_option("merge", "approximate.name=hnsw")] = None,
 ) -> None:
     """Make an index one whole again: no segments, no traces of deleted documents.

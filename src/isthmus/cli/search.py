@@ -9,14 +9,7 @@ import typer
 
 import isthmus
 from isthmus.cli.lines import answer_lines, show
-from isthmus.cli.options import Cluster, Json, Split, settings_option
-
-Reranker = Annotated[
-    str | None, typer.Option(help="A cross-encoder that reads the best once more.")
-]
-Model = Annotated[
-    str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
-]
+from isthmus.cli.options import Cluster, Json, Model, Reranker, Split, settings_option
 
 
 def search(

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import settings_option
-from isthmus.cli.search import Model, Reranker
+from isthmus.cli.options import Model, Reranker, settings_option
 
 Indexes = Annotated[
     list[str],

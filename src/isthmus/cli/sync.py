@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import settings_option
+from isthmus.cli.options import Model, settings_option
 
 
 def sync(
@@ -16,9 +16,7 @@ def sync(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
-    model: Annotated[
-        str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
-    ] = None,
+    model: Model = None,
     settings: Annotated[list[str] | None, settings_option("sync", "problems=skip")] = None,
 ) -> None:
     """Bring an index up to date with a folder or collection: new, changed and deleted documents.
