@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import isthmus
-from isthmus.cli.options import Json, Splits, settings_option
+from isthmus.cli.options import Json, Splits, settings_option, show
 
 if TYPE_CHECKING:
     from isthmus import Report, SuiteReport
@@ -96,10 +96,9 @@ def _show(found: Report | SuiteReport | dict[str, Report], as_json: bool) -> Non
     if as_json and isinstance(found, dict):
         each = (f"{json.dumps(name)}: {report.to_json()}" for name, report in found.items())
         typer.echo(f"{{{', '.join(each)}}}")
-    elif as_json and not isinstance(found, dict):
-        typer.echo(found.to_json())
+    elif isinstance(found, dict):
+        for name, report in found.items():
+            Console().print(f"split {name}", style="bold", highlight=False)
+            show(report, as_json=False)
     else:
-        for name, report in found.items() if isinstance(found, dict) else [("", found)]:
-            if name:
-                Console().print(f"split {name}", style="bold", highlight=False)
-            Console().print(report)
+        show(found, as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Json, Model, Reranker, settings_option
+from isthmus.cli.options import Json, Model, Reranker, settings_option, show
 
 
 def explain(
@@ -35,12 +35,7 @@ def explain(
     Examples: isthmus explain idx "what is a bottleneck" doc42; isthmus explain idx "a query" doc42
     --with indexes/bm25 --rerank runs/reranker
     """
-    from rich.console import Console
-
     found = isthmus.explain(
         index, query, document, hybrid=hybrid or (), rerank=rerank, model=model, settings=settings
     )
-    if as_json:
-        typer.echo(found.to_json())
-    else:
-        Console().print(found)
+    show(found, as_json)

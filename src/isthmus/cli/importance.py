@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Json, Recipe, settings_option
+from isthmus.cli.options import Json, Recipe, settings_option, show
 
 
 def importance(
@@ -30,10 +30,5 @@ def importance(
     Example: isthmus importance "hokey stuff is a crossword puzzle clue" --corpus docs.jsonl
     --model bert-base-uncased
     """
-    from rich.console import Console
-
     found = isthmus.importance(text, corpus, model, recipe, draws=draws, settings=settings)
-    if as_json:
-        typer.echo(found.to_json())
-    else:
-        Console().print(found)
+    show(found, as_json)

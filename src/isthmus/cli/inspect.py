@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Json, settings_option
+from isthmus.cli.options import Json, settings_option, show
 
 Beside = Annotated[
     list[str] | None,
@@ -64,8 +64,6 @@ def inspect(
     runs/bow --beside runs/retromae --coverage docs.jsonl --output runs/coverage; isthmus inspect
     sentence-transformers/all-MiniLM-L6-v2 "a text" --corpus docs.jsonl
     """
-    from rich.console import Console
-
     found = isthmus.inspect(
         model,
         texts or (),
@@ -78,7 +76,4 @@ def inspect(
         output=output,
         settings=settings,
     )
-    if as_json:
-        typer.echo(found.to_json())
-    else:
-        Console().print(found)
+    show(found, as_json)

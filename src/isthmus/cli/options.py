@@ -1,8 +1,8 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and what --json does with a result."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.models import OptionInfo
@@ -58,6 +58,16 @@ def refuse_new_recipe(context: typer.Context, resume: str | None) -> None:
             allowed="--resume FOLDER alone",
             remedy="leave out --recipe, or start anew without --resume in another --output",
         )
+
+
+def show(found: Any, as_json: bool) -> None:
+    """Prints what was found: as the tables that it shows itself as, or as JSON."""
+    from rich.console import Console
+
+    if as_json:
+        typer.echo(found.to_json())
+    else:
+        Console().print(found)
 
 
 def settings_option(verb: str, example: str) -> OptionInfo:

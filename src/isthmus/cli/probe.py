@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Json, settings_option
+from isthmus.cli.options import Json, settings_option, show
 
 
 def probe(
@@ -38,10 +38,5 @@ def probe(
     Examples: isthmus probe bert-base-uncased runs/bow runs/bow/checkpoint-500 --corpus docs.jsonl;
     isthmus probe runs/bow --corpus data/scifact --output runs/probed
     """
-    from rich.console import Console
-
     report = isthmus.probe(models, corpus, documents=documents, output=output, settings=settings)
-    if as_json:
-        typer.echo(report.to_json())
-    else:
-        Console().print(report)
+    show(report, as_json)
