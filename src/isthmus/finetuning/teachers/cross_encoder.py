@@ -97,11 +97,5 @@ class _Scorer:
     def _score(
         self, texts: list[str], numbers: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> Scores:
-        distinct, place = np.unique(numbers, return_inverse=True)
-        encodings = self.model.tokenizer.backend.encode_batch_fast(
-            [texts[number] for number in distinct], add_special_tokens=False
-        )
-        return self.model.score_tokens(
-            [encodings[number].ids for number in place],
-            [self.corpus.tokens(int(row)) for row in rows],
-        )
+        queries = self.model.tokens([texts[number] for number in numbers])
+        return self.model.score_tokens(queries, [self.corpus.tokens(int(row)) for row in rows])
