@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from isthmus.records import Document, Passage, Ranking, document_of
 
 DOCUMENTS = "documents.arrow"
 ORDER = "order.npy"
+T = TypeVar("T")
 _SCHEMA = pa.schema(
     [("id", pa.large_string()), ("title", pa.large_string()), ("text", pa.large_string())]
 )
@@ -254,8 +255,8 @@ def check_passages(table: pa.Table, stated: bool) -> None:
         require(named is not False, "it has ids that are not of passages")
 
 
-def blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    """The documents in lists of `size`; the last may be shorter."""
+def blocks(documents: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Documents, or texts, in lists of `size`; the last may be shorter."""
     remaining = iter(documents)
     while block := list(islice(remaining, size)):
         yield block

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from isthmus.encoders.dense import DenseEncoder
 from isthmus.errors import InputError
+from isthmus.indexes.documents import blocks
 from isthmus.inspection.vocabulary_view import read_sets
 from isthmus.pretraining.probes.coverage import covered
 from isthmus.records import Document
@@ -91,7 +92,8 @@ def fit_head(
     texts = [document.contents(encoder.settings.titles) for document in documents]
     if vectors is None:
         vectors = encoder.encode_documents([Document("", text) for text in texts])
-    bags = vstack([csr_matrix(read_sets(encoder, block).numpy()) for block in _blocks(texts)])
+    sets = (read_sets(encoder, block) for block in blocks(texts, _AT_ONCE))
+    bags = vstack([csr_matrix(one.numpy()) for one in sets])
     first, second = (int(len(texts) * share) for share in _PARTS)
     choosing, judging = slice(first, second), slice(second, len(texts))
 
@@ -119,8 +121,3 @@ def _heads(vectors: Floats, bags: Any) -> Iterator[FittedHead]:
         penalty = factor * max(float(values.mean()), _LEAST)
         matrix = rotation @ (rotated / (values + penalty)[:, None])
         yield FittedHead(matrix.astype(np.float32), origin, base, columns)
-
-
-def _blocks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(texts), _AT_ONCE):
-        yield texts[start : start + _AT_ONCE]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.config.models import model_folder
+from isthmus.indexes.documents import blocks
 from isthmus.indexes.segments.index import open_index
 from isthmus.progress import track
 from isthmus.records import Document
@@ -34,8 +34,7 @@ def _count(
 
     tokenizer = Tokenizer.load(model_folder(model))
     found = CutTexts(settings.room(tokenizer))
-    remaining = iter(track(documents, f"tokenise {source}"))
-    while block := list(islice(remaining, _AT_ONCE)):
+    for block in blocks(track(documents, f"tokenise {source}"), _AT_ONCE):
         texts = [document.contents(settings.titles) for document in block]
         found.count(len(encoding) for encoding in tokenizer.split(texts))
     return found
