@@ -55,9 +55,6 @@ def check_words(offer: Offer, text: str) -> None:
 
 def _terms(encoder: SparseEncoder, row: Any) -> dict[str, float]:
     tokens = encoder.tokenizer.pretrained.convert_ids_to_tokens
-    heaviest = sorted(zip(row.indices.tolist(), row.data.tolist(), strict=True), key=_by_weight)
+    pairs = zip(row.indices.tolist(), row.data.tolist(), strict=True)
+    heaviest = sorted(pairs, key=lambda one: (-one[1], one[0]))
     return {str(tokens(term)): weight for term, weight in heaviest}
-
-
-def _by_weight(one: tuple[int, float]) -> tuple[float, int]:
-    return -one[1], one[0]

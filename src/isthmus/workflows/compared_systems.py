@@ -85,16 +85,15 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _with_bm25(named: Sequence[str]) -> list[tuple[str, ...]]:
-    models = [name for name in named if name != BM25 and _parts(name) not in ((HYBRID,),)]
-    single = [name for name in models if len(_parts(name)) == 1]
-    if not single:
+    models = [name for name in named if len(_parts(name)) == 1 and name not in (BM25, HYBRID)]
+    if not models:
         raise SettingsError(
             "'hybrid' is every model that is named, each fused with BM25, and none is named",
             where="--models",
             allowed="hybrid beside one model or more",
             remedy="name a dense or a sparse model too: --models MODEL hybrid",
         )
-    return [(name, BM25) for name in single]
+    return [(name, BM25) for name in models]
 
 
 @dataclass(frozen=True)
