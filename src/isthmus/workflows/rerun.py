@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isthmus.config import Settings
 from isthmus.config.output import environment, read_snapshot
 from isthmus.errors import InputError, choices
 from isthmus.finetuning.finetune import again as finetune_again
@@ -18,6 +20,8 @@ from isthmus.workflows.adapt import run as run_adapt
 from isthmus.workflows.adapt_settings import AdaptSettings
 from isthmus.workflows.quickstart import QuickstartSettings
 from isthmus.workflows.quickstart import run as run_quickstart
+
+_Repeat = Callable[[Mapping[str, Any], Path, str], object]
 
 
 def rerun(folder: str, output: str) -> Path:
@@ -63,23 +67,13 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _pretrain(identity: Mapping[str, Any], folder: Path, output: str) -> None:
-    values = {**identity["settings"], "output": output}
-    run_pretrain(PretrainSettings.parse(values, "snapshot"))
+def _by_settings(run: Callable[[Any], object], kind: type[Settings]) -> _Repeat:
+    """Repeats a verb that takes nothing but its settings, the output among them."""
 
+    def repeat(identity: Mapping[str, Any], folder: Path, output: str) -> None:
+        run(kind.parse({**identity["settings"], "output": output}, "snapshot"))
 
-def _finetune(identity: Mapping[str, Any], folder: Path, output: str) -> None:
-    finetune_again(identity, folder, output, "snapshot")
-
-
-def _adapt(identity: Mapping[str, Any], folder: Path, output: str) -> None:
-    values = {**identity["settings"], "output": output}
-    run_adapt(AdaptSettings.parse(values, "snapshot"))
-
-
-def _quickstart(identity: Mapping[str, Any], folder: Path, output: str) -> None:
-    values = {**identity["settings"], "output": output}
-    run_quickstart(QuickstartSettings.parse(values, "snapshot"))
+    return repeat
 
 
 def _index(identity: Mapping[str, Any], folder: Path, output: str) -> None:
@@ -102,11 +96,11 @@ def _export(identity: Mapping[str, Any], folder: Path, output: str) -> None:
     export(first, identity["engine"], output, second, settings=settings)
 
 
-_VERBS: dict[str, Callable[[Mapping[str, Any], Path, str], None]] = {
-    "pretrain": _pretrain,
-    "finetune": _finetune,
+_VERBS: dict[str, _Repeat] = {
+    "pretrain": _by_settings(run_pretrain, PretrainSettings),
+    "finetune": partial(finetune_again, where="snapshot"),
     "index": _index,
     "export": _export,
-    "adapt": _adapt,
-    "quickstart": _quickstart,
+    "adapt": _by_settings(run_adapt, AdaptSettings),
+    "quickstart": _by_settings(run_quickstart, QuickstartSettings),
 }
