@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -139,10 +139,6 @@ class SpeedReport:
         values = json.loads(file.read_text(encoding="utf-8"))
         rows = (Row(**{**row, "rates": tuple(row["rates"])}) for row in values.pop("rows"))
         return cls(tuple(rows), **values)
-
-    def with_rows(self, rows: Sequence[Row]) -> SpeedReport:
-        """A report with more rows."""
-        return replace(self, rows=(*self.rows, *rows))
 
     def table(self) -> Table:
         """A row for every recipe and shape."""

@@ -8,6 +8,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,7 @@ def speed(
         "batch": batch,
         "tokens": tokens,
     }
-    return run(SpeedSettings.given(settings, flags), output)
-
-
-def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
-    """Times training from settings that are already complete; returns the rows."""
+    settings = SpeedSettings.given(settings, flags)
     if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise SettingsError(
             f"there are {processes} processes: they would time each other",
@@ -87,18 +84,18 @@ def run(settings: SpeedSettings, output: str | None = None) -> SpeedReport:
             allowed="one process, without torchrun",
             remedy="isthmus benchmark speed …, with CUDA_VISIBLE_DEVICES to choose the device",
         )
-    recipes = _chosen(settings)
+    names = _chosen(settings)
     folder = None if output is None else Path(output)
     report = SpeedReport((), settings.rounds, _conditions(settings))
     if folder is None:
-        return _timed(settings, recipes, report, None)
+        return _timed(settings, names, report, None)
     with claimed(folder, _VERB, _identity(settings)) as known, writing(folder, lambda: True):
         if known:
             report = SpeedReport.read(folder) or report
         if known and is_complete(folder):
             notice(f"{folder} is complete already")
             return report
-        report = _timed(settings, recipes, report, folder)
+        report = _timed(settings, names, report, folder)
         report.write(folder)  # again: what was interrupted may lack the table of its last row
         report.plot(folder / "speed.svg")
         finish(folder, {"rows": len(report.rows)})
@@ -118,7 +115,7 @@ def _timed(
                 missing = [recipe for recipe in recipes if recipe not in known]
                 bar.advance(len(recipes) - len(missing))
                 for rows in _at_length(settings, length, missing, model, Path(scratch)):
-                    report = report.with_rows(rows)
+                    report = replace(report, rows=(*report.rows, *rows))
                     if folder is not None:
                         report.write(folder)
                     bar.advance(1, [_told(row) for row in rows][-1])
