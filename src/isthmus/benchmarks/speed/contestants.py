@@ -339,21 +339,13 @@ def settings_for(
     flags = {"corpus": "benchmark", "output": "benchmark", "model": model}
 
     def read(more: Mapping[str, Any]) -> PretrainSettings:
-        values = resolve("pretrain", recipe, flags, {**fixed, **more, **_paths(given)})
+        values = resolve("pretrain", recipe, flags, {**fixed, **more, **given})
         return PretrainSettings.parse(values, where=f"recipe {recipe}")
 
     view = assemble(read({})).view
     # The same number of texts a step, and of the same length, where a view shows two.
     spans = {f"view.{name}": value for name, value in view.filling(length).items()}
     return read({"training.per_device_train_batch_size": max(1, texts // view.rows), **spans})
-
-
-def _paths(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        path = f"{above}{name}"
-        found |= _paths(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
-    return found
 
 
 def _some_rows(corpus: TokenisedCorpus, count: int, seed: int) -> npt.NDArray[np.int64]:
