@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,6 @@ class Coverage:
     models: dict[str, tuple[float, ...]]
     constant: tuple[float, ...]
     ceiling: tuple[float, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
-        return asdict(self)
 
     def table(self) -> Table:
         """A row per model and line, a column per k; the best model of each marked."""

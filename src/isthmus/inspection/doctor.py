@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,7 +64,8 @@ def doctor(
     model: str | None = None,
 ) -> list[Finding]:
     """What was found; nothing is changed, and one failed check does not stop the others."""
-    machine = (_python(), *_packages(), _hardware(), _disk())
+    python = Finding("Python", "good", platform.python_version())
+    machine = (python, *_packages(), _hardware(), _disk())
     findings = [replace(finding, of_machine=True) for finding in machine]
     named: list[tuple[str, str | None, Callable[[str], list[Finding]]]] = [
         ("corpus", corpus, _corpus),
@@ -96,11 +97,6 @@ def findings_table(findings: list[Finding]) -> Table:
         # Folded: of a path that is cut short, the file and the line are gone.
         table.add_row(Text(subject, overflow="fold"), verdict, Text(found, overflow="fold"))
     return table
-
-
-def _python() -> Finding:
-    enough = sys.version_info >= (3, 11)
-    return Finding("Python", "good" if enough else "wrong", sys.version.split()[0])
 
 
 def _packages() -> list[Finding]:
