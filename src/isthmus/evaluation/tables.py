@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
@@ -166,6 +167,29 @@ class Table:
                 rules.append(rf"\cmidrule(lr){{{last + 1}-{last + span}}}")
             last += span
         return [_latex_row(cells), " ".join(rules)]
+
+
+class Shown(ABC):
+    """A result that shows itself as lines and tables: on terminals, in notebooks, as a text."""
+
+    @abstractmethod
+    def tables(self) -> Iterable[str | Table]:
+        """Lines and tables, in the order in which they are shown."""
+
+    def __rich__(self) -> Group:
+        lines = (Text(visible(one)) if isinstance(one, str) else one for one in self.tables())
+        return Group(*lines)
+
+    def __repr__(self) -> str:
+        return plain_text(self)
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f"<p>{escape_html(one)}</p>" if isinstance(one, str) else one.html()
+            for one in self.tables()
+        )
 
 
 def plain_text(shown: RenderableType) -> str:

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rich.console import Group
-from rich.text import Text
-
-from isthmus.errors import visible
-from isthmus.evaluation.tables import Cell, Table, escape_html, plain_text
+from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.records import Passage
 
 Kind = Literal["bm25", "sparse", "dense", "hybrid", "reranked"]
@@ -74,8 +70,8 @@ class FusedParts:
     parts: tuple[FusedPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
     """Why a document has its score for a query, by the kind of retriever.
 
     `terms` (bm25, sparse) and the parts of `fusion` (hybrid) add up to the score. `sentences`
@@ -137,22 +133,6 @@ class Explanation:
         if self.before is not None:
             yield "before it was read again:"
             yield from self.before.tables()
-
-    def __rich__(self) -> Group:
-        shown = (one if isinstance(one, Table) else Text(visible(one)) for one in self.tables())
-        return Group(*shown)
-
-    def __repr__(self) -> str:
-        return plain_text(self)
-
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        shown = (
-            one.html() if isinstance(one, Table) else f"<p>{escape_html(one)}</p>"
-            for one in self.tables()
-        )
-        return "".join(shown)
 
 
 def _with_numbers(values: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Group
-
-from isthmus.evaluation.tables import Cell, Table, plain_text
+from isthmus.evaluation.tables import Cell, Shown, Table
 
 if TYPE_CHECKING:
     from isthmus.inspection.coverage import Coverage
@@ -78,8 +76,8 @@ class InspectedText:
         return Table(columns, tuple(rows), f"“{shown}”{''.join(notes)}", names=len(columns))
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, repr=False)
+class Inspection(Shown):
     """What the vectors of texts name, model by model, and how much they cover over a corpus."""
 
     texts: tuple[InspectedText, ...]
@@ -98,17 +96,6 @@ class Inspection:
         yield from (one.table() for one in self.texts)
         if self.coverage is not None:
             yield self.coverage.table()
-
-    def __rich__(self) -> Group:
-        return Group(*self.tables())
-
-    def __repr__(self) -> str:
-        return plain_text(self)
-
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        return "".join(table.html() for table in self.tables())
 
 
 def _cell(token: NamedToken, kind: Literal["dense", "sparse"]) -> Cell:

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from rich.table import Table as TerminalTable
 
 from isthmus.collections import Corpus, Problems, open_corpus
 from isthmus.collections.settings import ReadingSettings
@@ -22,7 +21,7 @@ from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.router import transformer_folder
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, SettingsError
-from isthmus.evaluation.tables import Cell, Table, plain_text
+from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.parts import Column, Vector
@@ -58,7 +57,7 @@ class CheckpointSettings(MeasurementSettings, ReadingSettings):
     seed: int = Field(42, ge=0, description="draws the documents, and the spans of two texts")
 
 
-class ProbeReport(BaseModel):
+class ProbeReport(Shown, BaseModel):
     """Probes of several checkpoints on the same documents; None where one has no such number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,16 +96,9 @@ class ProbeReport(BaseModel):
         best = max(seen) if self.better[name] == "higher" else min(seen)
         return Cell(f"{value:.4f}", best=len(self.values) > 1 and value == best)
 
-    def __rich__(self) -> TerminalTable:
-        return self.table().terminal()
-
-    def __repr__(self) -> str:
-        return plain_text(self)
-
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
+    def tables(self) -> list[Table]:
+        """The one table."""
+        return [self.table()]
 
     def to_json(self) -> str:
         """Every number."""
