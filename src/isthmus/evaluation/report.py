@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from rich.console import Group
 
 from isthmus.config import Overrides
 from isthmus.errors import InputError
@@ -17,7 +16,7 @@ from isthmus.evaluation.bootstrap import mean_intervals
 from isthmus.evaluation.first_hits import Example
 from isthmus.evaluation.settings import EvaluationSettings
 from isthmus.evaluation.significance import Comparisons, compare
-from isthmus.evaluation.tables import Cell, Table, format_score, plain_text
+from isthmus.evaluation.tables import Cell, Shown, Table, format_score
 
 _TESTS = {"t_test": "paired two-sided t-test", "randomisation": "paired randomisation test"}
 _CORRECTIONS = {"bonferroni": "Bonferroni", "holm": "Holm", "none": "no correction"}
@@ -41,7 +40,7 @@ class RunCounts:
     """Results dropped because the document is the query itself."""
 
 
-class Report(BaseModel):
+class Report(Shown, BaseModel):
     """Systems compared over one set of judged queries; tables by measure, then by system."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -88,16 +87,9 @@ class Report(BaseModel):
         columns = ("#", "system", *self.measures)
         return Table(columns, tuple(rows), self._caption(), names=2, interval_note=note)
 
-    def __rich__(self) -> Group:
-        return Group(self.table().terminal(), *(one.terminal() for one in self.example_tables()))
-
-    def __repr__(self) -> str:
-        return plain_text(self)
-
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        return "".join(table.html() for table in (self.table(), *self.example_tables()))
+    def tables(self) -> list[Table]:
+        """Its table, and those of the examples."""
+        return [self.table(), *self.example_tables()]
 
     def example_tables(self) -> list[Table]:
         """A table for each example."""

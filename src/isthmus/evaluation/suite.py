@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from rich.console import Group
-
 from isthmus.config.output import writing
 from isthmus.evaluation.report import Report
-from isthmus.evaluation.tables import Cell, Table, format_score, plain_text
+from isthmus.evaluation.tables import Cell, Shown, Table, format_score
 
 
-@dataclass(frozen=True)
-class SuiteReport:
+@dataclass(frozen=True, repr=False)
+class SuiteReport(Shown):
     """A report for each collection, by its name; all of the same systems and measures."""
 
     reports: Mapping[str, Report]
@@ -89,16 +87,9 @@ class SuiteReport:
             ]
         )
 
-    def __rich__(self) -> Group:
-        return Group(*(self.table(measure).terminal() for measure in self.measures))
-
-    def __repr__(self) -> str:
-        return plain_text(self)
-
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        return "".join(self.table(measure).html() for measure in self.measures)
+    def tables(self) -> list[Table]:
+        """A table per measure."""
+        return [self.table(measure) for measure in self.measures]
 
     def to_json(self) -> str:
         """Averages, counts and every collection's report, per-query scores included."""
@@ -116,7 +107,7 @@ class SuiteReport:
 
     def write(self, folder: Path) -> None:
         """Writes suite.json, table.md and table.tex into a claimed folder."""
-        tables = [self.table(measure) for measure in self.measures]
+        tables = self.tables()
         files = {
             "suite.json": f"{self.to_json()}\n",
             "table.md": "\n".join(table.markdown() for table in tables),
