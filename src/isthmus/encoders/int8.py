@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from isthmus.config.cache import cache_folder
-from isthmus.config.output import whole_folder, writing
+from isthmus.config.cache import cache_folder, one_at_a_time
+from isthmus.config.output import whole_folder
 from isthmus.encoders.encoder import Encoder, Tokens
 from isthmus.errors import MissingPackageError
 
@@ -44,12 +43,10 @@ class Int8Model:
         runtime = _runtime()
         self._float32 = _Alone(encoder).eval()
         folder = cache_folder() / f"int8-onnxruntime-{runtime.__version__}" / encoder.fingerprint
-        with writing(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder.with_name(f".{folder.name}.lock")):
-                if not (folder / _FILE).is_file():
-                    with whole_folder(folder) as partial:
-                        _write(self._float32, partial)
+        with one_at_a_time(folder):
+            if not (folder / _FILE).is_file():
+                with whole_folder(folder) as partial:
+                    _write(self._float32, partial)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         self._session = runtime.InferenceSession(

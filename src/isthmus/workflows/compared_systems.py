@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
-from filelock import FileLock
 
 from isthmus._version import __version__
 from isthmus.collections.files import fingerprint
-from isthmus.config.cache import cache_folder
+from isthmus.config.cache import cache_folder, digest, one_at_a_time
 from isthmus.config.models import model_folder
 from isthmus.config.output import writing
 from isthmus.errors import SettingsError
@@ -141,8 +138,9 @@ class Searches:
         settings = chosen.model_dump_json(exclude={"cluster"})
         guessed = ["language"] * (part == BM25)  # of documents: rankings from before are English
         key = digest(__version__, self.fingerprint, origin, settings, *guessed)
-        file = cache_folder() / "rankings" / f"{key}-{digest(self._asked, str(self.depth))}.parquet"
-        with _one_at_a_time(file):
+        place = cache_folder() / "rankings" / key
+        file = place.with_name(f"{key}-{digest(self._asked, str(self.depth))}.parquet")
+        with one_at_a_time(place):
             if (kept := _read(file)) is None:
                 model = None if part == BM25 else part
                 folder = cache_folder() / "indexes" / key
@@ -155,14 +153,6 @@ class Searches:
     def _searched(self, retriever: Retriever) -> dict[str, Ranking]:
         batches = answers(retriever, self.queries, self.depth)
         return {ranking.query_id: ranking for batch in batches for ranking in batch}
-
-
-def digest(*parts: str) -> str:
-    """One name for texts in their order."""
-    found = xxhash.xxh3_128()
-    for part in parts:
-        found.update(f"{len(part)}:{part}".encode())
-    return found.hexdigest()
 
 
 def _write(file: Path, rankings: Mapping[str, Ranking]) -> None:
@@ -191,11 +181,3 @@ def _read(file: Path) -> dict[str, Ranking] | None:
         query: Ranking(query, tuple(i for i, _ in entries), tuple(s for _, s in entries))
         for query, entries in found.items()
     }
-
-
-@contextmanager
-def _one_at_a_time(file: Path) -> Iterator[None]:
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_name(f".{file.stem.partition('-')[0]}.lock")):
-            yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
-from filelock import FileLock
 from numpy.lib.format import open_memmap
 
 from isthmus.collections import Collection, Problems
 from isthmus.collections.settings import ReadingSettings
-from isthmus.config.cache import cache_folder
-from isthmus.config.output import whole_folder, writing
+from isthmus.config.cache import cache_folder, digest, one_at_a_time
+from isthmus.config.output import whole_folder
 from isthmus.indexes.manifest import MANIFEST
 from isthmus.progress import Bar
 from isthmus.records import Query, Ranking
@@ -106,9 +103,9 @@ def candidates(
 ) -> Candidates:
     """The ranker's results, from the cache if it ranked the same queries to this depth before."""
     texts = (part for query in queries for part in (query.id, query.text))
-    key = _digest(str(_FORMAT), ranker.fingerprint, corpus.fingerprint, *texts)
+    key = digest(str(_FORMAT), ranker.fingerprint, corpus.fingerprint, *texts)
     home = cache_folder() / "candidates"
-    with _one_at_a_time(home / key):
+    with one_at_a_time(home / key):
         depths = (int(folder.name.rpartition("-")[2]) for folder in home.glob(f"{key}-*"))
         found = min((deep for deep in depths if deep >= depth), default=None)
         folder = home / f"{key}-{found or depth}"
@@ -130,8 +127,8 @@ def searched(
 
     `source` identifies the corpus, `fingerprint` the model and the settings that change results.
     """
-    folder = cache_folder() / "indexes" / _digest(source, fingerprint)
-    with _one_at_a_time(folder):
+    folder = cache_folder() / "indexes" / digest(source, fingerprint)
+    with one_at_a_time(folder):
         if not (folder / MANIFEST).is_file():
             index(spec, folder, model, settings=settings)
     return folder
@@ -158,19 +155,3 @@ def _write(
         scores[number, : len(best)] = best.scores
     for written in (rows, scores):
         written.flush()
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    # Parallel runs that differ in their seed alone need the same files.
-    with writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock")):
-            yield
-
-
-def _digest(*parts: str) -> str:
-    digest = xxhash.xxh3_128()
-    for part in parts:
-        digest.update(f"{len(part)}:{part}".encode())
-    return digest.hexdigest()
