@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,16 +57,6 @@ class Turn:
     def rate(self) -> float:
         """Texts per second."""
         return self.texts / self.seconds
-
-
-class Contestant(Protocol):
-    """Takes turns with others."""
-
-    def warm_up(self, steps: int) -> None:
-        """Runs steps that are not timed."""
-
-    def turn(self) -> Turn:
-        """Trains on all texts once, timed."""
 
 
 class Ours:
@@ -236,6 +226,10 @@ class Plain:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         return loss
+
+
+Contestant = Ours | Plain
+"""What takes turns with others."""
 
 
 class MatrixProduct:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from isthmus.benchmarks.speed.settings import SpeedSettings
@@ -89,24 +87,14 @@ class RandomCorpus(TokenisedCorpus):
         return TokenisedDocument(str(row), self._tokens[row], self._words, self._sentences)
 
 
-class RandomColumn:
-    """One text's values for every text."""
-
-    def __init__(self, values: npt.NDArray[Any]) -> None:
-        self.values = values
-
-    def __getitem__(self, row: int) -> npt.NDArray[Any]:
-        return self.values
-
-
 def columns_of(parts: Parts, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
     """The columns that the parts need of every token."""
     columns: dict[str, Column] = {}
     for part in parts:
         if isinstance(corpus, RandomCorpus):
-            # Statistics of random tokens would only cost time.
+            # Statistics of random tokens would only cost time: one text's values for every text.
             made = part.random_columns(int(corpus.lengths[0]))
-            columns |= {name: RandomColumn(values) for name, values in made.items()}
+            columns |= {name: [values] * len(corpus) for name, values in made.items()}
         else:
             columns |= part.columns(corpus, tokenizer)
     return columns
