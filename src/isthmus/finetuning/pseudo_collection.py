@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import xxhash
 
 from isthmus.collections import Collection, Corpus, Problems
-from isthmus.config.output import writing
+from isthmus.config.output import whole_file
 from isthmus.errors import InputError
 from isthmus.finetuning.pseudo_queries._base import PseudoQuerySettings, drawn, sources
 from isthmus.progress import track
@@ -106,11 +106,9 @@ class PseudoCollection(Collection):
                 return [_Drawn(**json.loads(line)) for line in lines]
         found = self._draw()
         if self.file is not None:
-            partial = self.file.with_name(f".partial.{self.file.name}")
-            with writing(self.file):
-                lines = [json.dumps(one._asdict(), ensure_ascii=False) for one in found]
-                partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-                partial.replace(self.file)
+            with whole_file(self.file) as stream:
+                for one in found:
+                    stream.write(json.dumps(one._asdict(), ensure_ascii=False) + "\n")
         return found
 
     def _draw(self) -> list[_Drawn]:
