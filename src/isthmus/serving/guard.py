@@ -70,7 +70,7 @@ class Guard:
             await send(message)
 
         try:
-            self._check(scope["path"], scope["method"], Headers(scope=scope))
+            self._check(scope["path"], Headers(scope=scope))
             await self._app(scope, await self._read(scope, receive, body), answer)
         except RefusalError as refusal:
             await refusal.answer()(scope, receive, answer)
@@ -83,7 +83,7 @@ class Guard:
         self._measurements.requests.labels(path, status).inc()
         self._measurements.seconds.labels(path).observe(perf_counter() - begun)
 
-    def _check(self, path: str, method: str, headers: Headers) -> None:
+    def _check(self, path: str, headers: Headers) -> None:
         host = _name(headers.get("host", ""))
         if self._hosts is not None and host not in self._hosts:
             raise RefusalError(

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from isthmus.errors import lone_surrogate
+
 
 def _whole(text: str) -> str:
     """The text, which JSON can write halves of characters into."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if lone_surrogate(text):
         raise ValueError("half of a surrogate pair is no character")
     return text
 

@@ -73,7 +73,7 @@ def open_app(
     chosen = ServeSettings.given(settings)
     folders = several(indexes)
     check_arguments("serve", {f"indexes[{n}]": folder for n, folder in enumerate(folders)})
-    _check(folders, token, chosen)
+    _check(folders, token)
     _check_packages()
     from isthmus.serving.api import application
     from isthmus.serving.guard import Guard
@@ -91,7 +91,7 @@ def _check_packages() -> None:
             raise MissingPackageError(package, extra="serve", needed_for="isthmus serve")
 
 
-def _check(folders: list[str], token: str | None, settings: ServeSettings) -> None:
+def _check(folders: list[str], token: str | None) -> None:
     if not folders:
         raise SettingsError(
             "there is no index to serve",
