@@ -91,15 +91,17 @@ def _audit(settings: FinetuneSettings) -> Audit:
     return audit(mined, sources, corpus, labelled, settings.split, teacher)
 
 
-def _one_stage(values: dict[str, Any], where: str) -> FinetuneSettings:
-    if "stages" in values:
+def _one_stage(values: Mapping[str, Any], where: str) -> FinetuneSettings:
+    if (stages := values.get("stages")) is not None:
+        named = ", ".join(map(str, stages)) if isinstance(stages, Mapping) else repr(stages)
         raise SettingsError(
-            f"there are several stages: {', '.join(values['stages'])}",
+            f"there are several stages: {named}",
             where=where,
             allowed="a recipe of one stage, or the folder of a stage that ran",
             remedy="isthmus negatives OUTPUT/STAGE-…, once it ran",
         )
-    return FinetuneSettings.parse(values, where)
+    alone = {key: value for key, value in values.items() if key != "stages"}
+    return FinetuneSettings.parse(alone, where)
 
 
 def _of_run(folder: Path, flags: Mapping[str, Any], overrides: Overrides) -> FinetuneSettings:

@@ -46,6 +46,10 @@ def test_a_recipe_of_several_stages(tmp_path: Path) -> None:
     )
     with pytest.raises(SettingsError, match="there are several stages: first, second"):
         negatives(model="m", collection="c", recipe=str(recipe))
+    with pytest.raises(SettingsError, match="there are several stages: 3"):
+        negatives(model="m", collection="c", recipe=str(recipe), settings=["stages=3"])
+    with pytest.raises(SettingsError, match="there are no negatives but those of the batch"):
+        negatives(model="m", collection="c", recipe=str(recipe), settings=["stages=null"])
 
 
 def test_a_run_is_looked_at_as_it_is(tmp_path: Path) -> None:
