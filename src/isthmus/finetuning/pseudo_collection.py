@@ -6,6 +6,7 @@ import heapq
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -32,34 +33,16 @@ class _Drawn(NamedTuple):
     held_out: bool
 
 
+@dataclass(eq=False)
 class PseudoCollection(Collection):
-    """The documents of a corpus, with queries in two splits: train, and dev of held-out documents.
+    """The documents of a corpus, with queries of two splits: train, and dev of held-out ones."""
 
-    Args:
-        corpus: The documents.
-        again: The documents once more, to draw from: problems are reported once.
-        settings: The sources of queries, and how many are drawn.
-        wanted: How many queries training takes at most.
-        seed: Of everything that is drawn.
-        file: Where queries are kept and read from again; None: they are drawn anew.
-
-    """
-
-    def __init__(
-        self,
-        corpus: Corpus,
-        again: Corpus,
-        settings: PseudoQuerySettings,
-        wanted: int,
-        seed: int,
-        file: Path | None = None,
-    ) -> None:
-        self.corpus = corpus
-        self.again = again
-        self.settings = settings
-        self.wanted = wanted
-        self.seed = seed
-        self.file = file
+    corpus: Corpus
+    again: Corpus  # once more, to draw from: problems are reported once
+    settings: PseudoQuerySettings
+    wanted: int  # queries that training takes at most
+    seed: int
+    file: Path | None = None  # where queries are kept and read from again; None: drawn anew
 
     @classmethod
     def open(cls, location: str, problems: Problems) -> Self:
