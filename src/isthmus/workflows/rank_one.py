@@ -46,13 +46,9 @@ def _texts(documents: Iterable[Document], wanted: set[str]) -> dict[str, str]:
 
 
 def _with_texts(example: Example, query: str, texts: Mapping[str, str]) -> Example:
-    shown = {
-        system: snippets([texts.get(hit.document, "")], query)[0]
-        for system, hit in example.hits.items()
-        if hit is not None
-    }
-    hits = {
-        system: None if hit is None else hit.model_copy(update={"text": shown[system]})
-        for system, hit in example.hits.items()
-    }
+    hits = dict(example.hits)
+    for system, hit in example.hits.items():
+        if hit is not None:
+            (shown,) = snippets([texts.get(hit.document, "")], query)
+            hits[system] = hit.model_copy(update={"text": shown})
     return example.model_copy(update={"text": query, "hits": hits})
