@@ -13,6 +13,7 @@ from isthmus.config.models import model_folder, named_at
 from isthmus.errors import SettingsError
 from isthmus.finetuning.kinds._base import KINDS, Kind
 from isthmus.finetuning.mining.candidates import searched
+from isthmus.finetuning.negatives._base import listed
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.progress import track
 from isthmus.records import Document, Query
@@ -108,8 +109,8 @@ class PassageCollection(PassageCorpus, Collection):
 def in_passages(settings: FinetuneSettings, corpus: Corpus) -> bool:
     """Whether a stage is trained on passages; what ranks or scores whole documents is refused."""
     on = corpus.in_passages if settings.passages is None else settings.passages is not False
-    written = settings.negatives if isinstance(settings.negatives, list) else [settings.negatives]
-    for place, values in [*(("negatives", one) for one in written), ("teacher", settings.teacher)]:
+    named = [("negatives", one) for one in listed(settings.negatives)]
+    for place, values in [*named, ("teacher", settings.teacher)]:
         if on and values and "file" in values:
             raise SettingsError(
                 f"{place}.file is of whole documents, and training is on passages",

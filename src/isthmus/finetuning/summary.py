@@ -9,7 +9,7 @@ from typing import Any
 from isthmus.config.output import read_snapshot
 from isthmus.evaluation.tables import Cell, Table, format_score
 from isthmus.finetuning.kinds._base import KINDS
-from isthmus.finetuning.negatives._base import negative_sources
+from isthmus.finetuning.negatives._base import listed, negative_sources
 
 SUMMARY = "stages.md"
 
@@ -98,14 +98,10 @@ def _score(best: dict[str, Any]) -> str:
 def _negatives(settings: dict[str, Any]) -> str:
     sources = negative_sources(settings["negatives"], teacher=True)
     shown = []
-    for source, values in zip(sources, _listed(settings["negatives"]), strict=True):
+    for source, values in zip(sources, listed(settings["negatives"]), strict=True):
         named = values.get("model") or values["name"]
         shown.append(f"{source.settings.num_negatives} of {named}")
     return " + ".join(shown) or "of the batch"
-
-
-def _listed(chosen: Any) -> list[dict[str, Any]]:
-    return chosen if isinstance(chosen, list) else [chosen] if chosen else []
 
 
 def _teacher(snapshot: dict[str, Any]) -> str:

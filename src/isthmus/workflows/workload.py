@@ -7,6 +7,7 @@ from math import ceil
 
 from isthmus.collections import open_collection
 from isthmus.finetuning.merge import TRYING
+from isthmus.finetuning.negatives._base import listed
 from isthmus.finetuning.pseudo_queries._base import HELD_OUT_DOCUMENTS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.progress import Part
@@ -69,9 +70,7 @@ def _trained(stage: FinetuneSettings, lengths: Sequence[float]) -> list[Part]:
 def _training(stage: FinetuneSettings, lengths: Sequence[float]) -> float:
     most = stage.training_max_length or stage.document_max_length
     document = sum(min(one, most) for one in lengths) / len(lengths)
-    negatives = stage.negatives or []
-    listed = [negatives] if isinstance(negatives, dict) else negatives
-    texts: int = 1 + sum(one.get("num_negatives", 1) for one in listed)
+    texts: int = 1 + sum(one.get("num_negatives", 1) for one in listed(stage.negatives))
     batch = stage.training.per_device_train_batch_size
     steps: float = stage.training.max_steps or 0
     if not steps:

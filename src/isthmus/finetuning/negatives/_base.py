@@ -41,12 +41,16 @@ class Source(ABC):
         """The ranker of this corpus."""
 
 
+def listed(chosen: Any) -> list[dict[str, Any]]:
+    """The settings of each source that settings name: of one, several or none."""
+    return chosen if isinstance(chosen, list) else [chosen] if chosen else []
+
+
 def negative_sources(chosen: Any, teacher: bool) -> list[Source]:
-    """The sources that settings name: one, several or none."""
-    several = isinstance(chosen, list)
+    """The sources that settings name."""
     sources = []
-    for number, values in enumerate(chosen if several else [chosen] if chosen else []):
-        where = f"negatives.{number}" if several else "negatives"
+    for number, values in enumerate(listed(chosen)):
+        where = f"negatives.{number}" if isinstance(chosen, list) else "negatives"
         values = dict(values)
         source = NEGATIVES.load(str(values.pop("name", None)), where)
         settings = source.Settings.parse(values, where, under=where)
