@@ -1,31 +1,64 @@
-"""What files of rankings have in common: whose queries and documents they must be."""
+"""Rankings from files: whose queries and documents they must be."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
 
+from isthmus.collections import Problems
+from isthmus.collections.files import fingerprint
 from isthmus.errors import MismatchError
-from isthmus.finetuning.mining.candidates import CorpusIds
+from isthmus.finetuning.mining.candidates import CorpusIds, Ranker, TrainingCorpus
+from isthmus.finetuning.negatives._base import Source
+from isthmus.progress import notice
 from isthmus.records import Query, Ranking
 
 Report = Callable[[str], None]
 
 
-def known_rankings(
-    found: Mapping[str, Ranking],
-    queries: Sequence[Query],
-    corpus: CorpusIds,
-    file: str,
-    report: Report,
-    kind: str = "run file",
-) -> list[Ranking]:
-    """The rankings of these queries, without documents that the corpus does not have.
+class FileSource(Source):
+    """Takes the rankings of the file that its settings name."""
 
-    Raises where they are those of other queries or documents altogether.
-    """
-    given = [found.get(query.id, Ranking(query.id)) for query in queries]
-    _check_queries(given, file, report, kind)
-    return _known(given, corpus, file, report, kind)
+    kind: ClassVar[str]
+    """What messages call such a file."""
+
+    @abstractmethod
+    def read(self, queries: Sequence[Query], problems: Problems) -> Mapping[str, Ranking]:
+        """The rankings in the file by query id: those of these queries, and maybe others."""
+
+    def identity(self) -> str:
+        """What tells the rankings from those of other sources."""
+        return f"{type(self).__name__.lower()} {self.origin()}"
+
+    def origin(self) -> str:
+        """A digest of the file."""
+        return fingerprint([Path(self.settings.file)])
+
+    def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:
+        """Raises on a file of other queries or documents."""
+        self._rankings(queries, corpus, report=lambda _: None)
+
+    def open(self, corpus: TrainingCorpus) -> Ranker:
+        """The rankings of the file, which must be of these queries and documents."""
+
+        def rank(queries: Sequence[Query], depth: int) -> list[Ranking]:
+            return self._rankings(queries, corpus.ids, report=notice)
+
+        return Ranker(self.identity(), rank, any_query=False)
+
+    def _rankings(
+        self, queries: Sequence[Query], corpus: CorpusIds, report: Report
+    ) -> list[Ranking]:
+        """The rankings of these queries, without documents that the corpus does not have."""
+        problems = corpus.reading.account()
+        found = self.read(queries, problems)
+        if problems.counts:
+            report(problems.summary())
+        given = [found.get(query.id, Ranking(query.id)) for query in queries]
+        _check_queries(given, self.settings.file, report, self.kind)
+        return _known(given, corpus, self.settings.file, report, self.kind)
 
 
 def _check_queries(rankings: Sequence[Ranking], file: str, report: Report, kind: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
@@ -11,14 +11,10 @@ from pydantic import Field, model_validator
 
 from isthmus.collections import Problems
 from isthmus.collections.fields import json_lines
-from isthmus.collections.files import fingerprint
 from isthmus.errors import SettingsError, choices, shown
-from isthmus.finetuning.mining.candidates import CorpusIds, Ranker, TrainingCorpus
 from isthmus.finetuning.mining.settings import MiningSettings
-from isthmus.finetuning.negatives._base import Source
-from isthmus.finetuning.negatives._files import Report, known_rankings
+from isthmus.finetuning.negatives._files import FileSource
 from isthmus.finetuning.score_files import listed_id
-from isthmus.progress import notice
 from isthmus.records import Query, Ranking
 
 
@@ -39,32 +35,20 @@ class ListedSettings(MiningSettings):
         return self
 
 
-class Listed(Source):
+class Listed(FileSource):
     """Takes the lists of one or several systems, best first, in turns; a document counts once."""
 
     Settings = ListedSettings
+    kind = "list of negatives"
 
-    def origin(self) -> str:
-        """A digest of the file."""
-        return fingerprint([Path(self.settings.file)])
+    def identity(self) -> str:
+        """What tells the rankings from those of other sources."""
+        return f"{super().identity()} {self.settings.systems}"
 
-    def check(self, queries: Sequence[Query], corpus: CorpusIds) -> None:
-        """Raises on a file of other queries or documents."""
-        self._rankings(queries, corpus, report=lambda _: None)
-
-    def open(self, corpus: TrainingCorpus) -> Ranker:
-        """The lists of the file, which must be of these queries and documents."""
-
-        def rank(queries: Sequence[Query], depth: int) -> list[Ranking]:
-            return self._rankings(queries, corpus.ids, report=notice)
-
-        return Ranker(f"listed {self.origin()} {self.settings.systems}", rank, any_query=False)
-
-    def _rankings(
-        self, queries: Sequence[Query], corpus: CorpusIds, report: Report
-    ) -> list[Ranking]:
+    def read(self, queries: Sequence[Query], problems: Problems) -> Mapping[str, Ranking]:
+        """The lists of the queries, which must be those of systems that there are."""
         file: str = self.settings.file
-        problems, wanted = corpus.reading.account(), {query.id for query in queries}
+        wanted = {query.id for query in queries}
         found: dict[str, Ranking] = {}
         systems: set[str] = set()
         for query_id, lists in _lines(Path(file), problems):
@@ -80,9 +64,7 @@ class Listed(Source):
                     allowed=choices(name, systems),
                     remedy="choose one of these, or leave systems out to take all",
                 )
-        if problems.counts:
-            report(problems.summary())
-        return known_rankings(found, queries, corpus, file, report, "list of negatives")
+        return found
 
 
 def _in_turns(query_id: str, lists: Sequence[Sequence[str]]) -> Ranking:
