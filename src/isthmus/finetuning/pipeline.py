@@ -190,10 +190,8 @@ def _check_references(
                 remedy="refer to a stage that stands before this one, or name a model",
             )
         if f"stage:{stage}" not in fit:
-            kind, what = (
-                earlier[stage].settings.encoder,
-                "a retriever" if retrieves else "a re-ranker",
-            )
+            kind = earlier[stage].settings.encoder
+            what = "a retriever" if retrieves else "a re-ranker"
             raise SettingsError(
                 f"{path} = 'stage:{stage}' is a {kind} encoder, not {what}",
                 where=path,

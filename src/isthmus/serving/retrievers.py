@@ -186,14 +186,13 @@ class Opening:
 
 
 def _check_same(first: Searcher, others: Sequence[Searcher]) -> None:
-    for other in others:
-        if not first.has_same_documents(other):
-            raise MismatchError(
-                "the indexes hold different documents",
-                where="isthmus serve",
-                allowed="indexes of one corpus, whose answers can stand side by side",
-                remedy="serve them one by one, or index the same corpus for each of them",
-            )
+    if not all(map(first.has_same_documents, others)):
+        raise MismatchError(
+            "the indexes hold different documents",
+            where="isthmus serve",
+            allowed="indexes of one corpus, whose answers can stand side by side",
+            remedy="serve them one by one, or index the same corpus for each of them",
+        )
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

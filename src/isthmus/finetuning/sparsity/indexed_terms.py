@@ -42,20 +42,17 @@ class IndexedTerms:
         def some(number: int) -> list[int]:
             return sorted(generator.permutation(number)[:_TEXTS].tolist())
 
-        corpus, tokenizer, settings = examples.corpus, encoder.tokenizer, encoder.settings
+        corpus, limit = examples.corpus, encoder.settings.document_max_length
+
+        def framed(rows: Sequence[int]) -> list[Any]:
+            return [encoder.tokenizer.frame(corpus.tokens(row), limit) for row in rows]
+
         sampled = [queries[number] for number in some(len(queries))]
-        self._indexed = (
-            encoder.tokenise_queries(sampled),
-            [tokenizer.frame(corpus.tokens(row), settings.document_max_length)
-             for row in some(len(corpus))],
-        )  # fmt: skip
+        self._indexed = encoder.tokenise_queries(sampled), framed(some(len(corpus)))
         groups = [examples[0, number] for number in some(len(examples))]
         # One passage of each, positives and negatives as often as training sees them.
         shown = [group.rows[place % len(group.rows)] for place, group in enumerate(groups)]
-        self._shown = (
-            [group.query for group in groups],
-            [tokenizer.frame(corpus.tokens(row), settings.document_max_length) for row in shown],
-        )
+        self._shown = [group.query for group in groups], framed(shown)
 
     def __call__(self) -> dict[str, Tensor]:
         """The mean of each side with the current model, as tensors on its device."""
