@@ -222,6 +222,14 @@ def test_a_hybrid_adds_standard_scores_of_two_rankings(
     assert alone.fingerprint != made.fingerprint
 
 
+def test_a_missing_encoder_of_a_hybrid_is_named_where_it_was_chosen() -> None:
+    source = teacher_source({"name": "hybrid", "retriever": "./nowhere"})
+    assert source is not None
+    with pytest.raises(InputError, match="there is no model folder") as caught:
+        source.origin()
+    assert caught.value.where == "teacher.retriever"
+
+
 def test_a_query_without_a_ranking_has_scores_of_zero() -> None:
     rows = np.array([[4, -1], [-1, -1], [3, 7]], dtype=np.int32)
     scores = np.array([[2.0, -np.inf], [-np.inf, -np.inf], [1.0, 1.0]], dtype=np.float32)

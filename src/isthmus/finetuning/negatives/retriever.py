@@ -27,17 +27,18 @@ class Retriever(Source):
     """Ranks the corpus by an encoder, which reads titles as it was trained to."""
 
     Settings = RetrieverSettings
+    where = "negatives.model"  # the setting that names the model, for what is wrong with it
 
     def origin(self) -> str:
         """A digest of the weights, or a hub name."""
         model: str = self.settings.model
-        return model_fingerprint(model_folder(model, "negatives.model")) or model
+        return model_fingerprint(model_folder(model, self.where)) or model
 
     def open(self, corpus: TrainingCorpus) -> Ranker:
         """The encoder over an index in the cache."""
         model: str = self.settings.model
         chosen = self.settings.chosen()
-        with named_at("negatives.model"):
+        with named_at(self.where):
             fingerprint = load_encoder(model, chosen).fingerprint
         # Not quantised: a margin is a difference of the encoder's own scores.
         changed = {**chosen, "inverted": InvertedSettings(weights="float")}

@@ -60,7 +60,9 @@ class Hybrid(TeacherSource):
         )
 
     def _retriever(self) -> Retriever:
-        return Retriever(Retriever.Settings(model=self.settings.retriever))
+        found = Retriever(Retriever.Settings(model=self.settings.retriever))
+        found.where = "teacher.retriever"
+        return found
 
 
 def standard_scores(found: Candidates, rows: Rows) -> Scores:
