@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from isthmus.collections.problems import LINE_LIMIT, Problems
 from isthmus.config import Settings
@@ -18,6 +18,8 @@ class ReadingSettings(Settings):
         LINE_LIMIT,
         ge=1,
         le=2**40,
+        # Outputs described before there was a limit are still those of the same settings.
+        exclude_if=lambda limit: limit == LINE_LIMIT,
         description="bytes of a line, or of a file of a folder of texts; longer ones are bad input",
     )
 
@@ -36,11 +38,3 @@ class ReadingSettings(Settings):
         if self.problems == "refuse" or self.line_limit == LINE_LIMIT:
             return self.problems
         return f"{self.problems} {self.line_limit}"
-
-    @model_serializer(mode="wrap")
-    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Outputs described before there was a limit are still those of the same settings.
-        values: dict[str, Any] = serialise(self)
-        if self.line_limit == LINE_LIMIT:
-            values.pop("line_limit", None)
-        return values

@@ -6,13 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
 from isthmus._version import __version__
 from isthmus.config import Settings
@@ -140,7 +134,8 @@ class Description(Settings):
     codes: Literal["int8"] | None = None
     inverted: InvertedSettings | None = None
     bm25: Bm25Settings | None = None
-    passages: Cut | None = None
+    # Indexes of whole documents are described as they were before there were passages.
+    passages: Cut | None = Field(None, exclude_if=lambda cut: cut is None)
 
     def identity(self) -> dict[str, Any]:
         """All that two equal indexes share: contents, but neither names nor paths."""
@@ -152,14 +147,6 @@ class Description(Settings):
             if found["bm25"][name] == before:  # as in what was recorded before there was a choice
                 del found["bm25"][name]
         return found
-
-    @model_serializer(mode="wrap")
-    def _without_passages(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Indexes of whole documents are described as they were before there were passages.
-        values: dict[str, Any] = serialise(self)
-        if self.passages is None:
-            values.pop("passages", None)
-        return values
 
 
 class Layout(Settings):

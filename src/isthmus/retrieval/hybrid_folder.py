@@ -11,13 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
 from isthmus.config import Settings
 from isthmus.config.safe_names import plain
@@ -84,7 +78,10 @@ class Hybrid(Settings):
 
     members: Annotated[list[Member], Field(min_length=1)]
     combination: Combination
-    state: Annotated[str, Field(pattern=f"^{STATE}$")] | None = None
+    # What `tune` writes is read by isthmus of before there were states.
+    state: Annotated[str, Field(pattern=f"^{STATE}$")] | None = Field(
+        None, exclude_if=lambda state: state is None
+    )
 
     def folders(self, place: Path) -> list[Path]:
         """Where its indexes lie, if the hybrid lies at `place`."""
@@ -95,14 +92,6 @@ class Hybrid(Settings):
         if self.state and any(Path(member.index).is_absolute() for member in self.members):
             raise ValueError("indexes that change together lie inside the folder")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_state(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # What `tune` writes is read by isthmus of before there were states.
-        values: dict[str, Any] = serialise(self)
-        if self.state is None:
-            values.pop("state")
-        return values
 
 
 def is_hybrid(folder: str | Path) -> bool:
