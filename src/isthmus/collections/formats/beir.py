@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.files import find_file, fingerprint, plain_name, require_file
@@ -25,11 +24,6 @@ class Beir(Collection):
         self.folder = Path(folder)
         self._problems = problems or Problems()
         self._corpus = Jsonl(self._file("corpus.jsonl"), self._problems)
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """The collection in the folder at this path."""
-        return cls(location, problems)
 
     def documents(self) -> Iterator[Document]:
         """Every document in the order of corpus.jsonl."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
@@ -56,11 +56,6 @@ class Dpr(Collection):
         self.file = found[0] if found else self.folder / PASSAGES
         require_file(self.file)
         self._read: dict[str, dict[str, Question]] = {}
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """The collection in the folder at this path."""
-        return cls(location, problems)
 
     def documents(self) -> Iterator[Document]:
         """Every passage in the order of its file."""

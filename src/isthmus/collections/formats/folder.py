@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Self
 
 from isthmus.collections.collection import Corpus
 from isthmus.collections.document_checks import screened
@@ -49,11 +48,6 @@ class Folder(Corpus):
                 + existing("folder", self.folder),
                 remedy="check the path",
             )
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """The corpus in the folder at this path."""
-        return cls(location, problems)
 
     def documents(self) -> Iterator[Document]:
         """Every file as a document, in the order of their paths; an error names all bad files."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import xxhash
 
@@ -46,11 +46,6 @@ class Hf(Collection):
         self._problems = problems or Problems()
         self._where = f"hf:{location}"
         self.name, *self._choices = [location] if Path(location).exists() else location.split(":")
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """The data set of this name or at this path."""
-        return cls(location, problems)
 
     def documents(self) -> Iterator[Document]:
         """Every row of the corpus, streamed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Any
 
 import xxhash
 
@@ -40,11 +40,6 @@ class Irds(Collection):
                 allowed=choices(self.identifier, self._registry),
                 remedy="choose one of these; `ir_datasets list` names them all",
             ) from None
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """The collection of this id."""
-        return cls(location, problems)
 
     def documents(self) -> Iterator[Document]:
         """Every document in ir_datasets' order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 from isthmus.collections.collection import Corpus
 from isthmus.collections.document_checks import screened
@@ -29,11 +28,6 @@ class Jsonl(Corpus):
         self.file = Path(file)
         self._problems = problems or Problems()
         require_file(self.file)
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """The corpus in the file at this path."""
-        return cls(location, problems)
 
     def documents(self) -> Iterator[Document]:
         """Every document in the order of the file."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened
@@ -32,11 +31,6 @@ class Msmarco(Collection):
             path = find_file(path, "collection.tsv") or path / "collection.tsv"
         require_file(path)
         self.file = path
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """The collection of the file, or of the folder with a collection.tsv, at this path."""
-        return cls(location, problems)
 
     def documents(self) -> Iterator[Document]:
         """Every passage or document in the order of the file."""
