@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from rich.console import Console, RenderableType
@@ -165,12 +164,7 @@ class Bar:
             self._show()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._counts and self._plan and kind is None:
             self._plan.reach(1, 1)
         if self._progress is not None:

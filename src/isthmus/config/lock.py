@@ -13,7 +13,6 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from isthmus.errors import OutputError
@@ -104,12 +103,7 @@ class Lock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

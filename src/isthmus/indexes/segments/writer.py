@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from threading import Event, RLock, Thread
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -380,12 +379,7 @@ class IndexWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(wait=kind is None)
 
 
