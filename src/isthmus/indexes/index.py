@@ -31,19 +31,16 @@ class Documents(Protocol):
         """The row of a document, or None."""
 
 
-class Index(Protocol):
+class Index(ABC):
     """An index of any kind, in one piece or in segments."""
 
-    @property
-    def manifest(self) -> Manifest:
-        """What the index holds."""
+    manifest: Manifest
+    store: Documents
 
-    @property
-    def store(self) -> Documents:
-        """The documents of the index."""
+    def __len__(self) -> int:
+        return len(self.store)
 
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def search(
         self,
         queries: Any,
@@ -55,14 +52,10 @@ class Index(Protocol):
         """The `depth` documents of highest score per query, equal ones by document id."""
 
 
-class VectorIndex(ABC):
+class VectorIndex(Index):
     """Documents by inner product: queries are prepared once, and then answered."""
 
-    manifest: Manifest
     store: DocumentStore
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def search(
         self,

@@ -12,7 +12,6 @@ from isthmus.records import Document, Passage, Ranking, document_of
 
 if TYPE_CHECKING:
     from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.manifest import Manifest
 
 _DEEPER = 4  # times as many passages as documents are searched first, and as many again after that
 
@@ -23,21 +22,14 @@ class _Passages(Documents, Protocol):
     def first_passages(self) -> list[str]: ...
 
 
-class LongDocuments:
+class LongDocuments(Index):
     """An index of passages that answers with documents."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
+        self.manifest = index.manifest
         self._passages = cast(_Passages, index.store)
         self.store = _WholeDocuments(self._passages)
-
-    @property
-    def manifest(self) -> Manifest:
-        """What the index holds."""
-        return self.index.manifest
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to search a BM25 index for."""

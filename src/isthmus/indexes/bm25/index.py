@@ -14,6 +14,7 @@ from isthmus.indexes.bm25.analyzer import Analyzer
 from isthmus.indexes.bm25.postings import FREQUENCIES, ROWS, SCORES, STARTS, open_vocabulary
 from isthmus.indexes.bm25.scoring import Scores, TermScore
 from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.index import Index
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Manifest
 from isthmus.indexes.selection import best
@@ -23,8 +24,10 @@ from isthmus.records import Ranking
 Rows = npt.NDArray[np.int64]
 
 
-class Bm25Index:
+class Bm25Index(Index):
     """Lists of postings with their scores, memory-mapped."""
+
+    store: DocumentStore
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
         assert manifest.bm25 is not None
@@ -44,9 +47,6 @@ class Bm25Index:
     def open(cls, folder: Path) -> Bm25Index:
         """The index in a folder; scores stay on disk until a query needs them."""
         return cls(read_manifest(folder, "bm25"), folder)
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left after stop words are dropped."""

@@ -19,6 +19,7 @@ from isthmus.indexes.bm25.index import highest
 from isthmus.indexes.bm25.postings import FREQUENCIES, LENGTHS, ROWS, STARTS, open_vocabulary
 from isthmus.indexes.bm25.scoring import Scores, TermScore, inverse_frequency, posting_scores
 from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.index import Index
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import SEGMENTS, Manifest
 from isthmus.indexes.segments.living import LivingDocuments, Part, Rows, best_of, read_deleted
@@ -26,7 +27,7 @@ from isthmus.indexes.verification import read_manifest
 from isthmus.records import Ranking
 
 
-class SegmentedBm25Index:
+class SegmentedBm25Index(Index):
     """Segments searched one after the other, without the documents deleted since."""
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
@@ -46,9 +47,6 @@ class SegmentedBm25Index:
     def open(cls, folder: Path) -> SegmentedBm25Index:
         """The index in a folder, with the segments that its manifest names."""
         return cls(read_manifest(folder), folder)
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left after stop words are dropped."""

@@ -26,7 +26,7 @@ from isthmus.records import Ranking
 _MORE = 4
 
 
-class SegmentedIndex:
+class SegmentedIndex(Index):
     """Segments of one kind, searched one after the other; exact as they are, ties by id."""
 
     def __init__(
@@ -58,9 +58,6 @@ class SegmentedIndex:
             raise not_there(folder, backend)
         indexes = [open_segment(one, backend, manifest.kind) for one in folders]
         return cls(manifest, indexes, [read_deleted(folder, one) for one in segments])
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def search(
         self,

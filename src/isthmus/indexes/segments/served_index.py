@@ -31,7 +31,7 @@ def spread(index: Index, folder: Path, backend: Backend = "numpy") -> Index:
     return index
 
 
-class ServedIndex:
+class ServedIndex(Index):
     """Answers as the index that it was made of, from segments that lie open all over a cluster."""
 
     def __init__(
@@ -50,9 +50,6 @@ class ServedIndex:
         ]
         place = folder.absolute()
         self._served = cluster.serve([(_open, (place, part, backend)) for part in parts])
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def search(
         self,
