@@ -12,10 +12,9 @@ import numpy.typing as npt
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.index import VECTORS
-from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.kinds._base import kind_of
 from isthmus.indexes.manifest import SEGMENTS, Manifest
-from isthmus.indexes.segments.living import NO_ROWS, Part, read_deleted
+from isthmus.indexes.segments.living import living_parts
 from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar
 from isthmus.records import Document
@@ -112,14 +111,9 @@ class _Held:
                 remedy="give the corpus itself to the engine: it has a BM25 of its own",
             )
         self.field = self.kind.field
-        self._parts: list[tuple[Path, Part]] = []
-        if self.manifest.segments is None:
-            self._parts.append((folder, Part(DocumentStore(folder), NO_ROWS)))
         for segment in self.manifest.segments or ():
-            place = folder / SEGMENTS / segment.name
-            read_manifest(place)
-            part = Part(DocumentStore(place), read_deleted(folder, segment))
-            self._parts.append((place, part))
+            read_manifest(folder / SEGMENTS / segment.name)
+        self._parts = living_parts(folder, self.manifest)
 
     def rows(self) -> Iterator[tuple[list[Document], Any]]:
         """Living documents with their vectors."""

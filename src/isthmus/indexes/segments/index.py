@@ -52,11 +52,18 @@ class SegmentedIndex(Index):
         Segments without this approximation are searched exactly.
         """
         manifest = read_manifest(folder)
-        segments = manifest.segments or []
-        folders = [folder / SEGMENTS / one.name for one in segments]
+        folders = [folder / SEGMENTS / one.name for one in manifest.segments or ()]
         if is_approximate(backend) and not any(backend in approximations(one) for one in folders):
             raise not_there(folder, backend)
-        indexes = [open_segment(one, backend, manifest.kind) for one in folders]
+        return cls.of(folder, manifest, backend)
+
+    @classmethod
+    def of(cls, folder: Path, manifest: Manifest, backend: Backend) -> SegmentedIndex:
+        """The segments in a folder that a manifest names."""
+        segments = manifest.segments or []
+        indexes = [
+            _open_segment(folder / SEGMENTS / one.name, backend, manifest.kind) for one in segments
+        ]
         return cls(manifest, indexes, [read_deleted(folder, one) for one in segments])
 
     def search(
@@ -169,7 +176,7 @@ def open_index(folder: Path, backend: Backend = "numpy") -> Index:
             return index
 
 
-def open_segment(folder: Path, backend: Backend, kind: Kind) -> Any:
+def _open_segment(folder: Path, backend: Backend, kind: Kind) -> Any:
     """One segment of an index of this kind; exact if it has no such approximation."""
     there = not is_approximate(backend) or backend in approximations(folder)
     return kind_of(kind).open(folder, backend if there else "numpy")

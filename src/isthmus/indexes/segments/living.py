@@ -14,7 +14,7 @@ import numpy.typing as npt
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.index import Answer
 from isthmus.indexes.integrity import damaged, parsing
-from isthmus.indexes.manifest import Segment
+from isthmus.indexes.manifest import SEGMENTS, Manifest, Segment
 from isthmus.records import Document, Ranking
 
 Rows = npt.NDArray[np.int64]
@@ -115,6 +115,14 @@ class LivingDocuments:
         place = bisect_right(self._starts, row) - 1
         part = self._parts[place]
         return part.store, part.row(row - self._starts[place])
+
+
+def living_parts(folder: Path, manifest: Manifest) -> list[tuple[Path, Part]]:
+    """The documents of an index with the folders they lie in: its segments', or its own."""
+    if manifest.segments is None:
+        return [(folder, Part(DocumentStore(folder), NO_ROWS))]
+    places = [(folder / SEGMENTS / one.name, one) for one in manifest.segments]
+    return [(place, Part(DocumentStore(place), read_deleted(folder, one))) for place, one in places]
 
 
 def read_deleted(folder: Path, segment: Segment) -> Rows:

@@ -10,9 +10,8 @@ from typing import Any
 from isthmus.cluster import Cluster, current
 from isthmus.indexes.approximation import Backend
 from isthmus.indexes.index import Index
-from isthmus.indexes.manifest import SEGMENTS, Manifest
-from isthmus.indexes.segments.index import SegmentedIndex, open_segment
-from isthmus.indexes.segments.living import best_of, read_deleted
+from isthmus.indexes.segments.index import SegmentedIndex
+from isthmus.indexes.segments.living import best_of
 from isthmus.progress import notice
 from isthmus.records import Ranking
 
@@ -49,7 +48,9 @@ class ServedIndex(Index):
             for share in range(shares)
         ]
         place = folder.absolute()
-        self._served = cluster.serve([(_open, (place, part, backend)) for part in parts])
+        self._served = cluster.serve(
+            [(SegmentedIndex.of, (place, part, backend)) for part in parts]
+        )
 
     def search(
         self,
@@ -67,10 +68,3 @@ class ServedIndex(Index):
             best_of(query_id, chain.from_iterable(rankings), depth)
             for query_id, rankings in zip(query_ids, zip(*answers, strict=True), strict=True)
         ]
-
-
-def _open(folder: Path, manifest: Manifest, backend: Backend) -> SegmentedIndex:
-    segments = manifest.segments or []
-    folders = [folder / SEGMENTS / one.name for one in segments]
-    indexes = [open_segment(one, backend, manifest.kind) for one in folders]
-    return SegmentedIndex(manifest, indexes, [read_deleted(folder, one) for one in segments])

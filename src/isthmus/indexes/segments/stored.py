@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.manifest import SEGMENTS
-from isthmus.indexes.segments.living import NO_ROWS, Part, read_deleted
+from isthmus.indexes.segments.living import living_parts
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Passage, document_of
 
@@ -20,13 +18,7 @@ class StoredDocuments:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.manifest = read_manifest(folder)
-        if self.manifest.segments is None:
-            self._parts = [Part(DocumentStore(folder), NO_ROWS)]
-        else:
-            self._parts = [
-                Part(DocumentStore(folder / SEGMENTS / one.name), read_deleted(folder, one))
-                for one in self.manifest.segments
-            ]
+        self._parts = [part for _, part in living_parts(folder, self.manifest)]
         self._unseen = [part.lives.copy() for part in self._parts]
 
     def find(self, ids: Sequence[str]) -> dict[str, list[Document]]:
