@@ -8,9 +8,8 @@ deleted at any time.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,9 @@ from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described
 from isthmus.indexes.manifest import Manifest
+
+if TYPE_CHECKING:
+    from isthmus.indexes.index import VectorIndex
 
 Approximation = Literal["hnsw", "ivf", "seismic"]
 Backend = Literal["numpy", "faiss", "hnsw", "ivf", "seismic"]
@@ -113,19 +115,6 @@ class About(Settings):
         )
 
 
-class Finder(Protocol):
-    """An index, exact or not."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The manifest of the index."""
-
-    def find(
-        self, vectors: Any, depth: int, query_ids: Sequence[str]
-    ) -> list[tuple[Rows, npt.NDArray[np.float64]]]:
-        """Rows and scores per query."""
-
-
 def is_approximate(backend: Backend) -> TypeGuard[Approximation]:
     """Whether a backend needs an approximation beside the index."""
     return backend in _NAMES
@@ -197,8 +186,8 @@ def sampled_rows(count: int) -> Rows:
 def measured(
     settings: ApproximationSettings,
     file: Path,
-    exact: Finder,
-    near: Finder,
+    exact: VectorIndex,
+    near: VectorIndex,
     queries: Any,
     asked: Asked,
 ) -> About:
