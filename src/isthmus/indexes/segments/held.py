@@ -10,7 +10,7 @@ import numpy as np
 
 from isthmus.indexes.approximation import ApproximationSettings, approximations, read_about
 from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.segments.living import Rows
+from isthmus.indexes.segments.living import Part, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +26,9 @@ class Held:
     file: str | None = None
 
     @property
-    def living(self) -> int:
-        """How many rows are not deleted."""
-        return len(self.store) - len(self.deleted)
+    def part(self) -> Part:
+        """Its living rows."""
+        return Part(self.store, self.deleted)
 
     def rows(self, ids: Collection[str]) -> Rows:
         """The rows of the living documents among these ids, or of all their passages."""

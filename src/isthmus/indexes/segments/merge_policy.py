@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from isthmus.indexes.construction import builder_for
 from isthmus.indexes.manifest import Description, Manifest
-from isthmus.indexes.segments.living import Part
+from isthmus.indexes.segments.held import Held
 
 _TOGETHER = 8  # segments, of like size if possible
-
-
-class Source(NamedTuple):
-    """A segment to merge: its folder, and which of its documents live."""
-
-    folder: Path
-    part: Part
 
 
 def to_merge(living: Sequence[int], rows: Sequence[int]) -> range | None:
@@ -49,12 +41,12 @@ def _size(documents: int) -> int:
 def merge(
     folder: Path,
     description: Description,
-    sources: Sequence[Source],
+    segments: Sequence[Held],
     stopped: Callable[[], bool],
 ) -> bool:
     """Builds the segment of all living documents of others; False when it was stopped before."""
     with builder_for(folder, description) as builder:
-        if not all(builder.absorb(*source, stopped) for source in sources):
+        if not all(builder.absorb(one.folder, one.part, stopped) for one in segments):
             return False
         builder.finish({})
         return True

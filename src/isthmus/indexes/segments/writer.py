@@ -34,8 +34,8 @@ from isthmus.indexes.segments.commit import (
     write_deleted,
 )
 from isthmus.indexes.segments.held import Held, lost_approximations
-from isthmus.indexes.segments.living import NO_ROWS, Part, Rows, read_deleted
-from isthmus.indexes.segments.merge_policy import Source, describe, merge, to_merge
+from isthmus.indexes.segments.living import NO_ROWS, Rows, read_deleted
+from isthmus.indexes.segments.merge_policy import describe, merge, to_merge
 from isthmus.indexes.segments.pending import Pending
 from isthmus.indexes.verification import read_manifest
 from isthmus.progress import notice
@@ -277,7 +277,7 @@ class IndexWriter:
         """Commits these segments, less those without living documents."""
         kept = []
         for one in held:
-            if one.living:
+            if len(one.part):
                 written = one.file
                 if len(one.deleted) and written is None:
                     written = write_deleted(self._folder, one.folder.name, one.deleted)
@@ -286,7 +286,7 @@ class IndexWriter:
         files = [one.file for one in kept if one.file is not None]
         manifest = Manifest(
             **{**dict(describe(self._manifest)), "corpus": corpus},
-            documents=sum(one.living for one in kept),
+            documents=sum(len(one.part) for one in kept),
             segments=[
                 Segment(name=one.folder.name, documents=len(one.store), deleted=one.file)
                 for one in kept
@@ -308,7 +308,7 @@ class IndexWriter:
     def _choose(self) -> Sequence[Held] | None:
         if self._manifest.segments is None:
             return None
-        living = [held.living for held in self._held]
+        living = [len(held.part) for held in self._held]
         chosen = to_merge(living, [len(held.store) for held in self._held])
         return None if chosen is None else self._held[chosen.start : chosen.stop]
 
@@ -335,10 +335,9 @@ class IndexWriter:
         """Puts one segment in the place of several neighbours, while others come and go."""
         folder = self._new_folder()
         try:
-            sources = [Source(held.folder, Part(held.store, held.deleted)) for held in chosen]
             description = describe(self._manifest)
             with writing(folder):
-                if not merge(folder, description, sources, self._stop.is_set):
+                if not merge(folder, description, chosen, self._stop.is_set):
                     return
                 settle(folder)
                 with self._state:
@@ -352,7 +351,7 @@ class IndexWriter:
         now = {held.folder: held for held in self._held}
         gone, first = [], 0
         for held in chosen:
-            living = Part(held.store, held.deleted).rows
+            living = held.part.rows
             # What was deleted while the segments were merged; one that is gone has nothing left.
             lost = now[held.folder].deleted if held.folder in now else living
             gone.append(first + np.flatnonzero(np.isin(living, lost)))
