@@ -58,8 +58,8 @@ class Contents:
     @property
     def encoders(self) -> dict[str, str]:
         """The fingerprint of the encoder of each field."""
-        named = ((field, manifest.encoder) for field, manifest in self.manifests.items())
-        return {field: encoder.fingerprint for field, encoder in named if encoder is not None}
+        named = ((field, one.encoder_fingerprint) for field, one in self.manifests.items())
+        return {field: found for field, found in named if found is not None}
 
     @property
     def dimensions(self) -> dict[str, int]:

@@ -137,6 +137,11 @@ class Description(Settings):
     # Indexes of whole documents are described as they were before there were passages.
     passages: Cut | None = Field(None, exclude_if=lambda cut: cut is None)
 
+    @property
+    def encoder_fingerprint(self) -> str | None:
+        """That of the encoder; None for BM25, which has none."""
+        return None if self.encoder is None else self.encoder.fingerprint
+
     def identity(self) -> dict[str, Any]:
         """All that two equal indexes share: contents, but neither names nor paths."""
         # The fingerprint of an encoder is of its settings too.

@@ -152,7 +152,7 @@ def _open_hybrid(
     folders = hybrid.folders(folder)
     searchers = open_together(folders, backend=backend, by=by, encoders=encoders)
     for member, searcher in zip(hybrid.members, searchers, strict=True):
-        if (found := fingerprint(searcher)) != member.encoder:
+        if (found := searcher.index.manifest.encoder_fingerprint) != member.encoder:
             raise MismatchError(
                 f"the index {member.index!r} was filled by another encoder since the weights were "
                 "tuned",
@@ -213,9 +213,3 @@ def open_together(
     for folder in folders:
         trust_index(folder)
     return searchers
-
-
-def fingerprint(searcher: Searcher) -> str | None:
-    """The fingerprint of the encoder that filled its index; None for BM25."""
-    origin = searcher.index.manifest.encoder
-    return origin.fingerprint if origin is not None else None

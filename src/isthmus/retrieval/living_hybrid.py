@@ -98,13 +98,14 @@ def build_hybrid(
             place = _workplace(folder, models)
             for name, model in models.items():
                 build(model, place / FIRST_STATE / name, True)
+            built = {name: stated_manifest(place / FIRST_STATE / name) for name in models}
             members = [
-                Member(index=name, encoder=_encoder(place / FIRST_STATE / name)) for name in models
+                Member(index=name, encoder=one.encoder_fingerprint) for name, one in built.items()
             ]
             hybrid = Hybrid(members=members, combination=Combination(), state=FIRST_STATE)
             with writing(folder):
                 write_json(place / HYBRID, sealed(hybrid.model_dump()))
-                corpus = stated_manifest(hybrid.folders(place)[0]).corpus.fingerprint
+                corpus = next(iter(built.values())).corpus.fingerprint
                 prints = {"corpus": corpus, "encoder": [member.encoder for member in members]}
                 write_snapshot(place, "index", {**request, "fingerprints": prints}, results={})
                 publish(place, folder, replace=overwrite)
@@ -259,18 +260,9 @@ def following(state: str) -> str:
     return f"{int(state) + 1:06}"
 
 
-def _encoder(index: Path) -> str | None:
-    origin = stated_manifest(index).encoder
-    return None if origin is None else origin.fingerprint
-
-
-def _is_state(name: str) -> bool:
-    return re.fullmatch(STATE, name) is not None
-
-
 def _remove_others(folder: Path, states: set[str]) -> None:
     for entry in folder.iterdir():
-        if _is_state(entry.name) and entry.name not in states:
+        if re.fullmatch(STATE, entry.name) and entry.name not in states:
             _remove(entry)
 
 

@@ -279,7 +279,7 @@ def usable(
 def check_encoder(manifest: Manifest, encoder: Encoder | None, where: str) -> None:
     """Refuses an encoder that is not the one that filled the index."""
     origin = manifest.encoder
-    expected = origin.fingerprint if origin is not None else None
+    expected = manifest.encoder_fingerprint
     found = encoder.fingerprint if encoder is not None else None
     if found == expected:
         return

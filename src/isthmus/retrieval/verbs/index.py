@@ -235,7 +235,7 @@ def _index(
         "settings": settings.model_dump(exclude={"cluster"}),
         "fingerprints": {
             "corpus": origin.fingerprint,
-            "encoder": encoder.fingerprint if encoder is not None else None,
+            "encoder": description.encoder_fingerprint,
         },
     }
     if encoder is None:

@@ -29,7 +29,6 @@ from isthmus.retrieval.hybrid_folder import (
     FusionSettings,
     Hybrid,
     Member,
-    fingerprint,
     is_living,
     open_together,
     read_hybrid,
@@ -149,7 +148,9 @@ def _write_hybrid(
 ) -> None:
     members = [
         # In full, so that the hybrid finds its indexes from any folder.
-        Member(index=str(Path(index).resolve()), encoder=fingerprint(searcher))
+        Member(
+            index=str(Path(index).resolve()), encoder=searcher.index.manifest.encoder_fingerprint
+        )
         for index, searcher in zip(indexes, searchers, strict=True)
     ]
     found = Hybrid(members=members, combination=combination)
