@@ -105,12 +105,12 @@ def parity(
             allowed="at least one query",
             remedy="check the file of queries",
         )
-    _check_encoder(searcher, engine, at)
+    _check_encoder(searcher, engine, kind.field, at)
     found: list[Comparison] = []
     with Bar("comparing", len(asked), "queries") as bar:
         for first in range(0, len(asked), _QUERIES_AT_ONCE):
             batch = asked[first : first + _QUERIES_AT_ONCE]
-            found += _compare(searcher, engine, batch, depth)
+            found += _compare(searcher, engine, kind.field, batch, depth)
             bar.advance(len(batch))
     return Parity(depth, tuple(found))
 
@@ -134,7 +134,7 @@ def compare(ours: Ranking, theirs: Ranking) -> Comparison:
 
 
 def _compare(
-    searcher: Searcher, engine: Engine, batch: Sequence[Query], depth: int
+    searcher: Searcher, engine: Engine, field: str, batch: Sequence[Query], depth: int
 ) -> list[Comparison]:
     assert searcher.encoder is not None
     ids = [query.id for query in batch]
@@ -145,25 +145,16 @@ def _compare(
         assert manifest.dimension is not None
         names = [f"query {query_id!r}" for query_id in ids]
         vectors = searched(vectors, manifest.inverted, manifest.dimension, names)
-    theirs = engine.search(_field(searcher), vectors, depth, ids)
+    theirs = engine.search(field, vectors, depth, ids)
     return [compare(one, two) for one, two in zip(ours, theirs, strict=True)]
 
 
-def _field(searcher: Searcher) -> str:
-    """What engines call the vectors of an index."""
-    field = kind_of(searcher.index.manifest.kind).field
-    assert field is not None
-    return field
-
-
-def _check_encoder(searcher: Searcher, engine: Engine, at: str) -> None:
-    origin = searcher.index.manifest.encoder
-    assert origin is not None
-    field = _field(searcher)
-    if (found := engine.encoders().get(field)) != origin.fingerprint:
+def _check_encoder(searcher: Searcher, engine: Engine, field: str, at: str) -> None:
+    expected = searcher.index.manifest.encoder_fingerprint
+    if (found := engine.encoders().get(field)) != expected:
         held = f"{field} vectors of the encoder {found}" if found else f"no {field} vectors"
         raise MismatchError(
-            f"the engine holds {held}, the index those of {origin.fingerprint}",
+            f"the engine holds {held}, the index those of {expected}",
             where=at,
             allowed="an engine that was filled from this index",
             remedy="export the index again, or name the one that was exported",

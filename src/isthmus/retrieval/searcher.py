@@ -80,7 +80,8 @@ class Searcher:
         """One ranking per query, at most `depth` long; empty for queries skipped as problems."""
         asked = usable(queries, self.has_tokens, depth, problems)
         ids, texts = [query.id for query in asked], [query.text for query in asked]
-        found = {ranking.query_id: ranking for ranking in self._answer(texts, depth, ids)}
+        answers = self.index.search(self._queries(texts), depth, ids) if texts else []
+        found = {ranking.query_id: ranking for ranking in answers}
         return [found.get(query.id, Ranking(query.id)) for query in queries]
 
     def score(self, queries: Sequence[Query], candidates: Sequence[Ranking]) -> list[Ranking]:
@@ -138,9 +139,6 @@ class Searcher:
             return self.index.whole(document_id)
         row = self.index.store.row(document_id)
         return None if row is None else self.index.store.document(row)
-
-    def _answer(self, texts: Sequence[str], depth: int, ids: Sequence[str]) -> list[Ranking]:
-        return self.index.search(self._queries(texts), depth, ids) if texts else []
 
     def _queries(self, texts: Sequence[str]) -> Any:
         """The queries as the index takes them: texts for BM25, vectors otherwise."""
