@@ -195,11 +195,11 @@ class Change:
         self._next = hybrid.model_copy(update={"state": following(hybrid.state)})
         self._place = folder / str(self._next.state)
         self._job = xxhash.xxh3_128_hexdigest(f"{hybrid.state} {job}".encode())
-        self._results = self._found()
+        found = self._found()
         refuse_links(self._place)  # through which writing could change other files
-        if self._results is None:
+        self._results = found or {}
+        if found is None:
             self._begin()
-            self._results = {}
 
     @property
     def folders(self) -> list[Path]:
@@ -208,7 +208,6 @@ class Change:
 
     def each(self, change: Callable[[Path], Sequence[int]]) -> list[tuple[int, ...]]:
         """What a change of each index comes to; those that it was done to before are left."""
-        assert self._results is not None
         before = self._hybrid.folders(self._folder)
         for member, old, new in zip(self._hybrid.members, before, self.folders, strict=True):
             if member.index in self._results:
@@ -248,7 +247,6 @@ class Change:
         _remove(self._place)
         for old, new in zip(self._hybrid.folders(self._folder), self.folders, strict=True):
             link_index(old, new)
-        self._results = {}
         self._record()
 
     def _record(self) -> None:
