@@ -36,7 +36,6 @@ _ENCODED = "Q0%"  # the second column of lines whose ids are percent-encoded
 def read_judgements(
     path: str | Path,
     problems: Problems | None = None,
-    known_documents: Container[str] | None = None,
     known_queries: Container[str] | None = None,
 ) -> dict[str, dict[str, int]]:
     """Relevance by query id and document id, negative values as they are.
@@ -54,13 +53,6 @@ def read_judgements(
                 where,
                 f"there is no query {query_id!r} in the collection",
                 "use the judgements that belong to these queries",
-            )
-        elif known_documents is not None and document_id not in known_documents:
-            problems.report(
-                "unknown document",
-                where,
-                f"there is no document {document_id!r} in the corpus",
-                "use the judgements that belong to this corpus",
             )
         elif judgements.setdefault(query_id, {}).setdefault(document_id, relevance) != relevance:
             problems.report(

@@ -57,16 +57,15 @@ def test_repeating_the_same_judgement_is_harmless(tmp_path: Path) -> None:
     assert read_judgements(write(tmp_path, "q 0 d 1\nq 0 d 1\n")) == {"q": {"d": 1}}
 
 
-def test_judgements_of_unknown_documents_and_queries(tmp_path: Path) -> None:
-    file = write(tmp_path, "q1 0 d1 1\nq1 0 d9 1\nq9 0 d1 1\n")
+def test_judgements_of_unknown_queries(tmp_path: Path) -> None:
+    file = write(tmp_path, "q1 0 d1 1\nq9 0 d1 1\n")
     with pytest.raises(InputError) as caught:
-        read_judgements(file, known_documents={"d1"})
-    assert caught.value.what == "unknown document: there is no document 'd9' in the corpus"
+        read_judgements(file, known_queries={"q1"})
+    assert caught.value.what == "unknown query: there is no query 'q9' in the collection"
     assert caught.value.where == f"{file}:2"
     problems = Problems("skip")
-    kept = read_judgements(file, problems, known_documents={"d1"}, known_queries={"q1"})
-    assert kept == {"q1": {"d1": 1}}
-    assert problems.counts == {"unknown document": 1, "unknown query": 1}
+    assert read_judgements(file, problems, known_queries={"q1"}) == {"q1": {"d1": 1}}
+    assert problems.counts == {"unknown query": 1}
 
 
 def test_judgements_that_are_none(tmp_path: Path) -> None:
