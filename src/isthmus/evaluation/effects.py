@@ -43,8 +43,30 @@ class Effect:
         return self.difference - reach, self.difference + reach
 
     def detectable(self, alpha: float = 0.05, power: float = 0.8) -> float:
-        """The smallest true difference that a test at level alpha finds with this power."""
-        return detectable_difference(self.error, self.freedom, alpha, power)
+        """The true difference at which a two-sided t-test rejects with probability `power`.
+
+        Infinite where the error, or how sure it is, is not known well enough to say.
+        """
+        from scipy import optimize, special
+
+        if self.error == 0.0:
+            return 0.0
+        if math.isnan(self.error) or not self.freedom >= 1.0:  # below, scipy has no noncentral t
+            return math.inf
+        threshold = -float(special.stdtrit(self.freedom, alpha / 2.0))
+
+        # The other tail rejects too, with a probability that is beyond any digit shown.
+        def lacking(shift: float) -> float:
+            return float(special.nctdtr(self.freedom, shift, threshold)) - (1.0 - power)
+
+        if lacking(0.0) <= 0.0:
+            return 0.0
+        highest = threshold
+        while lacking(highest) > 0.0:
+            highest *= 1.5
+        if math.isnan(lacking(highest)):  # beyond what scipy computes
+            return math.inf
+        return float(optimize.brentq(lacking, 0.0, highest)) * self.error
 
 
 def paired_effect(differences: ArrayLike) -> Effect:
@@ -87,30 +109,3 @@ def crossed(queries: Effect, seeds: float, shared: float, freedom: float) -> Eff
     if not parts > 0.0:  # no variance at all, or too few queries
         return queries
     return Effect(queries.difference, math.sqrt(total), total**2 / parts, queries.standardised)
-
-
-def detectable_difference(error: float, freedom: float, alpha: float, power: float) -> float:
-    """The true difference at which a two-sided t-test rejects with probability `power`.
-
-    Infinite where the error, or how sure it is, is not known well enough to say.
-    """
-    from scipy import optimize, special
-
-    if error == 0.0:
-        return 0.0
-    if math.isnan(error) or not freedom >= 1.0:  # below one, scipy has no noncentral t
-        return math.inf
-    threshold = -float(special.stdtrit(freedom, alpha / 2.0))
-
-    # The other tail rejects too, with a probability that is beyond any digit shown.
-    def lacking(shift: float) -> float:
-        return float(special.nctdtr(freedom, shift, threshold)) - (1.0 - power)
-
-    if lacking(0.0) <= 0.0:
-        return 0.0
-    highest = threshold
-    while lacking(highest) > 0.0:
-        highest *= 1.5
-    if math.isnan(lacking(highest)):  # beyond what scipy computes
-        return math.inf
-    return float(optimize.brentq(lacking, 0.0, highest)) * error
