@@ -53,7 +53,7 @@ def evaluate(
     read: dict[str, dict[str, str]] = {}
     # One run at a time: the scores are small, the rankings need not be.
     for source in track(sources, "evaluating", total=len(sources), unit="run"):
-        run = _read(source, problems)
+        run = source if isinstance(source, Run) else read_run(source, problems)
         where = str(source) if isinstance(source, str | Path) else f"run {run.name!r}"
         if run.name in read:
             _refuse_namesake(run.name, f"{read[run.name]['source']} and {where}")
@@ -103,10 +103,6 @@ def usual_measures(settings: EvaluationSettings, judged: Judged) -> tuple[str, .
         return ANSWER_MEASURES
     check_measures(settings.measures, judged)
     return settings.measures
-
-
-def _read(source: Run | str | Path, problems: Problems) -> Run:
-    return source if isinstance(source, Run) else read_run(Path(source), problems)
 
 
 def _judged(

@@ -91,13 +91,11 @@ def examples(
     firsts = {run.name: first_hits(run, drop_self) for run in runs}
     found = []
     for query in differing(firsts, scores, count):
-        hits: dict[str, FirstHit | None] = {}
+        grades = judged.get(query, {})
+        hits: dict[str, FirstHit | None] = dict.fromkeys(firsts)
         for system, of in firsts.items():
-            document = of.get(query)
-            judgement = None if document is None else judged.get(query, {}).get(document)
-            hits[system] = (
-                None if document is None else FirstHit(document=document, judgement=judgement)
-            )
+            if (document := of.get(query)) is not None:
+                hits[system] = FirstHit(document=document, judgement=grades.get(document))
         values = {system: scores[system][query] for system in firsts}
         found.append(Example(query=query, text="", measure=measure, scores=values, hits=hits))
     return found

@@ -149,21 +149,17 @@ def _scale(measure: Measure, judged: dict[str, int]) -> float:
 
 
 def _problem(measure: Measure) -> str:
-    known = measure.SUPPORTED_PARAMS
+    known: dict[str, Any] = measure.SUPPORTED_PARAMS
     for name, value in measure.params.items():
         if name not in known:
             return f"it has no setting {name!r}"
         # In Python True is a whole number too, but no cutoff.
         mistaken = isinstance(value, bool) and known[name].dtype is not bool
         too_low = name == "cutoff" and isinstance(value, int) and value < 1
-        if mistaken or too_low or not _valid(known[name], value):
+        if mistaken or too_low or not known[name].validate(value):
             return f"{name} = {value!r} makes no sense"
     absent = [name for name in known if known[name].required and name not in measure.params]
     return f"it needs a {absent[0]}" if absent else ""
-
-
-def _valid(setting: Any, value: Any) -> bool:
-    return bool(setting.validate(value))
 
 
 def _unknown(name: str, where: str) -> SettingsError:
