@@ -19,7 +19,7 @@ pytest.importorskip("milvus_lite")
 
 from pymilvus import AnnSearchRequest, MilvusClient, RRFRanker
 
-from isthmus.indexes.engines.milvus import Milvus, _queries
+from isthmus.indexes.engines.milvus import Milvus, _rows
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,9 @@ def test_hybrid_is_reciprocal_rank_of_our_own(medline, tmp_path: Path) -> None:
     export(medline.folders["dense"], "milvus", place, medline.folders["float"])
     vectors = {"sparse": medline.vectors("float"), "dense": medline.vectors("dense")}
     requests = [
-        AnnSearchRequest(list(_queries(field, rows)), field, {"metric_type": "IP"}, candidates)
+        AnnSearchRequest(
+            list(_rows(field, rows, beyond=1)), field, {"metric_type": "IP"}, candidates
+        )
         for field, rows in vectors.items()
     ]
     answers = MilvusClient(place).hybrid_search(

@@ -124,7 +124,7 @@ class Milvus:
     ) -> list[Ranking]:
         """The `depth` documents of highest inner product per query, equal ones by document id."""
         found: list[Ranking] = []
-        asked = list(_queries(field, vectors))
+        asked = list(_rows(field, vectors, beyond=1))
         for first in range(0, len(asked), _QUERIES_AT_ONCE):
             part = slice(first, first + _QUERIES_AT_ONCE)
             found += self._search(field, asked[part], depth, query_ids[part])
@@ -160,10 +160,8 @@ class Milvus:
 
     @cached_property
     def _client(self) -> Any:
-        try:
-            from pymilvus import MilvusClient
-        except ImportError:
-            raise MissingPackageError("pymilvus", extra="engines", needed_for="milvus") from None
+        from pymilvus import MilvusClient
+
         # What it logs, with tracebacks, is what it raises too.
         for name in ("pymilvus", "milvus_lite"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -201,10 +199,6 @@ def _rows(field: str, vectors: Any, beyond: int = 0) -> Iterator[Any]:
     # no whole numbers.
     nothing = {vectors.shape[1] + beyond: 1.0}
     return (weights or nothing for weights in term_weights(vectors.astype(np.float32)))
-
-
-def _queries(field: str, vectors: Any) -> Iterator[Any]:
-    return _rows(field, vectors, beyond=1)
 
 
 def _cut(text: str) -> str:
