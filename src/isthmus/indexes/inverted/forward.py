@@ -56,14 +56,10 @@ class StoredPostings:
         long = lengths >= layout.long_from
         self._short = terms[~long], firsts[~long], lengths[~long]
         self._long = terms[long], firsts[long], lengths[long]
-        self._offsets, self._weights = (
-            mapped_part(folder, "offsets"),
-            mapped_part(folder, "weights"),
-        )
-        self._masks, self._masked = (
-            mapped_part(folder, "cell_masks"),
-            mapped_part(folder, "masked_weights"),
-        )
+        self._offsets = mapped_part(folder, "offsets")
+        self._weights = mapped_part(folder, "weights")
+        self._masks = mapped_part(folder, "cell_masks")
+        self._masked = mapped_part(folder, "masked_weights")
 
     def __iter__(self) -> Iterator[tuple[Array, Array, Array]]:
         terms, firsts, lengths = self._short

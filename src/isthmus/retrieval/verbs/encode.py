@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,9 +154,7 @@ def _write_table(
 ) -> None:
     import pyarrow.parquet as pq
 
-    columns: Callable[[Any], dict[str, pa.Array]] = _dense
-    if encoder.kind == "sparse":
-        columns = lambda matrix: _sparse(encoder, matrix)  # noqa: E731
+    columns = partial(_sparse, encoder) if encoder.kind == "sparse" else _dense
     with ExitStack() as stack:
         writer: Any = None
         for texts, found in parts:
