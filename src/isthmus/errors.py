@@ -95,6 +95,15 @@ class MissingPackageError(IsthmusError):
         )
 
 
+@contextlib.contextmanager
+def needing(package: str, *, extra: str, needed_for: str) -> Iterator[None]:
+    """Says what to install where the block cannot import an optional package."""
+    try:
+        yield
+    except ImportError:
+        raise MissingPackageError(package, extra=extra, needed_for=needed_for) from None
+
+
 def visible(text: str) -> str:
     """The text with control characters, marks of direction and lone surrogates as escapes."""
     return _INVISIBLE.sub(_escape, text)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from isthmus.cluster.cluster import Cluster, in_use
 from isthmus.cluster.settings import LOCAL, ClusterSettings
-from isthmus.errors import InputError, MissingPackageError
+from isthmus.errors import InputError, needing
 
 _PATIENCE = 5.0  # seconds that the head of a cluster has to answer
 
@@ -24,12 +24,10 @@ def connected(settings: ClusterSettings | None) -> Iterator[Cluster | None]:
     if settings is None:
         yield None
         return
-    try:
-        # Ray sends no usage statistics.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray sends no usage statistics.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with needing("ray", extra="cluster", needed_for="--cluster"):
         import ray
-    except ImportError:
-        raise MissingPackageError("ray", extra="cluster", needed_for="--cluster") from None
     joined = not ray.is_initialized()
     if joined:
         _join(settings.address)

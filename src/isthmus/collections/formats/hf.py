@@ -17,7 +17,7 @@ from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.files import fingerprint
 from isthmus.collections.problems import Problems
 from isthmus.collections.trec import is_grade
-from isthmus.errors import InputError, IsthmusError, MissingPackageError, shown
+from isthmus.errors import InputError, IsthmusError, needing, shown
 from isthmus.records import Document, Query
 
 _TITLE = fields.DOCUMENT_TITLE
@@ -38,10 +38,8 @@ class Hf(Collection):
     """
 
     def __init__(self, location: str, problems: Problems | None = None) -> None:
-        try:
+        with needing("datasets", extra="hf", needed_for=f"hf:{location}"):
             import datasets
-        except ImportError:
-            raise MissingPackageError("datasets", extra="hf", needed_for=f"hf:{location}") from None
         self._library = datasets
         self._problems = problems or Problems()
         self._where = f"hf:{location}"

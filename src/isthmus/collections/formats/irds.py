@@ -12,7 +12,7 @@ import xxhash
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, MissingPackageError, choices
+from isthmus.errors import InputError, choices, needing
 from isthmus.records import Document, Query
 
 _TEXTS = ("text", "body", "abstract")
@@ -22,12 +22,8 @@ class Irds(Collection):
     """A data set that ir_datasets knows, fetched by it when first read."""
 
     def __init__(self, identifier: str, problems: Problems | None = None) -> None:
-        try:
+        with needing("ir_datasets", extra="irds", needed_for=f"irds:{identifier}"):
             import ir_datasets
-        except ImportError:
-            raise MissingPackageError(
-                "ir_datasets", extra="irds", needed_for=f"irds:{identifier}"
-            ) from None
         self.identifier = identifier.strip("/")
         self._problems = problems or Problems()
         self._registry = ir_datasets.registry

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from isthmus.errors import MissingPackageError
+from isthmus.errors import needing
 
 Segmenter = Callable[[str], Iterable[str]]
 """The words of a run of characters without spaces."""
@@ -21,11 +21,9 @@ _KOREAN = ("E", "J", "VC", "VX", "XP", "XS", "SF", "SE", "SS", "SP", "SC", "SY")
 def segmenter(language: str) -> Segmenter:
     """What splits a language into words; an error says which library is not installed."""
     package, load = _SEGMENTERS[language]
-    try:
+    needed_for = f"bm25.segmenter=words of {language}"
+    with needing(package, extra="segmenters", needed_for=needed_for):
         return load()
-    except ImportError:
-        needed = f"bm25.segmenter=words of {language}"
-        raise MissingPackageError(package, extra="segmenters", needed_for=needed) from None
 
 
 def _chinese() -> Segmenter:

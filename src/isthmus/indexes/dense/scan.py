@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.errors import MissingPackageError
+from isthmus.errors import needing
 from isthmus.indexes.dense.codes import Codes, products, rounded
 
 Floats = npt.NDArray[np.float32]
@@ -128,10 +128,8 @@ def float32_margins(queries: Floats, largest_norm: float) -> Doubles:
 
 def import_faiss(needed_for: str) -> Any:
     """The package faiss, or what to install."""
-    try:
+    with needing("faiss", extra="ann", needed_for=needed_for):
         import faiss
-    except ImportError:
-        raise MissingPackageError("faiss", extra="ann", needed_for=needed_for) from None
     return faiss
 
 

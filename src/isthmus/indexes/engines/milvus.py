@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.errors import InputError, MissingPackageError, OutputError
+from isthmus.errors import InputError, OutputError, needing
 from isthmus.indexes.contents import Contents
 from isthmus.indexes.engines import ENCODERS, TOKEN, read_encoders
 from isthmus.indexes.engines._json_lines import term_weights
@@ -176,10 +176,8 @@ class Milvus:
     @contextmanager
     def _talking(self) -> Iterator[None]:
         """Turns what Milvus refuses into our own error."""
-        try:
+        with needing("pymilvus", extra="engines", needed_for="milvus"):
             from pymilvus.exceptions import MilvusException
-        except ImportError:
-            raise MissingPackageError("pymilvus", extra="engines", needed_for="milvus") from None
         try:
             yield
         except MilvusException as error:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from isthmus.config.output import whole_folder
-from isthmus.errors import InputError, MissingPackageError
+from isthmus.errors import InputError, needing
 from isthmus.indexes.approximation import (
     About,
     Approximation,
@@ -153,10 +153,8 @@ def build_seismic(
 
 def import_seismic(needed_for: str) -> Any:
     """The package seismic, or what to install."""
-    try:
+    with needing("pyseismic-lsr", extra="ann", needed_for=needed_for):
         import seismic
-    except ImportError:
-        raise MissingPackageError("pyseismic-lsr", extra="ann", needed_for=needed_for) from None
     return seismic
 
 
