@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,14 @@ def write_lines(
 
     What is given as one line stays together, also where it is two.
     """
-    size, number, stream = largest, 0, None
-    try:
+    size, number = largest, 0
+    with ExitStack() as stack:
         for line in lines:
             written = f"{line}\n".encode()
-            if stream is None or size + len(written) > largest:
-                if stream is not None:
-                    stream.close()
-                stream = (folder / f"{number:05d}.{suffix}").open("wb")
+            if size + len(written) > largest:
+                stack.close()
+                file = folder / f"{number:05d}.{suffix}"
+                stream = stack.enter_context(file.open("wb"))
                 size, number = 0, number + 1
             stream.write(written)
             size += len(written)
-    finally:
-        if stream is not None:
-            stream.close()
