@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes.documents import flush
 from isthmus.indexes.integrity import parsing
 
 
@@ -16,6 +17,34 @@ def mapped(file: Path, index: Path) -> npt.NDArray[Any]:
     """The array in a .npy file of an index, memory-mapped; a plain ndarray is indexed faster."""
     with parsing(file, index):
         return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
+
+
+def write_array(file: Path, array: npt.NDArray[Any]) -> None:
+    """Writes a .npy file, and brings it to the disk."""
+    with file.open("wb") as stream:
+        np.save(stream, array)
+        flush(stream)
+
+
+def write_header(stream: BinaryIO, dtype: np.dtype[Any], *shape: int) -> None:
+    """Begins a .npy file, anew where it has begun: its rows follow."""
+    stream.seek(0)
+    # numpy pads the header so that the number of rows can grow in place.
+    header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+
+
+def flush(stream: BinaryIO) -> int:
+    """Brings what was written to a file down to the disk; the position reached."""
+    stream.flush()
+    os.fsync(stream.fileno())
+    return stream.tell()
+
+
+def give_up(stream: BinaryIO) -> None:
+    """Closes a file, whatever the disk says: everything that counts was flushed before."""
+    with suppress(OSError):
+        stream.close()
 
 
 class GrowingArray:
@@ -26,7 +55,7 @@ class GrowingArray:
         self._width = width
         self._rows = 0
         self._stream = file.open("wb")
-        self._write_header()
+        write_header(self._stream, self._dtype, 0, *width)
 
     @property
     def nothing(self) -> npt.NDArray[Any]:
@@ -42,16 +71,9 @@ class GrowingArray:
 
     def close(self) -> None:
         """Brings the array to the disk, with its final length."""
-        self._stream.seek(0)
-        self._write_header()
+        write_header(self._stream, self._dtype, self._rows, *self._width)
         flush(self._stream)
         self._stream.close()
-
-    def _write_header(self) -> None:
-        # numpy pads the header of a .npy file so that the number of rows can grow in place.
-        shape = (self._rows, *self._width)
-        header = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._stream, header)
 
     def __enter__(self) -> Self:
         return self

@@ -6,10 +6,8 @@ what makes building resumable without writing the documents twice.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from isthmus.errors import InputError
+from isthmus.indexes.arrays import flush, give_up, mapped
 from isthmus.indexes.integrity import damaged, parsing
 from isthmus.indexes.structure import require
 from isthmus.records import Document, Passage, Ranking, document_of
@@ -262,19 +261,6 @@ def blocks(documents: Iterable[T], size: int) -> Iterator[list[T]]:
         yield block
 
 
-def flush(stream: BinaryIO) -> int:
-    """Brings what was written to a file down to the disk; the position reached."""
-    stream.flush()
-    os.fsync(stream.fileno())
-    return stream.tell()
-
-
-def give_up(stream: BinaryIO) -> None:
-    """Closes a file, whatever the disk says: everything that counts was flushed before."""
-    with suppress(OSError):
-        stream.close()
-
-
 def _ascending(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Every row once; np.unique would import numpy.ma."""
     ordered = np.sort(rows)
@@ -287,8 +273,7 @@ def _objects(ids: Sequence[str]) -> npt.NDArray[np.object_]:
 
 
 def _load_order(folder: Path, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    with parsing(folder / ORDER, folder):
-        order = np.asarray(np.load(folder / ORDER, mmap_mode="r"))  # indexed faster
+    order = mapped(folder / ORDER, folder)
     if order.shape != (2, count):
         raise damaged(folder / ORDER, f"it is not of {count:,} documents", folder)
     return order[0], order[1]

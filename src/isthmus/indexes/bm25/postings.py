@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from isthmus.indexes.arrays import GrowingArray, mapped
+from isthmus.indexes.arrays import GrowingArray, flush, mapped, write_array
 from isthmus.indexes.bm25.scoring import inverse_frequency, posting_scores
-from isthmus.indexes.documents import flush
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Bm25Settings
 
@@ -126,10 +125,10 @@ def write_block(
     keys = keys[first]
     folder.mkdir(exist_ok=True)
     _write_terms(folder, terms)
-    _write(folder / STARTS, np.searchsorted(keys, np.arange(len(terms) + 1) << 32))
-    _write(folder / ROWS, (keys & 0xFFFFFFFF).astype(np.int32))
-    _write(folder / FREQUENCIES, frequencies.astype(_smallest(frequencies.max(initial=1))))
-    _write(folder / LENGTHS, lengths)
+    write_array(folder / STARTS, np.searchsorted(keys, np.arange(len(terms) + 1) << 32))
+    write_array(folder / ROWS, (keys & 0xFFFFFFFF).astype(np.int32))
+    write_array(folder / FREQUENCIES, frequencies.astype(_smallest(frequencies.max(initial=1))))
+    write_array(folder / LENGTHS, lengths)
 
 
 def write_merged(
@@ -153,8 +152,8 @@ def write_merged(
         dtype=np.float32,
     )
     _write_terms(folder, terms)
-    _write(folder / STARTS, starts)
-    _write(folder / LENGTHS, lengths)
+    write_array(folder / STARTS, starts)
+    write_array(folder / LENGTHS, lengths)
     with (
         GrowingArray(folder / ROWS, np.int32) as all_rows,
         GrowingArray(folder / FREQUENCIES, _smallest(largest)) as all_frequencies,
@@ -220,12 +219,6 @@ def _ranges(starts: Ints, limit: int) -> Iterator[tuple[int, int]]:
 def _smallest(largest: int) -> np.dtype[Any]:
     """The narrowest integers that hold a frequency."""
     return np.min_scalar_type(int(largest)).newbyteorder("<")
-
-
-def _write(file: Path, array: npt.NDArray[Any]) -> None:
-    with file.open("wb") as stream:
-        np.save(stream, array)
-        flush(stream)
 
 
 def _write_terms(folder: Path, terms: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from isthmus.config.output import writing
 from isthmus.errors import InputError
-from isthmus.indexes.arrays import mapped
+from isthmus.indexes.arrays import flush, give_up, mapped, write_header
 from isthmus.indexes.construction import (
     VectorBuilder,
     complete,
@@ -22,7 +22,7 @@ from isthmus.indexes.construction import (
 )
 from isthmus.indexes.dense.codes import write_codes
 from isthmus.indexes.dense.index import VECTORS, unusable
-from isthmus.indexes.documents import DocumentWriter, flush, give_up
+from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import Description, workplace
 from isthmus.records import Document
 
@@ -37,7 +37,9 @@ class DenseBuilder(VectorBuilder):
         assert description.dtype is not None
         self._folder = folder
         self._description = description
+        self._dimension = description.dimension
         self._dtype = np.dtype(description.dtype).newbyteorder("<")
+        self._row_bytes = self._dimension * self._dtype.itemsize
         with writing(folder):
             self.rows, offset = self._resume()
             self._index = workplace(folder) / "index"
@@ -45,18 +47,13 @@ class DenseBuilder(VectorBuilder):
                 self._index, description.texts, offset, passages=bool(description.passages)
             )
             self._vectors: BinaryIO = (self._index / VECTORS).open("r+b" if self.rows else "wb")
-            self._write_header(0)
+            write_header(self._vectors, self._dtype, 0, self._dimension)
             self._vectors.truncate(self._vectors.tell() + self.rows * self._row_bytes)
             self._vectors.seek(0, 2)
 
-    @property
-    def _row_bytes(self) -> int:
-        assert self._description.dimension is not None
-        return self._description.dimension * self._dtype.itemsize
-
     def add(self, documents: Sequence[Document], vectors: npt.NDArray[np.floating[Any]]) -> None:
         """Appends one block and records it; once this returns, no crash can undo it."""
-        assert vectors.shape == (len(documents), self._description.dimension)
+        assert vectors.shape == (len(documents), self._dimension)
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
         wrong = unusable(stored)
@@ -84,7 +81,7 @@ class DenseBuilder(VectorBuilder):
         refuse_empty(self.rows, self._description)
         with writing(self._folder):
             self._documents.finish()
-            self._write_header(self.rows)
+            write_header(self._vectors, self._dtype, self.rows, self._dimension)
             flush(self._vectors)
             self._vectors.close()
             vectors = np.load(self._index / VECTORS, mmap_mode="r")
@@ -103,18 +100,6 @@ class DenseBuilder(VectorBuilder):
                 return rows, progress["offset"]
         start_anew(self._folder)
         return 0, 0
-
-    def _write_header(self, rows: int) -> None:
-        # numpy pads the header of a .npy file so that the number of rows can grow in place.
-        self._vectors.seek(0)
-        np.lib.format.write_array_header_1_0(
-            self._vectors,
-            {
-                "descr": self._dtype.str,
-                "fortran_order": False,
-                "shape": (rows, self._description.dimension),
-            },
-        )
 
     def __enter__(self) -> Self:
         return self

@@ -13,12 +13,10 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
 from isthmus.config.output import SNAPSHOT, read_snapshot, write_snapshot
 from isthmus.errors import InputError, IsthmusError
 from isthmus.indexes.approximation import approximations
-from isthmus.indexes.documents import flush
+from isthmus.indexes.arrays import write_array
 from isthmus.indexes.manifest import SEGMENTS, Manifest, is_searched, replace_manifest
 from isthmus.indexes.segments.living import Rows
 
@@ -31,9 +29,7 @@ def write_deleted(folder: Path, name: str, rows: Rows) -> str:
     Rows are only ever added to them, so their number tells one file of a segment from the next.
     """
     file = f"{SEGMENTS}/{name}.deleted-{len(rows)}.npy"
-    with (folder / file).open("wb") as stream:
-        np.save(stream, rows)
-        flush(stream)
+    write_array(folder / file, rows)
     return file
 
 
