@@ -53,6 +53,7 @@ class InvertedBuilder(VectorBuilder):
         self._folder = folder
         self._description = description
         self._settings = description.inverted
+        self._vocabulary = description.dimension
         self._block = block
         kind = "<u2" if self._settings.weights == "integer" else "<f4"
         self._kinds = {**_GATHERED, "weights": np.dtype(kind)}
@@ -80,10 +81,9 @@ class InvertedBuilder(VectorBuilder):
         `vectors` is any sparse matrix of scipy, a row per document and a column per term.
         """
         assert vectors.shape[0] == len(documents)
-        assert self._description.dimension is not None
         names = [f"document {document.id!r}" for document in documents]
-        size, terms = self._description.dimension, self._settings.terms
-        rows = quantised(vectors, self._settings, size, names, terms)
+        terms = self._settings.terms
+        rows = quantised(vectors, self._settings, self._vocabulary, names, terms)
         parts = {"lengths": np.diff(rows.starts), "terms": rows.terms, "weights": rows.weights}
         with writing(self._folder):
             self._documents.add(documents)
@@ -113,8 +113,7 @@ class InvertedBuilder(VectorBuilder):
             return complete(self._folder, self._description, request, self.rows, layout=layout)
 
     def _invert(self) -> Layout:
-        assert self._description.dimension is not None
-        vocabulary, threads = self._description.dimension, usable_cores()
+        vocabulary, threads = self._vocabulary, usable_cores()
         terms, weights = self._gathered("terms"), self._gathered("weights")
         row_starts = np.zeros(self.rows + 1, dtype=np.int64)
         np.cumsum(self._gathered("lengths"), out=row_starts[1:])
@@ -137,7 +136,7 @@ class InvertedBuilder(VectorBuilder):
 
         with ThreadPoolExecutor(threads) as pool:
             blocks = _in_turn(pool, invert, range(0, self.rows, self._block), 2 * threads)
-            self._sort(self._spill(blocks, stored.dtype), vocabulary)
+            self._sort(self._spill(blocks, stored.dtype))
         return layout
 
     def _spill(self, blocks: Iterator[Block], stored: np.dtype[Any]) -> list[Block]:
@@ -156,7 +155,7 @@ class InvertedBuilder(VectorBuilder):
                 rest.append(block._replace(**{name: f.nothing for name, f in files.items()}))
         return rest
 
-    def _sort(self, blocks: Sequence[Block], vocabulary: int) -> None:
+    def _sort(self, blocks: Sequence[Block]) -> None:
         """Writes lists, postings and records in the order of terms, and of blocks within them."""
         assert len(blocks) <= 2**16, "numbers of blocks have 16 bits"
         terms = np.concatenate([block.terms for block in blocks])
@@ -172,7 +171,7 @@ class InvertedBuilder(VectorBuilder):
         for name, array in lists.items():
             np.save(self._index / f"{name}.npy", array[by_term])
         for name, counts in starts.items():
-            per_term = np.bincount(terms, weights=counts, minlength=vocabulary)
+            per_term = np.bincount(terms, weights=counts, minlength=self._vocabulary)
             np.save(self._index / f"term_{name}.npy", _starts(per_term))
         for name in ("cell_bounds", "cell_masks", "cell_starts"):
             parts = np.concatenate([getattr(block, name) for block in blocks])
