@@ -42,6 +42,8 @@ def test_a_split_of_a_folder_of_jsonl_without_ids(tmp_path: Path) -> None:
         Document("1", "three"),
     ]
     assert list(open_corpus(f"hf:{tmp_path}").documents()) == [Document("0", "one")]
+    splits = [open_corpus(f"hf:{tmp_path}{split}") for split in ("", ":train", ":test")]
+    assert len({split.fingerprint() for split in splits}) == 3  # an index of one is none of another
     with pytest.raises(SettingsError, match="no split named 'tset'"):
         list(open_corpus(f"hf:{tmp_path}:tset").documents())
 

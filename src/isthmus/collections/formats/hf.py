@@ -81,11 +81,14 @@ class Hf(Collection):
         return judgements
 
     def fingerprint(self) -> str:
-        """A digest of a folder's bytes, or of a published data set's name, revision and split."""
+        """A digest of a folder's bytes or a data set's name and revision, and of a named split."""
         folder = Path(self.name)
         if folder.exists():
             files = (file for file in sorted(folder.rglob("*")) if file.is_file())
-            return fingerprint(files, root=folder)
+            digest = fingerprint(files, root=folder)
+            if not self._choices:
+                return digest
+            return xxhash.xxh3_128_hexdigest("\0".join([digest, *self._corpus]).encode())
         configuration, split = self._corpus
         with self._explained():
             # For a published data set the builder's hash is the commit.
