@@ -172,7 +172,8 @@ class InvertedBuilder(VectorBuilder):
             np.save(self._index / f"{name}.npy", array[by_term])
         for name, counts in starts.items():
             per_term = np.bincount(terms, weights=counts, minlength=self._vocabulary)
-            np.save(self._index / f"term_{name}.npy", _starts(per_term))
+            begins = np.concatenate([[0], np.cumsum(per_term, dtype=np.int64)])
+            np.save(self._index / f"term_{name}.npy", begins)
         for name in ("cell_bounds", "cell_masks", "cell_starts"):
             parts = np.concatenate([getattr(block, name) for block in blocks])
             np.save(self._index / f"{name}.npy", parts[records])
@@ -248,8 +249,3 @@ def _in_turn(
         yield waiting.pop(0).result()
         if item is not None:
             waiting.append(pool.submit(function, item))
-
-
-def _starts(counts: Any) -> Any:
-    """Where each of several runs begins, and where the last one ends."""
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])

@@ -78,8 +78,9 @@ class InvertedIndex(VectorIndex):
         count = len(queries.starts) - 1
         allowed = self._allowed(among)
         # Many queries go side by side; few are shared out, each thread with blocks of its own.
+        blocks = -(-len(self) // self._shape.block)
         shares = max(1, self._threads // max(1, count))
-        shares = min(shares, max(1, self._blocks // _BLOCKS_APIECE))
+        shares = min(shares, max(1, blocks // _BLOCKS_APIECE))
 
         def answer(number: int) -> Answer:
             inner = slice(queries.starts[number], queries.starts[number + 1])
@@ -91,10 +92,6 @@ class InvertedIndex(VectorIndex):
             return [answer(number) for number in range(count)]
         with ThreadPoolExecutor(min(self._threads, max(1, count))) as pool:
             return list(pool.map(answer, range(count)))
-
-    @property
-    def _blocks(self) -> int:
-        return -(-len(self) // self._shape.block)
 
     def _answer(
         self,
