@@ -113,7 +113,9 @@ def randomisation_tests(differences: ArrayLike, samples: int, seed: int) -> list
     observed = np.abs(values.sum(axis=1)) - 1e-12 * np.abs(values).sum(axis=1)
     generator = np.random.default_rng(seed)
     hits = np.zeros(len(values), dtype=np.int64)
-    for size in _blocks(samples, queries):
+    step = max(1, _BLOCK // queries)
+    for start in range(0, samples, step):
+        size = min(step, samples - start)
         flipped = generator.integers(0, 2, size=(size, queries), dtype=np.int8).astype(float)
         sums = values.sum(axis=1) - 2.0 * (flipped @ values.T)
         hits += (np.abs(sums) >= observed).sum(axis=0)
@@ -140,11 +142,6 @@ _CORRECTIONS: dict[Correction, Callable[[Sequence[float]], list[float]]] = {
     "holm": holm,
     "none": list,
 }
-
-
-def _blocks(samples: int, queries: int) -> list[int]:
-    size = max(1, _BLOCK // queries)
-    return [min(size, samples - start) for start in range(0, samples, size)]
 
 
 def letters_of(systems: Collection[str]) -> dict[str, str]:
