@@ -26,7 +26,7 @@ from isthmus.config.output import (
 )
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes.documents import DOCUMENTS, DocumentStore
+from isthmus.indexes.documents import DOCUMENTS, DocumentStore, DocumentWriter
 from isthmus.indexes.kinds._base import Builder, kind_of
 from isthmus.indexes.manifest import (
     MANIFEST,
@@ -90,6 +90,12 @@ def start_anew(folder: Path) -> Path:
     index = workplace(folder) / "index"
     index.mkdir(parents=True)
     return index
+
+
+def document_writer(folder: Path, description: Description, offset: int) -> DocumentWriter:
+    """What writes the documents of an index under construction, from `offset` on."""
+    passages = description.passages is not None
+    return DocumentWriter(workplace(folder) / "index", description.texts, offset, passages=passages)
 
 
 def record_progress(folder: Path, description: Description, counts: Mapping[str, int]) -> None:

@@ -22,12 +22,13 @@ from isthmus.indexes.bm25.postings import Source, write_block, write_merged
 from isthmus.indexes.construction import (
     ABSORBED,
     complete,
+    document_writer,
     read_progress,
     record_progress,
     refuse_empty,
     start_anew,
 )
-from isthmus.indexes.documents import DocumentWriter, blocks
+from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import Description, workplace
 from isthmus.indexes.segments.living import Part
 from isthmus.progress import notice, waiting
@@ -51,12 +52,7 @@ class Bm25Builder:
         with writing(folder):
             self.rows, self._sources, offset = self._resume()
             self._spilled = len(self._sources)
-            self._documents = DocumentWriter(
-                workplace(folder) / "index",
-                description.texts,
-                offset,
-                passages=bool(description.passages),
-            )
+            self._documents = document_writer(folder, description, offset)
         self._begin_block()
 
     def add(self, documents: Sequence[Document], _vectors: None = None) -> None:

@@ -15,6 +15,7 @@ from isthmus.indexes.arrays import flush, give_up, mapped, write_header
 from isthmus.indexes.construction import (
     VectorBuilder,
     complete,
+    document_writer,
     read_progress,
     record_progress,
     refuse_empty,
@@ -22,7 +23,6 @@ from isthmus.indexes.construction import (
 )
 from isthmus.indexes.dense.codes import write_codes
 from isthmus.indexes.dense.index import VECTORS, unusable
-from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import Description, workplace
 from isthmus.records import Document
 
@@ -43,9 +43,7 @@ class DenseBuilder(VectorBuilder):
         with writing(folder):
             self.rows, offset = self._resume()
             self._index = workplace(folder) / "index"
-            self._documents = DocumentWriter(
-                self._index, description.texts, offset, passages=bool(description.passages)
-            )
+            self._documents = document_writer(folder, description, offset)
             self._vectors: BinaryIO = (self._index / VECTORS).open("r+b" if self.rows else "wb")
             write_header(self._vectors, self._dtype, 0, self._dimension)
             self._vectors.truncate(self._vectors.tell() + self.rows * self._row_bytes)

@@ -20,13 +20,13 @@ from isthmus.indexes.arrays import GrowingArray, flush, give_up
 from isthmus.indexes.construction import (
     VectorBuilder,
     complete,
+    document_writer,
     read_progress,
     record_progress,
     refuse_empty,
     start_anew,
 )
 from isthmus.indexes.cores import usable_cores
-from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.inverted import kernels
 from isthmus.indexes.inverted.document_order import similar_first
 from isthmus.indexes.inverted.forward import weighed_rows
@@ -60,11 +60,7 @@ class InvertedBuilder(VectorBuilder):
         with writing(folder), ExitStack() as stack:
             self._counts, offset = self._resume()
             self._index = workplace(folder) / "index"
-            self._documents = stack.enter_context(
-                DocumentWriter(
-                    self._index, description.texts, offset, passages=bool(description.passages)
-                )
-            )
+            self._documents = stack.enter_context(document_writer(folder, description, offset))
             self._streams = {name: self._open(name) for name in self._kinds}
             for stream in self._streams.values():
                 stack.callback(give_up, stream)
