@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Self
 
 import xxhash
 
-from isthmus.collections import Collection, Corpus, Problems
+from isthmus.collections import Collection, Corpus
 from isthmus.config.models import model_folder, named_at
 from isthmus.errors import SettingsError
 from isthmus.finetuning.kinds._base import KINDS, Kind
@@ -30,11 +29,6 @@ class PassageCorpus(Corpus):
     def __init__(self, corpus: Corpus, settings: FinetuneSettings) -> None:
         self.whole = corpus
         self._settings = settings
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """Not opened by a name: `finetune` makes it from a corpus and `passages`."""
-        raise NotImplementedError
 
     @cached_property
     def cutter(self) -> Cutter:

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import xxhash
 
-from isthmus.collections import Collection, Corpus, Problems
+from isthmus.collections import Collection, Corpus
 from isthmus.config.output import whole_file
 from isthmus.errors import InputError
 from isthmus.finetuning.pseudo_queries._base import PseudoQuerySettings, drawn, sources
@@ -43,11 +43,6 @@ class PseudoCollection(Collection):
     wanted: int  # queries that training takes at most
     seed: int
     file: Path | None = None  # where queries are kept and read from again; None: drawn anew
-
-    @classmethod
-    def open(cls, location: str, problems: Problems) -> Self:
-        """Not opened by a name: `finetune` makes it from a corpus and `pseudo_queries`."""
-        raise NotImplementedError
 
     def documents(self) -> Iterator[Document]:
         """Every document of the corpus."""
