@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from isthmus.encoders.dense import pool
 from isthmus.errors import SettingsError, choices
 from isthmus.pretraining.parts import PROBES, Part, Vector
 from isthmus.pretraining.probes._held_out import HeldOut
@@ -58,7 +59,7 @@ def represent(task: PretrainTask, batch: Batch, vector: Vector, terms: int) -> T
         weights = _largest(task, batch, states).relu().log1p()
         values, places = weights.topk(min(terms, weights.shape[1]))
         return torch.zeros_like(weights).scatter(1, places, values)
-    return _pooled(batch, states, vector)
+    return pool(states, batch["attention_mask"], vector)
 
 
 def vocabulary_logits(task: PretrainTask, held_out: HeldOut) -> Iterator[tuple[Batch, Tensor]]:
@@ -69,16 +70,10 @@ def vocabulary_logits(task: PretrainTask, held_out: HeldOut) -> Iterator[tuple[B
             if held_out.vector == "lexicon":
                 logits = _largest(task, batch, states)
             else:
-                logits = task.backbone.head(_pooled(batch, states, held_out.vector)).float()
+                pooled = pool(states, batch["attention_mask"], held_out.vector)
+                logits = task.backbone.head(pooled).float()
             held_out.logits.append(logits)
         yield batch, held_out.logits[number]
-
-
-def _pooled(batch: Batch, states: Tensor, vector: Vector) -> Tensor:
-    if vector == "cls":
-        return states[:, 0].float()
-    weights = batch["attention_mask"][:, :, None].float()
-    return (states.float() * weights).sum(1) / weights.sum(1)
 
 
 def _largest(task: PretrainTask, batch: Batch, states: Tensor) -> Tensor:
