@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 _POOL_BATCHES = 50
+Order = npt.NDArray[np.int64]  # of examples
 
 
 def bucketed_order(
     lengths: Sequence[int] | npt.NDArray[np.integer], batch: int, seed: int, epoch: int
-) -> npt.NDArray[np.int64]:
+) -> Order:
     """A permutation of the examples of one epoch, cut into whole batches of like lengths.
 
     Shuffled by (seed, epoch); then, in pools of fifty batches, sorted by length and cut; then
@@ -25,19 +26,14 @@ def bucketed_order(
     if len(order) <= batch:
         return order
     order = order[: len(order) // batch * batch]
-    sizes = np.asarray(lengths)[order]
-    pool = batch * _POOL_BATCHES
-    batches: list[npt.NDArray[np.int64]] = []
-    for start in range(0, len(order), pool):
-        chosen = order[start : start + pool]
-        chosen = chosen[np.argsort(sizes[start : start + pool], kind="stable")]
-        batches.extend(chosen.reshape(-1, batch))
-    return np.concatenate([batches[i] for i in generator.permutation(len(batches))])
+    order = _sorted_in_pools(order, np.asarray(lengths), batch * _POOL_BATCHES)
+    batches = order.reshape(-1, batch)
+    return batches[generator.permutation(len(batches))].reshape(-1)
 
 
 def mixed_order(
     lengths: Sequence[int] | npt.NDArray[np.integer], batch: int, seed: int, epoch: int
-) -> npt.NDArray[np.int64]:
+) -> Order:
     """A permutation of the examples of one epoch, whose whole batches have almost the same lengths.
 
     Shuffled by (seed, epoch) and sorted by length, the examples fall into as many strata as a batch
@@ -55,7 +51,7 @@ def mixed_order(
 
 def token_batches(
     lengths: npt.NDArray[np.integer], count: int, seed: int, epoch: int
-) -> list[npt.NDArray[np.int64]]:
+) -> list[Order]:
     """The examples of one epoch in `count` batches of as many tokens each as can be.
 
     Shuffled, sorted in pools and shuffled again as above, but nothing is left over. No batch is
@@ -63,9 +59,7 @@ def token_batches(
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(lengths))
-    pool = max(1, len(order) * _POOL_BATCHES // count)
-    pools = (order[start : start + pool] for start in range(0, len(order), pool))
-    order = np.concatenate([chosen[np.argsort(lengths[chosen], kind="stable")] for chosen in pools])
+    order = _sorted_in_pools(order, lengths, max(1, len(order) * _POOL_BATCHES // count))
     ends = np.cumsum(lengths[order], dtype=np.int64)
     # Cut after the example that reaches each part of the whole.
     reached = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
@@ -73,9 +67,15 @@ def token_batches(
     return [batches[number] for number in generator.permutation(count)]
 
 
+def _sorted_in_pools(order: Order, lengths: npt.NDArray[np.integer], pool: int) -> Order:
+    """The examples in this order, but sorted by length among each `pool` of them."""
+    pools = (order[start : start + pool] for start in range(0, len(order), pool))
+    return np.concatenate([chosen[np.argsort(lengths[chosen], kind="stable")] for chosen in pools])
+
+
 def length_sorted_batches(
     lengths: Sequence[int] | npt.NDArray[np.integer], tokens: int, texts: int | None = None
-) -> list[npt.NDArray[np.int64]]:
+) -> list[Order]:
     """Batches of like length, longest first: memory runs out at once or never.
 
     Padded to its longest, a batch holds at most `tokens`, so all cost about the same; a text that
