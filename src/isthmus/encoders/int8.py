@@ -26,11 +26,6 @@ _EXAMPLE = 8  # tokens of the text that the model is traced with: any number wil
 _NEIGHBOURS = 10
 
 
-def use_int8(encoder: Encoder) -> None:
-    """Has the encoder's vectors computed in 8-bit integers (needs the extra `onnx`)."""
-    encoder.int8 = Int8Model(encoder)
-
-
 class Int8Model:
     """An encoder whose matrix products are of integers; once made, it is kept in the cache.
 

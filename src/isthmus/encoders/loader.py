@@ -12,7 +12,7 @@ from isthmus.config.models import model_folder, named_at
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE
-from isthmus.encoders.int8 import use_int8
+from isthmus.encoders.int8 import Int8Model
 from isthmus.encoders.light_dense import quick_encoder
 from isthmus.encoders.model_settings import parsed, stored_settings
 from isthmus.encoders.modules import MODULES, modules, projecting, prompts, stated, stated_length
@@ -108,7 +108,7 @@ def load_int8_encoder(name: str, settings: Given = None) -> DenseEncoder | Spars
     Its fingerprint is the same: its vectors are near enough to be searched with the others.
     """
     encoder = _load(name, settings)
-    use_int8(encoder)
+    encoder.int8 = Int8Model(encoder)
     return encoder
 
 

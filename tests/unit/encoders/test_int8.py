@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from isthmus.encoders import DenseEncoder, SparseEncoder, load_encoder, load_int8_encoder
 from isthmus.encoders.dense import DenseSettings
-from isthmus.encoders.int8 import use_int8
+from isthmus.encoders.int8 import Int8Model
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import IsthmusError, MissingPackageError
 from isthmus.indexes.verification import read_manifest
@@ -89,7 +89,7 @@ def test_every_product_with_weights_is_of_integers(
 ) -> None:
     made = encoder(kind, architecture)
     exact = made.encode_documents(DOCUMENTS)
-    use_int8(made)
+    made.int8 = Int8Model(made)
     found = made.encode_documents(DOCUMENTS)
     assert cosines(found, exact).min() > 0.98
     assert abs(found - exact).max() > 0, "computed otherwise"
@@ -108,7 +108,7 @@ def test_weights_that_are_summed_over_positions() -> None:
     settings = SparseSettings(document_max_length=48, pooling_strategy="sum")
     made = SparseEncoder(largest.backbone, TOKENIZER, settings)
     exact = made.encode_documents(DOCUMENTS)
-    use_int8(made)
+    made.int8 = Int8Model(made)
     found = made.encode_documents(DOCUMENTS)
     assert cosines(found, exact).min() > 0.98
     sums = rows(found).sum(1) / rows(exact).sum(1)
@@ -118,7 +118,7 @@ def test_weights_that_are_summed_over_positions() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_company_changes_no_number_at_all(kind: str) -> None:
     made = encoder(kind)
-    use_int8(made)
+    made.int8 = Int8Model(made)
     together = rows(made.encode_documents(DOCUMENTS))
     for place, document in enumerate(DOCUMENTS):
         np.testing.assert_array_equal(rows(made.encode_documents([document]))[0], together[place])
@@ -130,16 +130,16 @@ def test_company_changes_no_number_at_all(kind: str) -> None:
 
 
 def test_it_is_made_once_for_the_same_weights(cache: Path) -> None:
-    use_int8(encoder("dense"))
+    Int8Model(encoder("dense"))
     (file,) = cache.glob("*/*/model.onnx")
     made = file.stat().st_mtime_ns
     again = encoder("dense")
-    use_int8(again)
+    again.int8 = Int8Model(again)
     assert file.stat().st_mtime_ns == made
     other = encoder("dense")
     with torch.no_grad():
         other.backbone.word_embeddings[:, :5] += 1
-    use_int8(other)
+    other.int8 = Int8Model(other)
     assert len(list(cache.glob("*/*/model.onnx"))) == 2
     assert abs(rows(other.encode_queries(TEXTS)) - rows(again.encode_queries(TEXTS))).max() > 1e-3
 
@@ -147,7 +147,7 @@ def test_it_is_made_once_for_the_same_weights(cache: Path) -> None:
 def test_the_difference_in_words() -> None:
     made = encoder("sparse")
     exact = made.encode_documents(DOCUMENTS)
-    use_int8(made)
+    made.int8 = Int8Model(made)
     expected = cosines(made.encode_documents(DOCUMENTS), exact)
     said = made.difference_of_int8(DOCUMENTS)
     assert said.startswith("onnx-int8: 5 documents have cosines of")
@@ -160,7 +160,7 @@ def test_the_difference_in_words() -> None:
 
 def test_a_changed_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     made = encoder("dense")
-    use_int8(made)
+    made.int8 = Int8Model(made)
     assert made.int8 is not None
     many = [Document("", " ".join(np.random.default_rng(n).choice(TEXTS[3].split(), 9)))
             for n in range(40)]  # fmt: skip
@@ -175,7 +175,7 @@ def test_a_changed_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packages_that_are_not_installed(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError, match="onnx") as caught:
-        use_int8(encoder("dense"))
+        Int8Model(encoder("dense"))
     assert caught.value.remedy == "pip install 'isthmus[onnx]'"
     assert caught.value.where == "encoding.backend=onnx-int8"
 
