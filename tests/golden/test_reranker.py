@@ -92,7 +92,8 @@ def test_rows_are_the_pairs_of_a_group_positive_first(
     pairs = [(QUERIES[n], DOCUMENTS[row].text) for n in (1, 0) for row in group_of(n, epoch=1)]
     assert len(batch["ids"]) == len(pairs)
     for number, (query, text) in enumerate(pairs):
-        ids, segments = encoder.pair(*encoder.tokens([query, text]))
+        sides = encoder.tokens([query]), encoder.tokens([text])
+        (ids,), _, (segments,) = encoder.pairing.pad(*sides)
         assert batch["ids"][number][batch["mask"][number].bool()].tolist() == ids.tolist()
         assert batch["segments"][number, : len(ids)].tolist() == segments.tolist()
     assert group_of(0, epoch=1)[0] == 2, "the other positive had its turn"

@@ -55,8 +55,8 @@ def test_padding_and_company_change_no_score(pairs: list[tuple[str, str]], rando
 def test_a_cut_keeps_beginnings_and_fills_the_room(query: int, document: int) -> None:
     pairing = ENCODER.pairing
     first, second = np.arange(100, 100 + query), np.arange(200, 200 + document)
-    ids, segments = pairing.pair(first, second)
-    kept = [row[np.isin(row, ids)] for row in (first, second)]
+    (ids,), _, (segments,) = pairing.pad([first], [second])
+    kept = [row[np.isin(row, ids.numpy())] for row in (first, second)]
     assert ids.tolist() == [2, *kept[0], 3, *kept[1], 3], "[CLS] query [SEP] document [SEP]"
     assert kept[0].tolist() == first[: len(kept[0])].tolist()
     assert kept[1].tolist() == second[: len(kept[1])].tolist()

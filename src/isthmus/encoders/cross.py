@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from isthmus.encoders.encoder import EncoderSettings, TextModel, batch_tokens
-from isthmus.encoders.pair_input import Pairing, Row, Tokens
+from isthmus.encoders.pair_input import Pairing, Tokens
 from isthmus.encoders.transfers import send, taken
 from isthmus.errors import SettingsError
 from isthmus.nn.classifier import Classifier
@@ -57,10 +57,6 @@ class CrossEncoder(TextModel):
     def _state(self) -> Mapping[str, Tensor]:
         return self.backbone.state_dict()
 
-    def pair(self, query: Tokens, document: Tokens) -> tuple[Row, Row]:
-        """Ids and segment numbers of one pair, from token ids without special ones."""
-        return self.pairing.pair(query, document)
-
     def represent(
         self, ids: Tensor, mask: Tensor, segments: Tensor, tokens: Tensor | None = None
     ) -> Tensor:
@@ -100,7 +96,7 @@ class CrossEncoder(TextModel):
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text, without special ones; a repeated text is tokenised once."""
         distinct = list(dict.fromkeys(texts))
-        encodings = self.tokenizer.backend.encode_batch_fast(distinct, add_special_tokens=False)
+        encodings = self.tokenizer.split(distinct)
         known = {text: encoding.ids for text, encoding in zip(distinct, encodings, strict=True)}
         return [known[text] for text in texts]
 

@@ -9,11 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.encoders.encoder import EncoderSettings
+from isthmus.encoders.encoder import EncoderSettings, pad
 from isthmus.text.tokenizer import Tokenizer
 
 Tokens = Sequence[int] | npt.NDArray[np.integer]
-Row = npt.NDArray[np.int64]
 
 
 class Pairing:
@@ -47,29 +46,22 @@ class Pairing:
         self.room = self.max_length - sum(len(part) for part in self._frame)
         self._query_room = settings.query_max_length - len(tokenizer.prefix + tokenizer.suffix)
 
-    def pair(self, query: Tokens, document: Tokens) -> tuple[Row, Row]:
-        """Ids and segment numbers of one pair, from token ids without special ones."""
-        ids, _, segments = self.pad([query], [document])
-        return ids[0].numpy(), segments[0].numpy()
-
     def pad(
         self, queries: Sequence[Tokens], documents: Sequence[Tokens]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Ids, mask and segment numbers of some pairs, filled up to the longest."""
         pairs = [self.cut(*texts) for texts in zip(queries, documents, strict=True)]
         before, between, after = self._frame
-        parts = [part for query, text in pairs for part in (before, query, between, text, after)]
+        parts = [(before, query, between, text, after) for query, text in pairs]
+        rows = [np.concatenate(row, dtype=np.int64, casting="unsafe") for row in parts]  # [] floats
+        ids, mask = pad(rows, self.pad_id)
         # How many tokens have each segment number of the example: one, but for the texts.
         counts = np.ones((len(pairs), len(self._segments)), dtype=np.int64)
         counts[:, self._texts] = [(len(query), len(text)) for query, text in pairs]
-        lengths = counts.sum(1)
-        inside = np.arange(lengths.max()) < lengths[:, None]
-        ids = np.full(inside.shape, self.pad_id, dtype=np.int64)
-        ids[inside] = np.concatenate(parts, dtype=np.int64, casting="unsafe")  # [] is of floats
-        segments = np.zeros_like(ids)
-        segments[inside] = np.repeat(np.tile(self._segments, len(pairs)), counts.ravel())
-        mask = inside.astype(np.int64)
-        return torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments)
+        numbers = np.repeat(np.tile(self._segments, len(pairs)), counts.ravel())
+        segments = torch.zeros_like(ids)
+        segments[mask.bool()] = torch.from_numpy(numbers)
+        return ids, mask, segments
 
     def cut(self, query: Tokens, document: Tokens) -> tuple[Tokens, Tokens]:
         """What is read of both texts of a pair."""

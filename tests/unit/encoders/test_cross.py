@@ -92,10 +92,10 @@ def test_titles_are_read_or_not(tmp_path: Path) -> None:
 
 
 def test_a_pair_is_cut_only_when_it_does_not_fit(tmp_path: Path) -> None:
-    pair = cross(tmp_path, query_max_length=8, document_max_length=12).pair  # 17 between specials
+    encoder = cross(tmp_path, query_max_length=8, document_max_length=12)  # 17 between specials
 
     def kept(query: int, document: int) -> tuple[int, int]:
-        ids, _ = pair([5] * query, np.full(document, 6))
+        (ids,), *_ = encoder.pairing.pad([[5] * query], [np.full(document, 6)])
         assert len(ids) <= 20
         return int((ids == 5).sum()), int((ids == 6).sum())
 

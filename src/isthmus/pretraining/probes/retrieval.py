@@ -111,8 +111,7 @@ def _titled(held_out: HeldOut) -> list[tuple[str, str]]:
 
 
 def _tokens(texts: Sequence[str], held_out: HeldOut) -> Tokens:
-    backend = held_out.frame.tokenizer.backend
-    return [row.ids for row in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    return [row.ids for row in held_out.frame.tokenizer.split(list(texts))]
 
 
 def _sentences(held_out: HeldOut) -> tuple[Tokens, Tokens]:
