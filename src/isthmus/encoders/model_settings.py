@@ -21,7 +21,6 @@ _KINDS: dict[str, type[DenseSettings | SparseSettings]] = {
     "sparse": SparseSettings,
 }
 _KIND = {DenseSettings: "dense", SparseSettings: "sparse"}
-_PROMPTS = ("query_prompt", "document_prompt")
 # Those whose positions begin after the padding's.
 _OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet")
 
@@ -64,9 +63,9 @@ def stored_settings(
     return Meant(settings, assumed)
 
 
-def known_settings(name: str, before: bool = False) -> DenseSettings | SparseSettings | None:
+def known_settings(name: str) -> DenseSettings | SparseSettings | None:
     """The settings that lie beside a model, or that its family is known for; None for others."""
-    found = _found(name, before)
+    found = _found(name)
     return None if found is None else found.settings
 
 
@@ -92,7 +91,7 @@ def parsed(values: Mapping[str, Any], name: str, where: str) -> DenseSettings | 
     return _KINDS[kind].parse(own, where=where)
 
 
-def _found(name: str, before: bool) -> Meant | None:
+def _found(name: str, before: bool = False) -> Meant | None:
     folder = model_folder(name)
     own = read_model_json(folder, SETTINGS_FILE, dict)
     if own is not None:
