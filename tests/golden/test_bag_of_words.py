@@ -14,8 +14,8 @@ from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.objectives.bag_of_words import (
     BagOfWords,
     BagOfWordsSettings,
-    bag,
     bag_of_words,
+    token_sets,
 )
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -169,9 +169,9 @@ def test_the_bag_is_a_set_without_special_tokens(
     vocabulary: Vocabulary, tokenizer: Tokenizer
 ) -> None:
     everything = torch.arange(vocabulary.size)[None]
-    found = set(bag(everything, vocabulary)[0].nonzero().flatten().tolist())
+    found = set(token_sets(everything, vocabulary.special)[0].nonzero().flatten().tolist())
     assert found == set(range(5, len(tokenizer))), "neither specials nor rows beyond the tokens"
-    for row, tokens in zip(bag(IDS, vocabulary), BAGS, strict=True):
+    for row, tokens in zip(token_sets(IDS, vocabulary.special), BAGS, strict=True):
         assert set(row.nonzero().flatten().tolist()) == tokens
 
 
@@ -188,11 +188,11 @@ def test_duplicates_count_once(backbone: Backbone, vocabulary: Vocabulary) -> No
     once = torch.tensor([[2, 7, 12, 30, 3]])
     thrice = torch.tensor([[2, 7, 12, 7, 7, 30, 3]])
     logits = torch.randn(1, vocabulary.size)
-    found = bag_of_words(logits, bag(thrice, vocabulary))
-    assert torch.equal(found, bag_of_words(logits, bag(once, vocabulary)))
+    found = bag_of_words(logits, token_sets(thrice, vocabulary.special))
+    assert torch.equal(found, bag_of_words(logits, token_sets(once, vocabulary.special)))
 
 
 def test_the_lower_bound_is_reached_by_the_uniform_distribution(vocabulary: Vocabulary) -> None:
-    bags = bag(torch.tensor([[2, 7, 12, 7, 30, 3]]), vocabulary)
+    bags = token_sets(torch.tensor([[2, 7, 12, 7, 30, 3]]), vocabulary.special)
     logits = torch.where(bags, 0.0, -1e9)
     assert bag_of_words(logits, bags).item() == pytest.approx(math.log(3))

@@ -96,7 +96,7 @@ class BagOfWords(Objective):
         inside = ~vocabulary.is_special(input_ids)
         if self.settings.target == "partner":
             input_ids = input_ids[step["partner"]]
-        bags = bag(input_ids, vocabulary)
+        bags = token_sets(input_ids, vocabulary.special)
         sizes = bags.sum(1)
         if self.settings.vector == "max":
             largest = self._predict(step["hidden_states"], backbone).largest(inside)
@@ -112,11 +112,6 @@ class BagOfWords(Objective):
         if self.settings.projection == "head":
             return backbone.predict(states)
         return Prediction(states, backbone.word_embeddings, None)
-
-
-def bag(input_ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """True at [row, token] where the row holds that token and it is not special."""
-    return token_sets(input_ids, vocabulary.special)
 
 
 def token_sets(ids: Tensor, special: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isthmus.pretraining.objectives.bag_of_words import bag, bag_of_words
+from isthmus.pretraining.objectives.bag_of_words import bag_of_words, token_sets
 from isthmus.pretraining.probes._base import Probe, vocabulary_logits
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.task import PretrainTask
@@ -17,7 +17,7 @@ class BagOfWords(Probe):
         """The mean over the texts that have a bag."""
         total, count = 0.0, 0
         for batch, logits in vocabulary_logits(task, held_out):
-            bags = bag(batch["input_ids"], task.vocabulary)
+            bags = token_sets(batch["input_ids"], task.vocabulary.special)
             losses = bag_of_words(logits, bags)
             sizes = bags.sum(1)
             total += float((losses - sizes.clamp(min=1).log()).sum())

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.pretraining.objectives.bag_of_words import bag
+from isthmus.pretraining.objectives.bag_of_words import token_sets
 from isthmus.pretraining.probes._base import Probe, vocabulary_logits
 from isthmus.pretraining.probes._held_out import HeldOut, Rows
 from isthmus.pretraining.task import PretrainTask
@@ -68,7 +68,7 @@ class Coverage(Probe):
         sums: dict[str, float] = defaultdict(float)
         count = 0
         for batch, logits in vocabulary_logits(task, held_out):
-            bags = bag(batch["input_ids"], task.vocabulary)
+            bags = token_sets(batch["input_ids"], task.vocabulary.special)
             shares = {"": covered(logits, bags, most)}
             shares |= reading_lines(bags, self.frequent, most)
             for line, curves in shares.items():
@@ -103,13 +103,9 @@ def _shares(hits: Tensor, bags: Tensor) -> Tensor:
 
 
 def ranked_tokens(corpus: TokenisedCorpus, rows: Rows, special: Tensor) -> Tensor:
-    """All token ids, those first that most of a sample of these documents hold."""
+    """All token ids, those in most of a sample of these documents first, special ones last."""
     sample = rows[:: max(1, len(rows) // _FREQUENCY_DOCUMENTS)]
     sets = [np.unique(corpus.tokens(row)) for row in sample]
-    return frequent_tokens(torch.from_numpy(np.concatenate(sets).astype(np.int64)), special)
-
-
-def frequent_tokens(ids: Tensor, special: Tensor) -> Tensor:
-    """All token ids of some documents' sets, most frequent first, without special ones."""
+    ids = torch.from_numpy(np.concatenate(sets).astype(np.int64))
     counts = torch.bincount(ids, minlength=len(special)).masked_fill(special, -1)
     return counts.argsort(descending=True, stable=True)
