@@ -26,7 +26,7 @@ from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.handover import describe, say_what_changes
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.probes._base import assemble_probes
-from isthmus.pretraining.probes._callback import BEST, Probing, best_step, report_probes
+from isthmus.pretraining.probes._callback import TOPIC, Probing, report_probes
 from isthmus.pretraining.probes._held_out import FEWEST, HeldOut, Rows, prepare_held_out, split
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.scratch import start_from_nothing
@@ -37,6 +37,7 @@ from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.arguments import check_trackers
 from isthmus.training.checkpoints import restoring
+from isthmus.training.evaluation_callback import BEST, best_evaluation
 from isthmus.training.launch import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
 
@@ -158,7 +159,7 @@ def _take_best(task: PretrainTask, output: Path) -> int:
     """Restores the best model into the task; returns its step."""
     with restoring(output / BEST):
         task.restore(output / BEST)
-        return best_step(output)
+        return int(best_evaluation(output, TOPIC)["step"])
 
 
 def _say_which_is_final(probes: ProbeSettings, step: int) -> str:

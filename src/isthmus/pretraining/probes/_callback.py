@@ -9,14 +9,11 @@ from isthmus.pretraining.probes._base import Probe, measure, own_numbers
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.training import evaluation_callback
 from isthmus.training.curves import report_curves
-from isthmus.training.evaluation_callback import BEST, Best, EvaluationCallback
+from isthmus.training.evaluation_callback import Best, EvaluationCallback, evaluations
 from isthmus.training.trainer import Trainer
 
-__all__ = ["BEST", "PREFIX", "Probing", "best_step", "evaluations", "report_probes"]
-_TOPIC = "probe"
-PREFIX = f"{_TOPIC}/"
+TOPIC = "probe"
 
 
 class Probing(EvaluationCallback):
@@ -32,7 +29,7 @@ class Probing(EvaluationCallback):
         best = None
         if settings.best_by is not None:
             best = Best(settings.best_by, probes[settings.best_by].better, settings.patience)
-        super().__init__(trainer, _TOPIC, self._ask, settings.every, best)
+        super().__init__(trainer, TOPIC, self._ask, settings.every, best)
         self.probes = probes
         self._prepare = held_out
         self._best_by = settings.best_by
@@ -48,26 +45,16 @@ class Probing(EvaluationCallback):
         return measure(self.probes, task, self._held_out)
 
 
-def evaluations(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """The lines of a log that probes wrote."""
-    return evaluation_callback.evaluations(history, _TOPIC)
-
-
-def best_step(output: Path) -> int:
-    """The step of the model in `best`."""
-    return int(evaluation_callback.best_evaluation(output, _TOPIC)["step"])
-
-
 def report_probes(
     history: Sequence[Mapping[str, float]], probes: Mapping[str, Probe], output: Path
 ) -> str:
     """Writes table and plot into a folder; returns where each probe began, was best and ended."""
-    told = report_curves(history, _TOPIC, probes, output, "probes")
+    told = report_curves(history, TOPIC, probes, output, "probes")
     if not told:
         return ""
-    seen = evaluations(history)
+    seen = evaluations(history, TOPIC)
     remarks = [
-        probe.remark([own_numbers(line, f"{PREFIX}{name}") for line in seen])
+        probe.remark([own_numbers(line, f"{TOPIC}/{name}") for line in seen])
         for name, probe in probes.items()
     ]
     return "\n".join([told, *(remark for remark in remarks if remark is not None)])

@@ -26,14 +26,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.pretrain import run
 from isthmus.pretraining.probes._base import Probe, assemble_probes
-from isthmus.pretraining.probes._callback import (
-    BEST,
-    PREFIX,
-    Probing,
-    best_step,
-    evaluations,
-    report_probes,
-)
+from isthmus.pretraining.probes._callback import TOPIC, Probing, report_probes
 from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
 from isthmus.pretraining.probes.bottleneck import Bottleneck
 from isthmus.pretraining.probes.coverage import Coverage
@@ -48,6 +41,7 @@ from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.checkpoints import last_checkpoint
+from isthmus.training.evaluation_callback import BEST, best_evaluation, evaluations
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -224,7 +218,7 @@ def test_when_they_evaluate(
     )
     history = trainer.fit()
     assert probe.steps == expected
-    assert [line["step"] for line in evaluations(history)] == expected
+    assert [line["step"] for line in evaluations(history, TOPIC)] == expected
     assert [line["step"] for line in history if "loss" in line] == list(range(1, steps + 1))
     assert trainer.task.training, "left as it was found"
 
@@ -248,8 +242,8 @@ def test_the_best_model_is_kept(
     trainer = make(tmp_path, {"every": 2, "best_by": "scripted"}, probe)
     start = copy.deepcopy(trainer.task.state_dict())
     history = trainer.fit()
-    assert len(evaluations(history)) == 5, "nothing stops without patience"
-    assert best_step(tmp_path) == best
+    assert len(evaluations(history, TOPIC)) == 5, "nothing stops without patience"
+    assert best_evaluation(tmp_path, TOPIC)["step"] == best
     noted = json.loads((tmp_path / BEST / "probe.json").read_text(encoding="utf-8"))
     assert noted == {"step": best, "scripted": script[best]}
     kept = load_file(tmp_path / BEST / "model.safetensors")
@@ -302,10 +296,10 @@ def test_they_change_nothing_of_training(make: Make, tmp_path: Path) -> None:
     for name, probes in (("without", None), ("with", {"every": 1, "best_by": "masked_lm"})):
         trainer = make(tmp_path / name, probes, **AUTOENCODING)
         history = trainer.fit()
-        assert len(evaluations(history)) == (9 if probes else 0)
+        assert len(evaluations(history, TOPIC)) == (9 if probes else 0)
         losses.append(
             [
-                {key: value for key, value in line.items() if not key.startswith(PREFIX)}
+                {key: value for key, value in line.items() if not key.startswith(f"{TOPIC}/")}
                 for line in history
                 if "loss" in line
             ]
@@ -331,7 +325,8 @@ def test_interrupted_and_resumed_is_uninterrupted(
     resumed = make(tmp_path / "torn", probes, **AUTOENCODING)
     history = resumed.fit()
     assert numbers(history) == numbers(expected)
-    assert best_step(tmp_path / "torn") == best_step(tmp_path / "whole")
+    steps = [best_evaluation(tmp_path / name, TOPIC)["step"] for name in ("torn", "whole")]
+    assert steps[0] == steps[1]
     for file in ("model.safetensors", "pretraining.safetensors"):
         one, two = (load_file(tmp_path / name / BEST / file) for name in ("whole", "torn"))
         assert all(torch.equal(one[name], two[name]) for name in one)
@@ -349,7 +344,7 @@ def test_patience_counts_on_after_a_resume(
     history = make(tmp_path, probes, probe).fit()
     assert probe.steps == [3, 4], "from checkpoint 2 on, and not again at the start"
     assert [line[STOPPED_EARLY] for line in history if STOPPED_EARLY in line] == [4]
-    assert best_step(tmp_path) == 1
+    assert best_evaluation(tmp_path, TOPIC)["step"] == 1
     # Killed after the checkpoint of the early end: nothing is left to do.
     probe = Scripted(script, "higher")
     again = make(tmp_path, probes, probe)
@@ -386,7 +381,7 @@ def test_the_bar_shows_the_number_to_watch(
 def test_losses_are_logged_beside_probes(make: Make, tmp_path: Path) -> None:
     history = make(tmp_path, {"every": 2}, training={"logging_steps": 2}).fit()
     assert [line["step"] for line in history if "loss" in line] == [2, 4, 6, 8]
-    assert [line["step"] for line in evaluations(history)] == [0, 2, 4, 6, 8]
+    assert [line["step"] for line in evaluations(history, TOPIC)] == [0, 2, 4, 6, 8]
 
 
 @pytest.fixture(scope="module")
@@ -503,9 +498,9 @@ def test_the_table(finished: Path) -> None:
         "bottleneck", "bottleneck/true", "bottleneck/shuffled", "retrieval",
     }  # fmt: skip
     assert [row[0] for row in rows] == ["0", "2", "4", "6"]
-    for row, line in zip(rows, evaluations(log), strict=True):
+    for row, line in zip(rows, evaluations(log, TOPIC), strict=True):
         for name, value in zip(header[1:], row[1:], strict=True):
-            assert float(value) == pytest.approx(line[PREFIX + name], nan_ok=True)
+            assert float(value) == pytest.approx(line[f"{TOPIC}/{name}"], nan_ok=True)
     masked = [row[header.index("masked_lm")] for row in rows]
     assert masked == ["3.0", "2.0", "2.5", "nan"]
 
@@ -522,11 +517,11 @@ def test_trackers_get_every_probe(finished: Path) -> None:
     read = EventAccumulator(str(events.parent))
     read.Reload()
     log = json.loads((finished / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
-    names = [name for name in evaluations(log)[0] if name.startswith(PREFIX)]
+    names = [name for name in evaluations(log, TOPIC)[0] if name.startswith(f"{TOPIC}/")]
     assert len(names) == 9
     for name in names:
         written = [(event.step, event.value) for event in read.Scalars(f"train/{name}")]
-        expected = [(line["step"], line[name]) for line in evaluations(log)]
+        expected = [(line["step"], line[name]) for line in evaluations(log, TOPIC)]
         assert [step for step, _ in written] == [step for step, _ in expected]
         np.testing.assert_allclose(
             [value for _, value in written], [value for _, value in expected], rtol=1e-5
