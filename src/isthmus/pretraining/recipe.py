@@ -61,8 +61,8 @@ def assemble(settings: PretrainSettings, to_train: bool = True) -> Parts:
     parts = Parts(
         view=_part(VIEWS, settings.view, "view"),
         corruption=_corruption(settings.corruption, "corruption", "encoder"),
-        bottleneck=_optional(BOTTLENECKS, settings.bottleneck, "bottleneck"),
-        decoder=_optional(DECODERS, settings.decoder, "decoder"),
+        bottleneck=_part(BOTTLENECKS, settings.bottleneck, "bottleneck"),
+        decoder=_part(DECODERS, settings.decoder, "decoder"),
         decoder_corruption=_corruption(
             settings.decoder_corruption, "decoder_corruption", "decoder"
         ),
@@ -133,10 +133,6 @@ class _Backbone(Part):
     requires = frozenset({"input_ids", "attention_mask"})
 
 
-def _optional(registry: Registry, chosen: Mapping[str, Any] | None, where: str) -> Any:
-    return None if chosen is None else _part(registry, chosen, where)
-
-
 def _corruption(chosen: Mapping[str, Any] | None, where: str, side: Side) -> Corruption | None:
     if chosen is None:
         return None
@@ -153,7 +149,9 @@ def _corruption(chosen: Mapping[str, Any] | None, where: str, side: Side) -> Cor
     return part(part.Settings.parse(_inner(chosen), where, under=where), side)
 
 
-def _part(registry: Registry, chosen: Mapping[str, Any], where: str) -> Any:
+def _part(registry: Registry, chosen: Mapping[str, Any] | None, where: str) -> Any:
+    if chosen is None:
+        return None
     part = registry.load(_name(registry, chosen, where), where)
     return part(part.Settings.parse(_inner(chosen), where, under=where))
 

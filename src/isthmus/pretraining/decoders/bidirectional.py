@@ -33,7 +33,6 @@ from isthmus.training.task import Batch
 class BidirectionalSettings(StackSettings):
     """How deep, how it starts, and what reads its states."""
 
-    layers: int = Field(1, ge=1, description="depth")
     head: Literal["shared", "own"] = Field(
         "shared", description="the encoder's masked-LM head, or one of its own on tied embeddings"
     )
