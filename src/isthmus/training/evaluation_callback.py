@@ -75,14 +75,11 @@ class EvaluationCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
     def _evaluate(self, state: Any, control: Any) -> None:
         values = self._measured()
-        if self.best is None:
+        first = 0 if self.best is None else _steps(self.best.from_step, state.max_steps)
+        if self.best is None or state.global_step < first:
             self._log(values, control)
             return
         watched = f"{self.topic}/{self.best.name}"
-        first = _steps(self.best.from_step, state.max_steps)
-        if state.global_step < first:
-            self._log(values, control)
-            return
         earlier = evaluations(state.log_history, self.topic)
         counted = [line for line in earlier if line["step"] >= first]
         seen = [line[watched] for line in (*counted, values)]
