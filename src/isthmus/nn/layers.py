@@ -53,7 +53,8 @@ class Layer(nn.Module):
 
         """
         if self._fuses and self.norm == "post" and has_kernels(states):
-            return self._fused(states, visible, content)
+            modules, rates = self._weights()
+            return modules.run(states, states, visible, self.shape.heads, rates, content)[0]
         return self.plain(states, visible, content)
 
     def normed(self, states: Tensor, visible: Visible, norm: nn.LayerNorm) -> Tensor:
@@ -85,10 +86,6 @@ class Layer(nn.Module):
         assert self.norm == "post"
         modules, rates = self._weights()
         return modules.run_for_some(states, packing, asking, self.shape.heads, rates, None)
-
-    def _fused(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
-        modules, rates = self._weights()
-        return modules.run(states, states, visible, self.shape.heads, rates, content)[0]
 
     def _weights(self) -> tuple[PostNorm, Rates]:
         shape = self.shape

@@ -208,12 +208,12 @@ class PostNormStack(NamedTuple):
     layers: list[PostNorm]
     heads: int
     rates: Rates
-    owner: list[nn.Module]  # the first layer; in a list, since a module would register it
+    first: nn.Module  # as transformers made it
 
     @property
     def checkpointed(self) -> bool:
         """Whether gradient checkpointing is on, which only transformers' own layers do."""
-        return bool(getattr(self.owner[0], "gradient_checkpointing", False))
+        return bool(getattr(self.first, "gradient_checkpointing", False))
 
     @classmethod
     def of(cls, model: Any) -> PostNormStack | None:
@@ -228,9 +228,8 @@ class PostNormStack(NamedTuple):
         attended = shape.dropout if known.drops_attended else 0.0
         rates = Rates(shape.attention_dropout, attended, shape.dropout)
         layers = [PostNorm(*modules) for modules in layers_of(model)]
-        return cls(
-            layers, shape.heads, rates, [model.base_model.get_submodule(f"{known.layers}.0")]
-        )
+        first = model.base_model.get_submodule(f"{known.layers}.0")
+        return cls(layers, shape.heads, rates, first)
 
     def run(
         self,

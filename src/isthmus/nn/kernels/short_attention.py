@@ -66,7 +66,8 @@ class _Attention(torch.autograd.Function):
         from isthmus.nn.kernels import short_attention_triton as kernels
 
         *tensors, (queries, keys), longest, causal, visible, rate = given
-        projected, biases = _halves(tensors)
+        half = len(tensors) // 2
+        projected, biases = tensors[:half], tensors[half:]
         seen = None if visible is None else kernels.pack_bits(visible, len(queries) - 1)
         texts = kernels.Texts(queries, keys, longest, causal, seen)
         parts = _parts(projected)
@@ -99,11 +100,6 @@ class _Attention(torch.autograd.Function):
         split = torch.split(sums, [each.shape[1] for each in projected])
         for_biases = [part.flatten().to(kind) for part, kind in zip(split, types, strict=True)]
         return *gradients, *for_biases, None, None, None, None, None
-
-
-def _halves(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    middle = len(tensors) // 2
-    return tensors[:middle], tensors[middle:]
 
 
 def _parts(projected: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
