@@ -389,9 +389,8 @@ class Backbone(nn.Module):
 
         state = load_file(folder / "model.safetensors")
         missing, unexpected = self.model.load_state_dict(state, strict=False)
-        tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
         unexpected = [key for key in unexpected if not key.startswith("pooler.")]  # set aside
-        if unexpected or set(missing) - tied:
+        if unexpected or set(missing) - self.model.all_tied_weights_keys.keys():
             raise MismatchError(
                 f"the checkpoint's weights are not this model's: {[*unexpected, *missing][:3]}",
                 where=str(folder),

@@ -121,9 +121,9 @@ def load_weights(model_class: Any, name: str, options: dict[str, Any]) -> tuple[
     options = {"attn_implementation": None, "use_safetensors": True, **options}
     model, report = load_pretrained(model_class, name, output_loading_info=True, **options)
     missing = set(report["missing_keys"])
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     inner = "" if model is model.base_model else f"{model.base_model_prefix}."
-    lost = sorted(key for key in missing - tied if key.startswith(inner) and "pooler." not in key)
+    needed = missing - model.all_tied_weights_keys.keys()
+    lost = sorted(key for key in needed if key.startswith(inner) and "pooler." not in key)
     if lost:
         raise damaged(name, _WEIGHTS, f"it lacks {', '.join(lost[:3])} ({len(lost)} weights)")
     for key, weight in model.state_dict().items():
@@ -200,20 +200,18 @@ def set_values(config: Any, values: dict[str, float]) -> None:
         setattr(config, name, value)
 
 
-class quiet:  # noqa: N801 (reads as a statement)
+@contextmanager
+def quiet() -> Iterator[None]:
     """Keeps transformers' loading report off the screen; a notice says what matters of it."""
+    from transformers.utils import logging
 
-    def __enter__(self) -> None:
-        from transformers.utils import logging
-
-        self.level = logging.get_verbosity()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        from transformers.utils import logging
-
-        logging.set_verbosity(self.level)
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 @contextmanager
@@ -232,9 +230,8 @@ def explained(name: str) -> Iterator[None]:
 
 
 def _missing_head(model: Any, missing: set[str]) -> bool:
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     prefix = f"{model.base_model_prefix}."
-    return any(not key.startswith(prefix) and key not in tied for key in missing)
+    return any(not key.startswith(prefix) for key in missing - model.all_tied_weights_keys.keys())
 
 
 def _start_as_identity(model: Any) -> None:
