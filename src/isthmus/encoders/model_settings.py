@@ -103,7 +103,9 @@ def _found(name: str, before: bool = False) -> Meant | None:
         return None if known is None else _of_family(folder, config, *known)
     settings = from_modules(folder, listed)
     if before:
-        return Meant(_before(settings), "")
+        unread = {"include_prompt": True, "truncate_dim": None}  # not read from modules then
+        dense = isinstance(settings, DenseSettings)
+        return Meant(_with(settings, unread) if dense else settings, "")
     if stated := prompts(folder):
         return Meant(_with(settings, stated), "")
     # Not by what the model was made from: it may have been trained on without prompts.
@@ -124,12 +126,6 @@ def _of_family(folder: str, config: Mapping[str, Any], family: Family, by: str) 
     values = {**family.settings, **family.prompts, **lengths}
     settings = _KINDS[family.kind].parse(values, where=folder)
     return Meant(settings, _assumed(settings, family, by, [*family.settings, *family.prompts]))
-
-
-def _before(settings: DenseSettings | SparseSettings) -> DenseSettings | SparseSettings:
-    """The settings without what was not read when indexes did not keep them."""
-    unread = {"include_prompt": True, "truncate_dim": None}
-    return _with(settings, unread) if isinstance(settings, DenseSettings) else settings
 
 
 def _with(settings: DenseSettings | SparseSettings, values: Mapping[str, Any]) -> Any:
