@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels.available import has_kernels
@@ -46,7 +46,7 @@ class TextLayout:
         """Padded states in this layout."""
         return states if self.stream is None else self.stream.pack(states)
 
-    def embed(self, ids: Tensor, first: Tensor, positions: Tensor | None = None) -> Tensor:
+    def embed(self, ids: Tensor, first: Tensor, positions: nn.Embedding | None = None) -> Tensor:
         """The embedded texts with the vectors `first` [texts, width] in place of their first token.
 
         Nothing is added to these vectors. `positions` are added to the embeddings of all others,
@@ -55,7 +55,7 @@ class TextLayout:
         embedded = self.backbone.embed(ids, self.stream)
         if positions is not None:
             assert self.stream is None, "a backbone without positions has layers of its own"
-            embedded = embedded + positions
+            embedded = embedded + positions(torch.arange(ids.shape[1], device=ids.device))
         if self.stream is not None:
             places = self.stream.offsets[: self.stream.texts].long()
             embedded = rounded(embedded)

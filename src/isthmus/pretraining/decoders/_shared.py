@@ -93,13 +93,11 @@ def own_positions(backbone: Backbone) -> nn.Embedding | None:
     return positions
 
 
-def added_positions(ids: Tensor, own: nn.Embedding | None) -> Tensor | None:
-    """The decoder's own position embeddings of a batch; None where the backbone embeds them."""
-    return None if own is None else own(torch.arange(ids.shape[1], device=ids.device))
-
-
 def position_rows(ids: Tensor, backbone: Backbone, own: nn.Embedding | None) -> Tensor:
     """The embedding of every position of a batch, the decoder's own or the backbone's."""
-    embedded = backbone.position_embeddings(ids) if own is None else added_positions(ids, own)
+    if own is not None:
+        found: Tensor = own(torch.arange(ids.shape[1], device=ids.device))
+        return found
+    embedded = backbone.position_embeddings(ids)
     assert embedded is not None
     return embedded

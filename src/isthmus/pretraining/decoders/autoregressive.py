@@ -13,7 +13,7 @@ from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer
 from isthmus.pretraining.arithmetic import Shape, Texts, causal_pairs, decoder
-from isthmus.pretraining.decoders._shared import added_positions, layout_of, own_positions
+from isthmus.pretraining.decoders._shared import layout_of, own_positions
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Decoder
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -72,7 +72,7 @@ class Autoregressive(Decoder):
         """The decoder's states."""
         vectors, ids = step["bottleneck"][step["partner"]], step["input_ids"]
         layout = layout_of(step, backbone, "quickest" if self.settings.window is None else "padded")
-        states = layout.embed(ids, vectors, added_positions(ids, self.positions))
+        states = layout.embed(ids, vectors, self.positions)
         layer = partial(self.layer.normed, norm=self.norm)
         if self.settings.window is None:
             return layout.within(layer, states, causal=True)

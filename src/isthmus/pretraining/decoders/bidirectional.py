@@ -19,7 +19,6 @@ from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
 from isthmus.pretraining.decoders._shared import (
     Stack,
     StackSettings,
-    added_positions,
     labelled,
     layout_of,
     own_positions,
@@ -67,7 +66,7 @@ class Bidirectional(Decoder):
         vectors = step["bottleneck"][step["partner"]]
         ids = step["decoder_ids"]
         layout = layout_of(step, backbone)
-        states = layout.embed(ids, vectors, added_positions(ids, self.positions))
+        states = layout.embed(ids, vectors, self.positions)
         return labelled(self.stack, states, layout, step)
 
     def head(self, states: Tensor, backbone: Backbone) -> Prediction:

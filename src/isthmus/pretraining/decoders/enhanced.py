@@ -12,12 +12,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer
 from isthmus.nn.visibility import draw_visibility
 from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
-from isthmus.pretraining.decoders._shared import (
-    added_positions,
-    layout_of,
-    own_positions,
-    position_rows,
-)
+from isthmus.pretraining.decoders._shared import layout_of, own_positions, position_rows
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Decoder
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -77,7 +72,7 @@ class Enhanced(Decoder):
         """The decoder's states."""
         vectors, ids = step["bottleneck"][step["partner"]], step["input_ids"]
         layout = layout_of(step, backbone, "packed")
-        content = layout.embed(ids, vectors, added_positions(ids, self.positions))
+        content = layout.embed(ids, vectors, self.positions)
         queries = vectors[:, None] + position_rows(ids, backbone, self.positions)
         visible = visibility(
             step["keys"], step["words"], step["attention_mask"].bool(), self.settings.rate
