@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from isthmus.config.output import writing
-from isthmus.training.evaluation_callback import Better, evaluations
+from isthmus.training.evaluation_callback import Better, best_place, evaluations
 
 
 class Curve(Protocol):
@@ -50,9 +49,7 @@ def report_curves(
 
 def _line(name: str, rows: Sequence[Mapping[str, float]], key: str, curve: Curve) -> str:
     values = [row[key] for row in rows]
-    pick = max if curve.better == "higher" else min
-    numbers = [place for place, value in enumerate(values) if not math.isnan(value)] or [0]
-    best = pick(numbers, key=values.__getitem__)
+    best = best_place(values, curve.better)
     return (
         f"{name:<14} {values[0]:8.4f} at the start, {values[-1]:8.4f} at the end, "
         f"best ({curve.better}) {values[best]:8.4f} at step {int(rows[best]['step']):,}"

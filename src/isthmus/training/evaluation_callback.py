@@ -83,7 +83,7 @@ class EvaluationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         earlier = evaluations(state.log_history, self.topic)
         counted = [line for line in earlier if line["step"] >= first]
         seen = [line[watched] for line in (*counted, values)]
-        waited = len(seen) - 1 - self._best_place(seen)
+        waited = len(seen) - 1 - best_place(seen, self.best.better)
         if waited == 0 and not math.isnan(seen[-1]):
             self._keep(self.best, state.global_step, seen[-1])
         self._log(values, control)
@@ -107,13 +107,6 @@ class EvaluationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if self.trainer.args.world_size > 1:
             dist.broadcast_object_list(values, src=0)
         return values[0]
-
-    def _best_place(self, values: Sequence[float]) -> int:
-        """The place of the best value, the first of equals."""
-        assert self.best is not None
-        sign = 1 if self.best.better == "higher" else -1
-        ranked = [-math.inf if math.isnan(value) else sign * value for value in values]
-        return ranked.index(max(ranked))
 
     def _keep(self, best: Best, step: int, value: float) -> None:
         if self.trainer.is_world_process_zero():
@@ -157,6 +150,13 @@ def _evaluating(trainer: Trainer) -> Iterator[None]:
 def _steps(given: float, steps: int) -> int:
     """A number of steps, given as such or, below 1, as a share of all."""
     return math.ceil(given * steps) if given < 1 else int(given)
+
+
+def best_place(values: Sequence[float], better: Better) -> int:
+    """The place of the best value, the first of equals; 0 where none is a number."""
+    sign = 1 if better == "higher" else -1
+    ranked = [-math.inf if math.isnan(value) else sign * value for value in values]
+    return ranked.index(max(ranked))
 
 
 def evaluations(history: Sequence[Mapping[str, float]], topic: str) -> list[dict[str, float]]:
