@@ -68,11 +68,6 @@ def normal(drawn: Tensor) -> Tensor:
     return numbers
 
 
-def integer_below(keys: Tensor, stream: int, width: int, limit: int) -> Tensor:
-    """Uniform integers in [0, limit)."""
-    return draw(keys, stream, width) % limit
-
-
 def _scrambled(keys: Tensor, stream: int, width: int) -> Tensor:
     """SplitMix64 but for its last fold."""
     # On a GPU, launching an operation costs more than the numbers: few of them, in place.
