@@ -53,8 +53,17 @@ class TokenBatches(Sampler[list[tuple[int, int]]]):
         self.seed = seed
         self.epoch = 0
         # Rounded down: batches may be slightly larger, but none is empty.
-        whole = int(examples.lengths.sum()) // tokens
+        total = int(examples.lengths.sum())
+        whole = total // tokens
         self.count = max(whole - whole % processes, processes)
+        if self.count * longest > total:
+            raise SettingsError(
+                f"{total:,} tokens are too few for a batch on each of {processes} processes",
+                where="training.per_device_train_tokens",
+                allowed=f"{processes * longest:,} tokens or more: {processes} texts as long as the "
+                f"longest, of {longest:,}",
+                remedy="train on fewer processes, or leave per_device_train_tokens out",
+            )
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         batches = token_batches(self.examples.lengths, self.count, self.seed, self.epoch)

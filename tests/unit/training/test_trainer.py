@@ -35,6 +35,7 @@ from isthmus.training.arguments import worker_count
 from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.cuda_graphs import Graphs, _Captured
 from isthmus.training.evaluation_callback import EvaluationCallback, evaluated
+from isthmus.training.example_order import TokenBatches
 from isthmus.training.gather import gather, rank
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
@@ -778,6 +779,17 @@ def test_no_room_for_a_text(corpus: TokenisedCorpus, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no room for a text of") as caught:
         trainer(corpus, tmp_path, per_device_train_tokens=8)
     assert "per_device_train_tokens=4096" in caught.value.remedy
+
+
+def test_no_process_is_left_without_a_text(corpus: TokenisedCorpus, tmp_path: Path) -> None:
+    examples = trainer(corpus, tmp_path, max_steps=1).examples
+    longest, total = examples.lengths.max(), examples.lengths.sum()
+    most = int(total // longest)
+    batches = list(TokenBatches(examples, int(total), seed=0, processes=most))
+    assert len(batches) == most
+    assert all(batches)
+    with pytest.raises(SettingsError, match=f"too few for a batch on each of {most + 1} processes"):
+        TokenBatches(examples, int(total), seed=0, processes=most + 1)
 
 
 def test_an_evaluation_compiles_nothing(
