@@ -133,8 +133,3 @@ def damaged(file: Path, reason: str) -> InputError:
         allowed="a file as `isthmus benchmark run` wrote it",
         remedy="remove the file: its cell is run again",
     )
-
-
-def read_results(folder: Path) -> list[CellResult]:
-    """Every result in the folder of a benchmark, by name; failed cells included."""
-    return [read_result(file) for file in sorted((folder / CELLS).glob("*.json"))]

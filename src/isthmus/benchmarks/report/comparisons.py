@@ -11,9 +11,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.benchmarks.report.outcomes import Column, Outcomes, Pattern, Scores
+from isthmus.benchmarks.report.outcomes import Column, Outcomes, Pattern, Scores, other_queries
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.errors import MismatchError
 from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
 from isthmus.evaluation.significance import corrected, joined, letters_of
 
@@ -124,12 +123,10 @@ def _check_queries(found: Sequence[tuple[Term, Scores]], collection: str) -> Non
     first, expected = here[0]
     for term, scores in here:
         if scores.queries != expected.queries:
-            raise MismatchError(
+            raise other_queries(
                 f"{first.start!r} and {term.start!r} were scored on different queries of "
                 f"{collection!r}",
-                where=f"{term.column.kind}, {term.column.task}",
-                allowed="the same judged queries in every cell",
-                remedy="run the cells again that were made with another collection",
+                f"{term.column.kind}, {term.column.task}",
             )
 
 

@@ -160,10 +160,14 @@ class Outcomes:
             self._scores[key] = self._read(start, column)
         return self._scores[key]
 
+    def by_start(self, column: Column) -> dict[str, Scores]:
+        """The scores in a column of every start that has any."""
+        found = ((start, self.scores(start, column)) for start in self.starts)
+        return {start: scores for start, scores in found if scores is not None}
+
     def seeds(self, column: Column) -> int:
         """The most pre-training seeds that a start has in a column; 0 where no cell is done."""
-        found = (self.scores(start, column) for start in self.starts)
-        return max((len(one.seeds) for one in found if one is not None), default=0)
+        return max((len(one.seeds) for one in self.by_start(column).values()), default=0)
 
     def columns(self, kind: str, measure: str, finetuned: bool = True) -> list[Column]:
         """A column per task that is run for a kind: its own collection; tasks of one side by side.
@@ -241,18 +245,26 @@ class Outcomes:
         for run in runs:
             if run.queries != queries:
                 different = sorted({*run.queries} ^ {*queries})
-                raise MismatchError(
+                raise other_queries(
                     f"runs of {start!r} were scored on different queries of "
                     f"{column.collection!r}: {len(different):,} are of one alone, "
                     f"{different[0]!r} for example",
-                    where=f"cells of {start!r}, {column.kind}, {column.task}",
-                    allowed="the same judged queries in every cell",
-                    remedy="run the cells again that were made with another collection",
+                    f"cells of {start!r}, {column.kind}, {column.task}",
                 )
             of_seed[run.seeds[0]].append(run.values)
         seeds = tuple(sorted(of_seed))
         rows = [np.mean(of_seed[seed], axis=0) for seed in seeds]
         return Scores(queries, seeds, np.array(rows), frozenset(run.seeds for run in runs))
+
+
+def other_queries(what: str, where: str) -> MismatchError:
+    """The refusal of cells that were scored on other queries than those beside them."""
+    return MismatchError(
+        what,
+        where=where,
+        allowed="the same judged queries in every cell",
+        remedy="run the cells again that were made with another collection",
+    )
 
 
 def _check_numbers(result: CellResult) -> None:

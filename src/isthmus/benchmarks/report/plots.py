@@ -130,10 +130,8 @@ def _plot(
         here = []
         shape = list(outcomes.protocol.kinds).index(kind)
         column = Column(kind, task, outcomes.protocol.tasks[task].collection, measure)
-        for start in outcomes.starts:
-            scores = outcomes.scores(start, column)
-            known = read(start, kind, task)
-            if scores is not None and known:
+        for start, scores in outcomes.by_start(column).items():
+            if known := read(start, kind, task):
                 spread = 0.0 if math.isnan(scores.spread) else scores.spread
                 name = f"{start}, {kind}"
                 here.append(Dot(start, name, fmean(known), scores.mean, spread, shape))
@@ -155,15 +153,10 @@ def _by_task(outcomes: Outcomes, measure: str, settings: ReportSettings) -> tupl
     protocol = outcomes.protocol
     panels = []
     for kind in protocol.kinds:
+        every = outcomes.columns(kind, measure)
         for collection in dict.fromkeys(task.collection for task in protocol.tasks.values()):
-            tasks = [
-                name
-                for name, task in protocol.tasks.items()
-                if task.collection == collection and task.finetune
-                and kind in (task.kinds or protocol.kinds)
-            ]  # fmt: skip
-            tasks.sort(key=lambda name: _strength(outcomes, name))
-            columns = [Column(kind, task, collection, measure) for task in tasks]
+            columns = [one for one in every if one.collection == collection]
+            columns.sort(key=lambda column: _strength(outcomes, column.task))
             first, *others = outcomes.starts
             series = [
                 (start, dots)

@@ -44,7 +44,7 @@ def score_tables(outcomes: Outcomes, settings: ReportSettings) -> list[ScoreTabl
             found.append((f"{kind} without fine-tuning, {measure}", plain, False))
             for task in dict.fromkeys(column.task for column in (*own, *plain)):
                 others = outcomes.zero_shot_columns(kind, task, measure)
-                if _any_done(outcomes, others):
+                if any(map(outcomes.by_start, others)):
                     before = _training(outcomes, task)
                     found.append((f"{kind} {before}, zero-shot, {measure}", others, True))
     return [_table(outcomes, settings, *one) for one in found if one[1]]
@@ -58,14 +58,6 @@ def _training(outcomes: Outcomes, task: str) -> str:
     return "without fine-tuning" + (f" ({task})" if several else "")
 
 
-def _any_done(outcomes: Outcomes, columns: Sequence[Column]) -> bool:
-    return any(
-        outcomes.scores(start, column) is not None
-        for column in columns
-        for start in outcomes.starts
-    )
-
-
 def _table(
     outcomes: Outcomes,
     settings: ReportSettings,
@@ -77,9 +69,8 @@ def _table(
     names = letters_of(outcomes.starts)
     means = {
         (start, column): scores.mean
-        for start in outcomes.starts
         for column in columns
-        if (scores := outcomes.scores(start, column)) is not None
+        for start, scores in outcomes.by_start(column).items()
     }
     best = {(start, column) for column in columns for start in _best(outcomes, column)}
     counted = _counted(outcomes, columns)
@@ -121,11 +112,7 @@ def _table(
 
 def _best(outcomes: Outcomes, column: Column) -> list[str]:
     """The starts of the highest mean, of those with at least half of the most runs."""
-    found = {
-        start: scores
-        for start in outcomes.starts
-        if (scores := outcomes.scores(start, column)) is not None
-    }
+    found = outcomes.by_start(column)
     most = max((len(scores.runs) for scores in found.values()), default=0)
     means = {start: one.mean for start, one in found.items() if 2 * len(one.runs) >= most}
     return [start for start, mean in means.items() if mean == max(means.values())]

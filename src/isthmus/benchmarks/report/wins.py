@@ -67,11 +67,7 @@ def _pair(text: str, outcomes: Outcomes) -> tuple[str, str]:
 
 
 def _best(outcomes: Outcomes, column: Column) -> list[tuple[str, str]]:
-    means = {
-        start: scores.mean
-        for start in outcomes.starts
-        if (scores := outcomes.scores(start, column)) is not None
-    }
+    means = {start: scores.mean for start, scores in outcomes.by_start(column).items()}
     if len(means) < 2:
         return []
     reference = next(iter(means))
