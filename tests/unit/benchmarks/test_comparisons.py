@@ -51,6 +51,30 @@ def test_letters_without_a_difference_are_rare() -> None:
     assert share_of_tables(BOTH, 0.04) <= 0.1
 
 
+def test_a_start_whose_seeds_move_further_counts_with_its_own_variance() -> None:
+    class Moved(Drawn):
+        """Means that move by known amounts, without any noise of queries."""
+
+        def _read(self, start: str, column: Column) -> Scores:
+            by = {"a": 0.05, "b": 0.01, "c": 0.02, "d": 0.01}[start]
+            values = np.full((3, 100), 0.4) + by * np.array([[-1.0], [0.0], [1.0]])
+            return Scores(tuple(map(str, range(100))), (1, 2, 3), values, RUNS)
+
+    outcomes = Moved(protocol(["a", "b", "c", "d"]), 0, 0.0)
+    pooled = (0.05**2 + 0.01**2 + 0.02**2 + 0.01**2) / 4
+    loud, quiet = (
+        estimate(outcomes, [Term(1.0, start, COLUMN), Term(-1.0, "c", COLUMN)]) for start in "ab"
+    )
+    assert loud is not None
+    assert quiet is not None
+    assert quiet.both.error**2 == pytest.approx(2 * pooled / 3)
+    assert quiet.both.freedom == pytest.approx(8)
+    above = 0.05**2 - pooled
+    assert loud.both.error**2 == pytest.approx((2 * pooled + above) / 3)
+    satterthwaite = (2 * pooled + above) ** 2 / ((2 * pooled) ** 2 / 8 + above**2 / 2)
+    assert loud.both.freedom == pytest.approx(satterthwaite)
+
+
 def test_seeds_that_differ_deceive_a_test_over_queries_alone() -> None:
     assert share_of_tables(QUERIES, 0.04, tables=30) > 0.3
 

@@ -207,9 +207,10 @@ def _method(settings: ReportSettings) -> tuple[str, ...]:
         "it speaks of these very models. Over seeds: a paired t-test of the means of each "
         "pre-training seed; it speaks of these very queries, and with three seeds finds only large "
         "differences. Over both: to the variance over queries comes what seeds add to it, pooled "
-        "over all starts of a column (quasi-F, Clark 1973; Satterthwaite's degrees of freedom); it "
-        "speaks of the methods, on other queries and with other seeds. All three, of every pair, "
-        "are in the comparisons.tsv that `isthmus benchmark report` also writes."
+        "over all starts of a column, or a start's own where that is higher (quasi-F, Clark 1973; "
+        "Satterthwaite's degrees of freedom); it speaks of the methods, on other queries and with "
+        "other seeds. All three, of every pair, are in the comparisons.tsv that `isthmus benchmark "
+        "report` also writes."
     )
     families = (
         f"Correction ({settings.correction}) counts all pairs of starts in all columns of a table "

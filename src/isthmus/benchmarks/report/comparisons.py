@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.benchmarks.report.outcomes import Column, Outcomes, Pattern, Scores, other_queries
+from isthmus.benchmarks.report.outcomes import Column, Outcomes, Scores, SeedVariance, other_queries
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
 from isthmus.evaluation.significance import corrected, joined, letters_of
@@ -149,26 +149,32 @@ def _over_seeds(found: Sequence[tuple[Term, Scores]]) -> tuple[Effect, int]:
 def _over_both(
     outcomes: Outcomes, found: Sequence[tuple[Term, Scores]], over_queries: Effect
 ) -> Effect:
-    """The effect over queries with the variance that seeds add, pooled over starts."""
+    """The effect over queries with the variance that seeds add.
+
+    It is pooled over starts, as three seeds of one say little; a start whose own is higher counts
+    with its own, of which what is above the pooled one has its few degrees of freedom.
+    """
     weights: dict[str, dict[Column, float]] = defaultdict(lambda: defaultdict(float))
     seeds: dict[str, int] = {}
     for term, scores in found:
         weights[term.start][term.column] += term.weight
         seeds[term.start] = min(len(scores.seeds), seeds.get(term.start, len(scores.seeds)))
-    shares: dict[Pattern, float] = defaultdict(float)
+    total, shared, denominator = 0.0, 0.0, 0.0
+    shares: dict[SeedVariance, float] = defaultdict(float)
     for start, of_column in weights.items():
         scale = max(of_column.values(), key=abs)
         if scale:
             pattern = tuple((column, weight / scale) for column, weight in of_column.items())
-            shares[pattern] += scale**2 / seeds[start]
-    total, shared, denominator = 0.0, 0.0, 0.0
-    for pattern, share in shares.items():
-        variance = outcomes.seed_variance(pattern)
-        if variance is None:
-            return over_queries
-        total += share * variance.total
-        shared += share * variance.shared
-        denominator += (share * variance.total) ** 2 / variance.freedom
+            if (variance := outcomes.seed_variance(pattern)) is None:
+                return over_queries
+            share = scale**2 / seeds[start]
+            above, freedom = variance.above(start)
+            shares[variance] += share
+            total += share * (variance.pooled + above)
+            shared += share * variance.shared
+            denominator += (share * above) ** 2 / freedom
+    for variance, share in shares.items():
+        denominator += (share * variance.pooled) ** 2 / variance.freedom
     return crossed(over_queries, total, shared, total**2 / denominator) if shares else over_queries
 
 

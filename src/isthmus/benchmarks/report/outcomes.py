@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -69,14 +69,29 @@ class Scores:
         return averaged
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeedVariance:
-    """The variance of a start's mean over queries, or of a sum of such, from seed to seed."""
+    """The variance of starts' means over queries, or of sums of such, from seed to seed."""
 
-    total: float
+    own: Mapping[str, tuple[float, int]]
+    """Of every start that moves at all, with its degrees of freedom."""
     shared: float
     """The part of it that comes from noise of single queries: smaller with more of them."""
-    freedom: int
+
+    @cached_property
+    def freedom(self) -> int:
+        """The degrees of freedom of all starts together."""
+        return sum(freedom for _, freedom in self.own.values())
+
+    @cached_property
+    def pooled(self) -> float:
+        """The mean over all starts, by their degrees of freedom."""
+        return sum(variance * freedom for variance, freedom in self.own.values()) / self.freedom
+
+    def above(self, start: str) -> tuple[float, int]:
+        """How far a start's own variance is above the pooled one, and its degrees of freedom."""
+        variance, freedom = self.own.get(start, (self.pooled, 1))
+        return max(0.0, variance - self.pooled), freedom
 
 
 class Outcomes:
@@ -203,17 +218,18 @@ class Outcomes:
         return len(self._planned)
 
     def seed_variance(self, pattern: Pattern) -> SeedVariance | None:
-        """How far a weighted sum of a start's means moves from seed to seed; None if unknown.
+        """How far weighted sums of starts' means move from seed to seed; None if unknown.
 
         Columns are summed seed by seed: one pre-training serves several tasks, so that they move
-        together. Pooled over all starts: three seeds of one alone say little.
+        together.
         """
         if pattern not in self._variances:
             self._variances[pattern] = self._pool(pattern)
         return self._variances[pattern]
 
     def _pool(self, pattern: Pattern) -> SeedVariance | None:
-        total, shared, freedom = 0.0, 0.0, 0
+        own: dict[str, tuple[float, int]] = {}
+        shared, freedom = 0.0, 0
         for start in self.starts:
             found = [(weight, self.scores(start, column)) for column, weight in pattern]
             known = [(weight, scores) for weight, scores in found if scores is not None]
@@ -228,10 +244,10 @@ class Outcomes:
             squares = float(np.var(sum(one.mean(axis=1) for one in sums.values()), ddof=1))
             # A checkpoint that nothing trains is the same from seed to seed.
             if squares > _ROUNDING:
-                total += squares * (len(seeds) - 1)
+                own[start] = squares, len(seeds) - 1
                 shared += sum(map(_noise_of_queries, sums.values()))
                 freedom += len(seeds) - 1
-        return SeedVariance(total / freedom, shared / freedom, freedom) if freedom else None
+        return SeedVariance(own, shared / freedom) if freedom else None
 
     def _read(self, start: str, column: Column) -> Scores | None:
         runs = [
