@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import xxhash
-
 from isthmus.benchmarks.protocol.budget import check_budgets, tokens_of
 from isthmus.benchmarks.protocol.cells import Cell
 from isthmus.benchmarks.protocol.evaluated_collections import TestedOn, check_names
@@ -22,6 +20,7 @@ from isthmus.benchmarks.protocol.stage_checks import check_encoder, check_splits
 from isthmus.collections import open_collection, open_corpus
 from isthmus.collections.collection import choose_split
 from isthmus.config import find_recipe
+from isthmus.config.cache import digest
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, IsthmusError, SettingsError, choices
@@ -373,14 +372,6 @@ class Plan:
             raise
         self.absent += names
         return digest(*names)
-
-
-def digest(*texts: str) -> str:
-    """One name for texts in their order."""
-    found = xxhash.xxh3_128()
-    for text in texts:
-        found.update(f"{len(text)}:{text}".encode())
-    return found.hexdigest()
 
 
 @contextmanager
