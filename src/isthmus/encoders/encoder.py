@@ -23,7 +23,7 @@ from isthmus.config.output import write_json
 from isthmus.encoders.transfers import send, taken
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import token_places
-from isthmus.nn.precision import native_bf16
+from isthmus.nn.precision import check_as_stored, native_bf16
 from isthmus.records import Document
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
@@ -66,8 +66,7 @@ class EncoderSettings(Settings):
 
     def as_queries(self, texts: Iterable[str]) -> list[str]:
         """The texts as the model reads them where they are queries."""
-        prompt, _ = self.prompts()
-        return [prompt + text for text in texts]
+        return [self.prompts()[0] + text for text in texts]
 
 
 class VectorSettings(EncoderSettings):
@@ -90,6 +89,7 @@ class TextModel(ABC):
     """A backbone, its tokenizer and its settings: what is trained, saved and fingerprinted."""
 
     kind: ClassVar[str]
+    rounded = False  # whether weights are in bf16, near those that are stored
 
     def __init__(
         self, backbone: Backbone, tokenizer: Tokenizer, settings: EncoderSettings, name: str = ""
@@ -135,7 +135,8 @@ class TextModel(ABC):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         for module in self.trained:
             module.eval().to(device)
-        if native_bf16() and not exact:
+        self.rounded = native_bf16() and not exact
+        if self.rounded:
             self.backbone.to(torch.bfloat16)
 
     def has_tokens(self, text: str) -> bool:
@@ -155,6 +156,7 @@ class TextModel(ABC):
 
     def save(self, folder: Path) -> None:
         """Writes the model for isthmus, transformers and sentence-transformers 5 and 6 alike."""
+        check_as_stored(self.name, self.rounded)
         self.backbone.save(folder)
         self.tokenizer.save(folder)
         self.describe(folder)
@@ -231,9 +233,8 @@ class Encoder(TextModel):
         """
         device = self.backbone.word_embeddings.device
         ids, mask = pad(rows, self.tokenizer.pad_id)
-        tokens = token_places(mask)
         represent = self.represent_queries if queries else self.represent_documents
-        return represent(*(send(part, device) for part in (ids, mask, tokens)))
+        return represent(*(send(part, device) for part in (ids, mask, token_places(mask))))
 
     def difference_of_int8(self, documents: Sequence[Document]) -> str:
         """What the integers change for these documents, as a sentence with numbers."""
@@ -341,10 +342,9 @@ class Encoder(TextModel):
         if not rows:
             return torch.empty(0, self.dimension)
         apart = queries and self.reads_apart
-        # The integers are those of documents.
-        if self.int8 is None or apart:
-            return self.represent(rows, apart)
-        return self.int8.represent(rows)
+        if self.int8 is not None and not apart:  # the integers are those of documents
+            return self.int8.represent(rows)
+        return self.represent(rows, apart)
 
     @staticmethod
     @abstractmethod

@@ -136,9 +136,9 @@ def _load(name: str, given: Given) -> DenseEncoder | SparseEncoder:
 
 
 def load_cross_encoder(
-    name: str, settings: CrossSettings | None = None, where: str = "--model"
+    name: str, settings: CrossSettings | None = None, where: str = "--model", exact: bool = False
 ) -> CrossEncoder:
-    """The re-ranker of a run, folder or hub name, ready for fast inference.
+    """The re-ranker of a run, folder or hub name, ready for fast inference; `exact`: in float32.
 
     Any sequence classifier with one label is one, and so a CrossEncoder of sentence-transformers
     that has no other module; scores are its logits, whatever it puts on top. Settings given here
@@ -146,7 +146,7 @@ def load_cross_encoder(
     """
     with named_at(where, "the folder of a re-ranker that is here: isthmus finetune trains one"):
         encoder = _cross_encoder(name, model_folder(name, where), settings)
-    encoder.use_fast_inference()
+    encoder.use_fast_inference(exact)
     return encoder
 
 

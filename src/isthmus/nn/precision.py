@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isthmus.errors import SettingsError
+
 
 def native_bf16() -> bool:
     """Whether bf16 products are faster than float32 ones here; emulated, they are slower."""
@@ -12,6 +14,18 @@ def native_bf16() -> bool:
         return bool(torch.cuda.is_bf16_supported())
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def check_as_stored(name: str, rounded: bool) -> None:
+    """Refuses to save a model whose weights were rounded when it was loaded."""
+    if rounded:
+        raise SettingsError(
+            "the weights were rounded to bf16, in which this chip is fastest, when the model was "
+            "loaded: saved, they would be another model",
+            where=name,
+            allowed="a model that was loaded in full",
+            remedy="load it with exact=True, and save that",
+        )
 
 
 def product_type(states: Tensor) -> torch.dtype:

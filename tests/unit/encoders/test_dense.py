@@ -49,6 +49,20 @@ def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
     assert np.abs(difference).max() < 0.05, "bf16 where the chip is fast in it"
 
 
+def test_rounded_weights_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: True)
+    saved = encoder()
+    saved.save(tmp_path / "model")
+    rounded = load_encoder(str(tmp_path / "model"))
+    with pytest.raises(SettingsError, match="the weights were rounded to bf16") as refused:
+        rounded.save(tmp_path / "again")
+    assert "exact=True" in refused.value.remedy
+    assert not (tmp_path / "again").exists()
+    load_encoder(str(tmp_path / "model"), exact=True).save(tmp_path / "again")
+    stored = load_encoder(str(tmp_path / "again"))
+    assert stored.fingerprint == rounded.fingerprint == saved.fingerprint
+
+
 def test_transformers_finds_every_weight_of_a_saved_encoder(tmp_path: Path) -> None:
     own = new_backbone("tiny", 90, TOKENIZER.pad_id, max_length=144)
     bare = AutoModel.from_config(own.config)  # with a pooler, as MiniLM, E5, BGE and GTE come
