@@ -11,7 +11,7 @@ from isthmus.errors import SettingsError
 def native_bf16() -> bool:
     """Whether bf16 products are faster than float32 ones here; emulated, they are slower."""
     if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
