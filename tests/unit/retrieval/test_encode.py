@@ -84,6 +84,26 @@ def test_how_a_model_encodes_is_a_setting_as_for_an_index(scene: Path) -> None:
         assert cut.texts == 5, "each index counts its own texts"
 
 
+def test_an_index_does_not_say_of_a_loaded_encoder_what_is_not_so(
+    scene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: True)
+    model, docs, in_full = str(scene / "dense"), str(scene / "docs.jsonl"), "torch-float32"
+    rounded, exact = (isthmus.load_encoder(model, exact=exact) for exact in (False, True))
+    for encoder, key, value in (
+        (rounded, "encoding.backend", in_full),
+        (exact, "encoding.backend", "onnx-int8"),
+        (exact, "pooling", "mean"),
+    ):
+        with pytest.raises(SettingsError, match="the encoder is loaded already") as refused:
+            isthmus.index(docs, scene / "index", encoder, settings={key: value})
+        assert refused.value.where == key
+    folder = isthmus.index(docs, scene / "index", exact, settings={"encoding.backend": in_full})
+    opened = isthmus.open_searcher(folder).encoder
+    assert isinstance(opened, DenseEncoder)
+    assert not opened.rounded
+
+
 def test_texts_that_are_not_there_leave_nothing(scene: Path) -> None:
     before = sorted(scene.iterdir())
     with pytest.raises(InputError):

@@ -169,8 +169,8 @@ def _index_one(
             remedy="leave out --cluster (BM25 takes seconds where vectors take hours), or give "
             "--model",
         )
-    if model in (None, BM25):
-        _check_nothing_encodes(settings)
+    if model == BM25 or not isinstance(model, str):
+        _check_nothing_is_loaded(model, settings)
     with connected(settings.cluster) as machines, place_to_build(output):
         folder = _index(corpus, output, model, settings, machines, overwrite)
         remove_leftovers(folder)
@@ -181,17 +181,20 @@ def _index_one(
     return folder
 
 
-def _check_nothing_encodes(settings: IndexSettings) -> None:
-    """Raises on settings of an encoder, of which a BM25 index has none."""
-    values = settings.chosen()
-    if settings.encoding.backend != "torch":
-        values["encoding.backend"] = settings.encoding.backend
+def _check_nothing_is_loaded(model: _Model, settings: IndexSettings) -> None:
+    """Raises on settings of loading an encoder, where there is none or it is loaded already."""
+    values, backend = settings.chosen(), settings.encoding.backend
+    there = None if model is None or isinstance(model, str) else model
+    in_full = there is not None and not there.rounded and there.int8 is None
+    if backend != "torch" and not (in_full and backend == "torch-float32"):
+        values["encoding.backend"] = backend
     for key, value in values.items():
+        why = "a BM25 index encodes nothing" if there is None else "the encoder is loaded already"
         raise SettingsError(
-            f"{key} = {value!r}, but a BM25 index encodes nothing",
+            f"{key} = {value!r}, but {why}",
             where=key,
-            allowed="an index of dense or sparse vectors",
-            remedy=f"give --model, or leave {key} out",
+            allowed="an index of dense or sparse vectors, by a model that is named",
+            remedy=f"give --model, by name, or leave {key} out",
         )
 
 
@@ -277,13 +280,11 @@ def _load(model: _Model, settings: IndexSettings) -> DenseEncoder | SparseEncode
         return None
     if not isinstance(model, str):
         return model
-    # Brings torch, which BM25 does without.
-    from isthmus.encoders import load_encoder, load_int8_encoder
+    from isthmus.encoders import load_encoder, load_int8_encoder  # torch, unneeded for BM25
 
     if settings.encoding.backend == "onnx-int8":
         return load_int8_encoder(model, settings.chosen())
-    exact = settings.encoding.backend == "torch-float32"
-    return load_encoder(model, settings.chosen(), exact)
+    return load_encoder(model, settings.chosen(), settings.encoding.backend == "torch-float32")
 
 
 def _describe(
@@ -365,9 +366,8 @@ def _fill(
     assert description.encoder is not None
     encoder.cut_texts.restart()
     with builder_for(output, description) as builder:
-        done, total, unit = builder.rows, source.count(), "documents"
-        if cutter is not None:
-            total, unit = None, "passages"
+        done = builder.rows
+        total, unit = (source.count(), "documents") if cutter is None else (None, "passages")
         if done:
             notice(f"resuming after {done:,} {unit}")
         remaining = islice(rows(cutter, source.documents()), done, None)
