@@ -264,6 +264,27 @@ def test_what_is_tested_as_it_is_must_retrieve_too(values: dict[str, Any], tmp_p
         plan(values, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "advice"),
+    [
+        ("finetuning", {"split": "trian"}, "--set finetuning.split=NAME"),
+        (
+            "kinds",
+            {"dense": {"recipe": "dense", "settings": {"split": "trian"}}},
+            "--set kinds.dense.settings.split=NAME",
+        ),
+        ("finetuning", {"development.split": "dev"}, "--set finetuning.development.held_out=0.1"),
+        ("pretraining", {**_STEPS, "max_length": "long"}, "--set pretraining.max_length=…"),
+    ],
+)
+def test_advice_names_settings_where_the_protocol_has_them(
+    part: str, value: Any, advice: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises((SettingsError, InputError)) as refused:
+        plan({**values, part: value}, tmp_path)
+    assert advice in refused.value.remedy
+
+
 def test_a_split_that_is_not_there_is_not_taken_for_missing_data(
     values: dict[str, Any], tmp_path: Path
 ) -> None:

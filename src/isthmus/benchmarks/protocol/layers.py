@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from isthmus.config import Settings, resolve
 from isthmus.config.recipes import merged
 from isthmus.config.settings import inner_model
-from isthmus.errors import SettingsError, shown
+from isthmus.errors import IsthmusError, SettingsError, shown
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.settings import PretrainSettings
 
@@ -47,6 +49,22 @@ def layered(
                 raise _in_vain(name, said.get(name, place))
         found = merged(found, own)
     return found
+
+
+@contextmanager
+def advised(layers: Sequence[Layer]) -> Iterator[None]:
+    """Lets the advice of errors name settings where the protocol has them: the last to say them."""
+    named = [(place, {key.split(".")[0] for key in layer}) for place, layer in layers if place]
+
+    def placed(found: re.Match[str]) -> str:
+        said = [place for place, keys in named if found[1] in keys]
+        return f"--set {[named[0][0], *said][-1]}.{found[1]}"
+
+    try:
+        yield
+    except IsthmusError as error:
+        error.remedy = re.sub(r"--set (\w+)", placed, error.remedy)
+        raise
 
 
 def _in_vain(name: str, place: str) -> SettingsError:

@@ -14,7 +14,7 @@ from typing import Literal
 from isthmus.benchmarks.protocol.budget import check_budgets, tokens_of
 from isthmus.benchmarks.protocol.cells import Cell
 from isthmus.benchmarks.protocol.evaluated_collections import TestedOn, check_names
-from isthmus.benchmarks.protocol.layers import Layer, Values, layered
+from isthmus.benchmarks.protocol.layers import Layer, Values, advised, layered
 from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
 from isthmus.benchmarks.protocol.stage_checks import check_encoder, check_splits, refuse_seen
 from isthmus.collections import open_collection, open_corpus
@@ -285,7 +285,7 @@ class Plan:
         places = {"corpus": corpus, "output": "output"}
         if "init" not in values:
             places["model"] = "base"
-        with _named(where):
+        with _named(where), advised(layers):
             assemble(PretrainSettings.parse({**values, **places}, where))
         return values
 
@@ -297,7 +297,7 @@ class Plan:
         unseeded = {key: value for key, value in values["training"].items() if key != "seed"}
         key = json.dumps({**values, **places, "training": unseeded}, sort_keys=True)
         if key not in self._checked:  # seeds alone need no second look
-            with _named(where):
+            with _named(where), advised(layers):
                 if values.get("stages") is not None:
                     stages = [*pipeline.assemble({**values, **places}, where).stages.values()]
                 else:
