@@ -45,7 +45,7 @@ Only = Annotated[
     typer.Option(help="Cells or models by name or pattern, 'TASK.dense.*'. Repeatable."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and list what would be run.")
+    bool, typer.Option("--dry-run", help="Check everything and print what would be run.")
 ]
 
 app = typer.Typer(cls=Group, no_args_is_help=True)

@@ -293,6 +293,24 @@ def test_a_split_that_is_not_there_is_not_taken_for_missing_data(
         Plan(Protocol.parse(values, where="test"), tmp_path, only_looked_at=True)
 
 
+def test_a_dry_run_prints_the_steps_and_then_refuses_what_is_not_here(
+    values: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, output = tmp_path / "mine.yaml", tmp_path / "output"
+    file.write_text(json.dumps({"verb": "benchmark run", "settings": values}))
+    outcome = benchmark(str(file), output, dry_run=True)
+    steps = capsys.readouterr().out
+    assert "few.dense.none.p1.f1: about" in steps
+    assert f"0 cells are done, {outcome.left} are left" in steps
+    (tmp_path / "texts.jsonl").unlink()
+    with pytest.raises(InputError, match="1 of the data and models") as refused:
+        benchmark(str(file), output, dry_run=True)
+    assert f"jsonl:{tmp_path}/texts.jsonl" in refused.value.what
+    assert "--data FOLDER" in refused.value.remedy
+    assert capsys.readouterr().out == steps
+    assert not output.exists()
+
+
 def test_cells_are_not_called_others_where_their_data_is_not_here(
     values: dict[str, Any], tmp_path: Path
 ) -> None:

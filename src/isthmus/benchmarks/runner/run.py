@@ -20,8 +20,8 @@ from isthmus.benchmarks.runner.workers import Ended, Here, Workers, devices
 from isthmus.cluster import connected
 from isthmus.config import Overrides, find_recipe
 from isthmus.config.output import SNAPSHOT, only_writer, write_snapshot, writing
-from isthmus.errors import OutputError, SettingsError
-from isthmus.progress import notice
+from isthmus.errors import InputError, OutputError, SettingsError
+from isthmus.progress import notice, result
 
 _OURS = (CELLS, MODELS, PROTOCOL, SNAPSHOT, "work", "logs", REPORT, "results")
 _PER_GPU = 6  # processes: small models leave most of a large card idle
@@ -56,7 +56,7 @@ def benchmark(
     `protocol` is a shipped one's name or the path of a YAML file. Cells whose files lie in
     `output`/cells are done, wherever they were made. `only` are names, or patterns, of cells and
     models. After `time_limit` seconds nothing is running any more, and a second call goes on.
-    `dry_run` checks everything and says what would be run. On a `cluster`, steps are spread over
+    `dry_run` checks everything and prints what would be run. On a `cluster`, steps are spread over
     its machines, which share `output` and the cache; `workers` then has no meaning.
     """
     flags = {"data": data, "cluster.address": cluster}
@@ -72,7 +72,8 @@ def benchmark(
     steps = plan.chosen([only] if isinstance(only, str) else only)
     schedule = Schedule(plan, steps, _place(plan, folder))
     if dry_run:
-        _describe(schedule)
+        result(_described(schedule))
+        _check_present(plan, name)
         return _outcome(schedule)
     gpus = devices()
     count = max(1, _PER_GPU * len(gpus)) if workers is None else workers
@@ -202,13 +203,25 @@ def _line(schedule: Schedule, running: dict[str, float], count: int) -> str:
     return f"{_counts(schedule)}; running: {what or 'nothing'}; about {_duration(seconds)} to go"
 
 
-def _describe(schedule: Schedule) -> None:
-    for name in dict.fromkeys(schedule.plan.absent):
-        notice(f"not here: {name}")
+def _check_present(plan: Plan, name: str) -> None:
+    """Refuses data and models that are not here, as the run would, but all of them at once."""
+    if absent := list(dict.fromkeys(plan.absent)):
+        raise InputError(
+            f"{len(absent)} of the data and models of the protocol are not here:\n    "
+            + "\n    ".join(absent),
+            where=f"protocol {name}",
+            allowed="data and models that can be read on this machine, or from the hub",
+            remedy="bring them here, or say in which folder the data lies: --data FOLDER",
+        )
+
+
+def _described(schedule: Schedule) -> str:
+    """The steps that are left, a line each, and what they come to."""
+    lines = []
     small = schedule.plan.protocol.scale == "small"  # what others take was never measured
     for step in schedule.waiting.values():
         about = f": about {_duration(schedule.expected(step))}" if small else ""
-        notice(step.name + about + (f", after {', '.join(step.needs)}" if step.needs else ""))
+        lines.append(step.name + about + (f", after {', '.join(step.needs)}" if step.needs else ""))
     works = Counter(step.work for step in schedule.waiting.values())
     counted = ", ".join(f"{number:,} {work}" for work, number in works.items())
     tokens = sum(step.tokens for step in schedule.waiting.values() if step.work == "pretrain")
@@ -217,7 +230,7 @@ def _describe(schedule: Schedule) -> None:
     if small:
         said += f"; {tokens:,.0f} tokens of pre-training; about "
         said += f"{_duration(schedule.seconds_left({}, 1))} one after the other, on a large GPU"
-    notice(said)
+    return "\n".join([*lines, said])
 
 
 def _outcome(schedule: Schedule) -> Outcome:
