@@ -23,7 +23,8 @@ Coverage = Annotated[
 Corpus = Annotated[
     str | None,
     typer.Option(
-        help="What a head is fitted to where a model has none; if not given, that of --coverage."
+        help="Documents to fit a head to, which most finished retrievers lack. If not given, that "
+        "of --coverage."
     ),
 ]
 

@@ -21,7 +21,8 @@ from isthmus.config.output import claimed, finish, writing
 from isthmus.encoders.dense import DenseEncoder
 from isthmus.encoders.light_dense import QuickEncoder
 from isthmus.encoders.loader import load_encoder
-from isthmus.encoders.sparse import SparseEncoder
+from isthmus.encoders.model_settings import known_settings
+from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.coverage import Coverage, coverage_of, lines_of
 from isthmus.inspection.fitted_head import fit_head
@@ -29,10 +30,11 @@ from isthmus.inspection.index_head import index_head
 from isthmus.inspection.inspected import InspectedText, Inspection, NamedToken, NamedTokens
 from isthmus.inspection.probe import measured_rows
 from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head, special_tokens
+from isthmus.nn.pretrained import lacks_head
 from isthmus.pretraining.examples import check_texts
 from isthmus.pretraining.probes.coverage import ranked_tokens
 from isthmus.pretraining.settings import MeasurementSettings
-from isthmus.progress import notice, track
+from isthmus.progress import notice, said_once, track
 from isthmus.records import Document
 from isthmus.retrieval.searcher import Searcher
 from isthmus.text.corpus import tokenise
@@ -187,6 +189,26 @@ def _loaded(model: Model, settings: InspectSettings) -> DenseEncoder | SparseEnc
         return load_encoder(model, settings.chosen(), exact=True)
 
 
+def _check_heads(models: Sequence[Model], settings: InspectSettings) -> None:
+    """Refuses, before weights are loaded, models by name that need a corpus to have a head."""
+    for name in (model for model in models if isinstance(model, str)):
+        with named_at("MODEL"):
+            sparse = isinstance(known_settings(name), SparseSettings)
+            if not (sparse or settings.encoder == "sparse") and lacks_head(model_folder(name)):
+                raise _nothing_to_fit_to(f"{name} has no masked-LM head", name)
+
+
+def _nothing_to_fit_to(reason: str, name: str) -> InputError:
+    return InputError(
+        f"{reason}, and there is no corpus to fit one to",
+        where=name,
+        allowed="a model that AutoModelForMaskedLM loads whole (a run of `isthmus pretrain` keeps "
+        "its head), or a corpus",
+        remedy="--corpus CORPUS fits a linear head to the vectors of its documents",
+    )
+
+
+@said_once()
 def _views(
     models: Sequence[Model],
     corpus: Fitting | None,
@@ -194,6 +216,8 @@ def _views(
     settings: InspectSettings,
 ) -> Views:
     """What each model names, by its name; heads are not fitted to documents to leave out."""
+    if corpus is None:
+        _check_heads(models, settings)
     views = {}
     drawn: list[Document] = []
     for model in models:
@@ -204,13 +228,7 @@ def _views(
             continue
         assert isinstance(encoder, DenseEncoder)
         if corpus is None:
-            raise InputError(
-                f"{reason}, and there is no corpus to fit one to",
-                where=encoder.name,
-                allowed="a model that AutoModelForMaskedLM loads whole (a run of `isthmus "
-                "pretrain` keeps its head), or a corpus",
-                remedy="--corpus CORPUS fits a linear head to the vectors of its documents",
-            )
+            raise _nothing_to_fit_to(reason, encoder.name)
         if isinstance(corpus, Searcher):
             fitted = index_head(corpus, encoder)
         else:

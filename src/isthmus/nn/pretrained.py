@@ -12,7 +12,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from isthmus.config.model_files import damaged, load_pretrained, loadable, model_file, shards
+from isthmus.config.model_files import (
+    damaged,
+    load_pretrained,
+    loadable,
+    model_file,
+    read_model_json,
+    shards,
+)
 from isthmus.errors import InputError
 from isthmus.nn.architectures import ARCHITECTURES, DROPOUTS, MASKED_LM, SIZES, head_modules
 from isthmus.nn.attention import Attention, attention_name
@@ -138,7 +145,8 @@ def check_sizes(name: str, config: Any) -> None:
 
     transformers allocates what a configuration says before it sees that the weights are others.
     """
-    parameters, tensors = _stored(name)
+    shapes = _stored(name).values()
+    parameters, tensors = sum(map(math.prod, shapes)), len(shapes)
     named = config.to_dict()
     sizes = {own: named[key] for own, keys in SIZES.items() for key in keys if key in named}
     for key, value in sizes.items():
@@ -164,18 +172,26 @@ def check_sizes(name: str, config: Any) -> None:
         )
 
 
-def _stored(name: str) -> tuple[int, int]:
-    """How many numbers and tensors the weights of a model hold, by their headers."""
-    found = 0, 0
+def lacks_head(name: str) -> bool:
+    """Whether a checkpoint has no weight of a masked-LM head, as the names of its weights tell."""
+    config = read_model_json(name, "config.json", dict) or {}
+    known, stored = ARCHITECTURES.get(str(config.get("model_type"))), _stored(name)
+    if known is None or not stored:
+        return False  # loading says what is wrong
+    return not any(set(known.head).intersection(key.split(".")) for key in stored)
+
+
+def _stored(name: str) -> dict[str, list[int]]:
+    """The shapes of the weights of a model by their names, from the headers of its files."""
+    found: dict[str, list[int]] = {}
     for file in shards(name) or [_WEIGHTS]:
         if (path := model_file(name, file)) is None:
             continue  # loading says that there is none
         try:
             with safe_open(path, "pt") as weights:
-                shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
+                found |= {key: weights.get_slice(key).get_shape() for key in weights.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise damaged(name, file, str(error)) from None
-        found = found[0] + sum(map(math.prod, shapes)), found[1] + len(shapes)
     return found
 
 

@@ -214,6 +214,22 @@ def test_refusals(
         isthmus.inspect(str(small / model), texts, **more)  # type: ignore[arg-type]
 
 
+def test_a_model_that_needs_a_corpus_is_refused_before_weights_are_loaded(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_: object, **__: object) -> None:
+        raise AssertionError("weights are loaded")
+
+    monkeypatch.setattr(module, "load_encoder", loaded)
+    models = [str(small / name) for name in ("cls", "sparse", "headless")]
+    with pytest.raises(InputError, match="headless has no masked-LM head") as refused:
+        isthmus.inspect(models[0], TEXT, beside=models[1:])
+    assert "--corpus CORPUS" in refused.value.remedy
+    for model in models[:2]:  # which have one
+        with pytest.raises(AssertionError, match="weights are loaded"):
+            isthmus.inspect(model, TEXT)
+
+
 def test_the_command(small: Path) -> None:
     words = ["inspect", str(small / "cls"), TEXT, "a dog", "--beside", str(small / "headless")]
     said = ["--corpus", str(small / "corpus.jsonl"), "--top", "5", "--json", "--quiet"]
