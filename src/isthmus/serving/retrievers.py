@@ -9,6 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from isthmus.config.trust import full_name
 from isthmus.errors import MismatchError
 from isthmus.indexes.manifest import HYBRID, MANIFEST
 from isthmus.progress import waiting
@@ -121,7 +122,8 @@ class Opening:
         singles: dict[str, Searcher] = {}
         fused: dict[str, HybridSearcher] = {}
         if plain:
-            opened = open_together(plain, chosen.model, chosen.backend, encoders=self._encoders)
+            model = None if chosen.model is None else full_name(chosen.model)  # as for folders
+            opened = open_together(plain, model, chosen.backend, encoders=self._encoders)
             for folder, searcher in zip(plain, opened, strict=True):
                 singles[_free(folder.resolve().name, singles)] = searcher
         for folder in self.folders:

@@ -56,7 +56,7 @@ class Service:
         self._waiting = 0
         with ExitStack() as resources:
             if settings.judgements is not None:
-                self.judgements = JudgementFolder(Path(settings.judgements))
+                self.judgements = JudgementFolder(Path(settings.judgements).absolute())
                 resources.callback(self.judgements.close)
                 if self.current.keeps_texts:
                     self.judgements.add_corpus(self.current.every(), self.current.documents)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -246,6 +247,25 @@ def test_no_refusal_says_where_things_lie(
         assert answer.status_code == status
         assert refusal(answer) == ((shown or what) if status == 422 else FAILED)
         assert "/etc" not in answer.text
+
+
+def test_no_refusal_says_where_things_lie_that_were_named_by_relative_paths(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_client: Open
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, judged = Path("kept/mine"), Path("kept/judged")
+    shutil.copytree(folders / "encoder", model)
+    isthmus.index(str(folders / "corpus.jsonl"), "dense", str(model))
+    named = {"model": str(model), "judgements": str(judged)}
+    client = open_client(Path("dense"), writable=True, **named)
+    assert client.get("/api/about").json()["models"] == ["dense"]
+    model.rename("elsewhere")
+    (judged / "corpus.jsonl").write_text("{")
+    answer = client.post("/api/inspect", json={"text": "a river"})
+    assert refusal(answer) == "there is no model folder …"
+    assert "kept" not in answer.text
+    body = {"query": "a river", "id": "river", "grade": 1}
+    assert refusal(client.post("/api/judgements", json=body)) == FAILED
 
 
 HALF = '"\\ud800"'
