@@ -48,7 +48,7 @@ def start() -> tuple[int, FileIO, FileIO]:
             faulthandler.disable()
             os.dup2(commands, 0)
             os.dup2(answers, 1)
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            _let_go_of_files()
             if torch.cuda.is_available():  # which forked processes could not use
                 os.execv(sys.executable, [sys.executable, __file__])
             sys.stdin = os.fdopen(0, encoding="utf-8")
@@ -62,6 +62,18 @@ def start() -> tuple[int, FileIO, FileIO]:
     os.close(answers)
     # Not buffered: whether there is an answer is asked of the pipe.
     return child, FileIO(writing, "w"), FileIO(reading)
+
+
+def _let_go_of_files() -> None:
+    """Points every file but the standard ones to nothing, and leaves its number taken.
+
+    What belongs to an object of the tests is closed by it some day: were the number free, that
+    would close a file or socket that a command has opened since.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/dev/fd")):
+        if number > 2 and number != nothing:
+            os.dup2(nothing, number, inheritable=False)
 
 
 def warm_up() -> None:
