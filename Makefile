@@ -26,10 +26,10 @@ setup: .venv/run.installed ## make .venv with the isthmus command in it
 
 setup-development: .venv/test.installed ## the same, with everything the tests and checks need
 
-quickstart: .venv/run.installed ## an encoder adapted to documentation strings, before and after, about five minutes on 2 cores
+quickstart: .venv/run.installed ## an encoder adapted to documentation strings, before and after, one to five minutes on 2 cores
 	$(BIN)/isthmus quickstart
 
-test: .venv/test.installed ## run the tests, some ten minutes on 2 idle cores (a minute more where kernels are compiled first); some of them: make test TESTS=tests/golden
+test: .venv/test.installed ## run the tests, seven to ten minutes on 2 idle cores; some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)
 
 test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: two minutes

@@ -139,7 +139,7 @@ class Description(Settings):
 
     @property
     def encoder_fingerprint(self) -> str | None:
-        """That of the encoder; None for BM25, which has none."""
+        """The fingerprint of the encoder; None for BM25, which has none."""
         return None if self.encoder is None else self.encoder.fingerprint
 
     def identity(self) -> dict[str, Any]:

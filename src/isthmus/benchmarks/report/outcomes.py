@@ -74,7 +74,7 @@ class SeedVariance:
     """The variance of starts' means over queries, or of sums of such, from seed to seed."""
 
     own: Mapping[str, tuple[float, int]]
-    """Of every start that moves at all, with its degrees of freedom."""
+    """The variance, and its degrees of freedom, of each start whose seeds differ."""
     shared: float
     """The part of it that comes from noise of single queries: smaller with more of them."""
 
