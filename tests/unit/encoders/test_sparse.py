@@ -41,7 +41,10 @@ def with_terms(seed: int = 0) -> SparseEncoder:
     return made
 
 
-def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
+def test_saving_and_loading_is_the_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # both of one device
     saved = with_terms()
     saved.save(tmp_path)
     assert json.loads((tmp_path / "encoder.json").read_text())["kind"] == "sparse"
@@ -59,7 +62,10 @@ def test_saving_and_loading_is_the_identity(tmp_path: Path) -> None:
     assert again.fingerprint == saved.fingerprint
 
 
-def test_queries_need_no_transformer_where_none_reads_them(tmp_path: Path) -> None:
+def test_queries_need_no_transformer_where_none_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # both of one device
     saved = with_terms()
     _ = saved.fingerprint  # of other weights than those that are saved
     with torch.no_grad():
