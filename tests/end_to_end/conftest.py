@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,8 @@ class Commands:
 
     def kill(self) -> Result:
         """Kills the command and its workers; its result, should it have ended by itself."""
-        os.killpg(self._child, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self._child, signal.SIGKILL)
         result = self.wait()
         assert result is not None
         return result
