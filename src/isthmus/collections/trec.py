@@ -54,14 +54,8 @@ def read_judgements(
                 f"there is no query {query_id!r} in the collection",
                 "use the judgements that belong to these queries",
             )
-        elif judgements.setdefault(query_id, {}).setdefault(document_id, relevance) != relevance:
-            problems.report(
-                "duplicate judgement",
-                where,
-                f"query {query_id!r} and document {document_id!r} are judged {relevance}, "
-                f"but were judged {judgements[query_id][document_id]} before",
-                "remove one of the two lines",
-            )
+        else:
+            add_judgement(judgements, query_id, document_id, relevance, where, problems)
     if not judgements:
         raise InputError(
             f"{str(file)!r} holds no judgement",
@@ -207,6 +201,25 @@ def _judgement_lines(file: Path, problems: Problems) -> Iterator[tuple[str, str,
             problems.report("broken line", where, detail, "correct the last column")
             continue
         yield where, columns[0], columns[-2], int(relevance)
+
+
+def add_judgement(
+    judgements: dict[str, dict[str, int]],
+    query_id: str,
+    document_id: str,
+    relevance: int,
+    where: str,
+    problems: Problems,
+) -> None:
+    """Adds the relevance of a pair; the first one counts, and another is reported."""
+    if judgements.setdefault(query_id, {}).setdefault(document_id, relevance) != relevance:
+        problems.report(
+            "duplicate judgement",
+            where,
+            f"query {query_id!r} and document {document_id!r} are judged {relevance}, "
+            f"but were judged {judgements[query_id][document_id]} before",
+            "remove one of the two lines",
+        )
 
 
 def is_grade(value: object) -> bool:

@@ -63,6 +63,10 @@ def test_a_collection_as_mteb_publishes_it(tmp_path: Path) -> None:
     assert list(found.queries()) == [Query("q", "which")]
     assert found.splits() == ["test"]
     assert found.judgements("test") == {"q": {"d": 1}}
+    twice = [{"query-id": "q", "corpus-id": "d", "score": score} for score in (1, 2)]
+    write(tmp_path / "default", "test.jsonl", twice)
+    with pytest.raises(InputError, match=r"are judged 2, but were judged 1 before"):
+        open_collection(f"hf:{tmp_path}").judgements("test")
     before = found.fingerprint()
     write(tmp_path / "queries", "queries.jsonl", [{"_id": "q", "text": "changed"}])
     assert found.fingerprint() != before

@@ -16,7 +16,7 @@ from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.files import fingerprint
 from isthmus.collections.problems import Problems
-from isthmus.collections.trec import is_grade
+from isthmus.collections.trec import add_judgement, is_grade
 from isthmus.errors import InputError, IsthmusError, needing, shown
 from isthmus.records import Document, Query
 
@@ -74,7 +74,8 @@ class Hf(Collection):
                 detail = f"{shown(query_id)} and {shown(document_id)} are not both ids"
                 problems.report("broken line", where, detail, "correct the data set")
             elif is_grade(relevance):
-                judgements.setdefault(str(query_id), {})[str(document_id)] = int(relevance)
+                pair = str(query_id), str(document_id)
+                add_judgement(judgements, *pair, int(relevance), where, problems)
             else:
                 detail = f"the relevance {shown(relevance)} is not a whole number of few digits"
                 problems.report("broken line", where, detail, "correct the data set")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -93,8 +94,9 @@ class DenseBuilder(VectorBuilder):
         file = workplace(self._folder) / "index" / VECTORS
         progress = read_progress(self._folder, self._description)
         if progress is not None and file.is_file():
-            rows = progress["rows"]
-            if file.stat().st_size >= rows * self._row_bytes:
+            rows, header = progress["rows"], BytesIO()
+            write_header(header, self._dtype, 0, self._dimension)
+            if file.stat().st_size >= header.tell() + rows * self._row_bytes:
                 return rows, progress["offset"]
         start_anew(self._folder)
         return 0, 0
