@@ -71,16 +71,22 @@ def table(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.full)])
 def test_killed_at_random_it_ends_with_the_same_table(
-    killed: Callable[..., Any], whole: Path, protocol: Path, judged: Path, tmp_path: Path
+    kills: int,
+    killed: Callable[..., Any],
+    whole: Path,
+    protocol: Path,
+    judged: Path,
+    tmp_path: Path,
 ) -> None:
     folder = tmp_path / "benchmark"
 
     def progress() -> object:
         return sorted(str(path) for path in folder.glob("*/*"))
 
-    hits = killed(words(protocol, judged, folder), progress, kills=4, longest=0.3)
-    assert hits.total() >= 2
+    hits = killed(words(protocol, judged, folder), progress, kills=kills, longest=0.3)
+    assert hits.total() >= kills // 2
     assert table(folder) == table(whole)
     assert len(table(folder)) == 3
     # What no cell needs any more is not kept.

@@ -16,7 +16,7 @@ _SHAPE = re.compile(r"([1-9][0-9]?)x([1-9][0-9]{1,3})")
 _HEAD = 64  # the width of an attention head, of which that of a model is a multiple
 
 
-def shape_of(size: str) -> tuple[int, int]:
+def shape_of(size: str, where: str = "--init") -> tuple[int, int]:
     """The layers and the width of a size: a name, or LAYERSxWIDTH."""
     if size in SIZES:
         return SIZES[size]
@@ -24,10 +24,10 @@ def shape_of(size: str) -> tuple[int, int]:
     if found is None or int(found[2]) % _HEAD:
         raise SettingsError(
             f"there is no size {size!r}",
-            where="--init",
+            where=where,
             allowed=f"{choices(size, SIZES)}, or LAYERSxWIDTH with a width in steps of {_HEAD}: "
             "6x384",
-            remedy="choose one of these, or give a model with --model",
+            remedy="choose one of these, or name a model in its place",
         )
     return int(found[1]), int(found[2])
 

@@ -27,6 +27,10 @@ _STEPS = {"training.max_steps": 2, "training.per_device_train_batch_size": 4,
 _TAUGHT = {"collection": "made", "settings": {"losses": {"kl": {"weight": 1.0}}}}
 
 
+_MINED = {"name": "retriever", "model": "no-such-model"}
+_GENERATED = {"corruption.generator": "no-such-model"}
+
+
 @pytest.fixture
 def values(tmp_path: Path) -> dict[str, Any]:
     folder = tmp_path / "made"
@@ -177,6 +181,7 @@ def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> 
         ("starts", {"a": {"recipe": "bow", "after": "a"}}, "starts.a goes on from itself"),
         ("measures", ["RR@ten"], "not the name of a measure"),
         ("measures", ["RR@10", "AP", "MRR@10"], "'MRR@10' is the same measure as 'RR@10'"),
+        ("measures", ["RR@10", "R@1000"], "'R@1000' looks at more documents than the 100"),
         (
             "measures",
             ["RR@10", "Answer@5"],
@@ -204,6 +209,7 @@ def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> 
             "encoder = 'dense' makes no re-ranker",
         ),
         ("base", {"model": ""}, "base.model = '' cannot be used"),
+        ("base", {"texts": ["jsonl:{data}/texts.jsonl"], "init": "2x32"}, "no size '2x32'"),
         ("pretraining", {"training": 7}, "training = 7 cannot be used"),
         ("finetuning", {"training": [1]}, r"training = \[1\] cannot be used"),
         ("finetuning", {"training": None}, "training = None cannot be used"),
@@ -240,6 +246,8 @@ def test_what_cannot_work_is_refused_before_anything_is_run(
         ("starts", {"other": {"model": "no-such-model"}}),
         ("tasks", {"t": {**_TAUGHT, "teacher": {"model": "no/such/model"}}}),
         ("tasks", {"t": {**_TAUGHT, "teacher": {"start": "no-such-model"}}}),
+        ("tasks", {"t": {"collection": "made", "settings": {"negatives": _MINED}}}),
+        ("starts", {"other": {"recipe": "simlm", "settings": _GENERATED}}),
     ],
 )
 def test_a_model_that_is_not_here_is_listed_and_refused_before_training(

@@ -11,11 +11,19 @@ from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.query_scores import check_measures, counts_answers
 
 
-def check_names(measures: Sequence[str]) -> None:
-    """Raises on what is no measure, and on one that stands there twice, under any name."""
+def check_names(measures: Sequence[str], depth: int) -> None:
+    """Raises on what is no measure, is there twice under any name, or looks below the depth."""
     seen: dict[str, str] = {}
     for name in measures:
-        measure = str(parse_measure(name, answers=True))
+        parsed = parse_measure(name, answers=True)
+        measure, cutoff = str(parsed), parsed.params.get("cutoff", 0)
+        if cutoff > depth:
+            raise SettingsError(
+                f"{name!r} looks at more documents than the {depth:,} of a query that are found",
+                where="measures",
+                allowed=f"cutoffs of at most depth = {depth:,}",
+                remedy=f"set depth={cutoff}, or choose another measure",
+            )
         if measure in seen:
             raise SettingsError(
                 f"{name!r} is the same measure as {seen[measure]!r} before it",

@@ -16,7 +16,12 @@ from isthmus.benchmarks.protocol.cells import Cell
 from isthmus.benchmarks.protocol.evaluated_collections import TestedOn, check_names
 from isthmus.benchmarks.protocol.layers import Layer, Values, advised, layered
 from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
-from isthmus.benchmarks.protocol.stage_checks import check_encoder, check_splits, refuse_seen
+from isthmus.benchmarks.protocol.stage_checks import (
+    check_encoder,
+    check_splits,
+    models_named,
+    refuse_seen,
+)
 from isthmus.collections import open_collection, open_corpus
 from isthmus.collections.collection import choose_split
 from isthmus.config import find_recipe
@@ -28,6 +33,7 @@ from isthmus.finetuning import pipeline
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.pretrained import read_config
+from isthmus.nn.sizes import shape_of
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 
@@ -88,7 +94,7 @@ class Plan:
         self._home = home.parent
         self.absent: list[str] = []
         self._lenient = only_looked_at
-        check_names(protocol.measures)
+        check_names(protocol.measures, protocol.depth)
         self._fingerprint = cache(self._read_fingerprint)
         self._tested = cache(self._read_tested)
         self._model_digest = cache(self._read_model)
@@ -127,6 +133,7 @@ class Plan:
             self._base = base.model
             self._base_digest = self._model_digest(base.model, "base.model")
             return
+        shape_of(base.init, "base.init")
         values = self._pretraining(
             base.recipe, ("base.settings", base.settings), ("", {"init": base.init}),
             where="base", corpus="texts", taken=("model",),
@@ -287,6 +294,10 @@ class Plan:
             places["model"] = "base"
         with _named(where), advised(layers):
             assemble(PretrainSettings.parse({**values, **places}, where))
+        for part in ("corruption", "decoder_corruption"):
+            own = values.get(part)
+            if isinstance(own, dict) and (generator := own.get("generator")):
+                self._model_digest(generator, f"{where}: {part}.generator")
         return values
 
     def _finetune_values(
@@ -305,6 +316,9 @@ class Plan:
                         resolve_stage(FinetuneSettings.parse({**values, **places}, where), {})
                     ]
                 check_encoder([one.settings.encoder for one in stages], retrieves, where)
+                for path, named in models_named(one.settings for one in stages):
+                    if named not in ("", places["model"]):
+                        self._model_digest(named, f"{where}: {path}")
                 self._fingerprint(collection)
                 if (spec := self.protocol.spec(collection)) not in self.absent:
                     check_splits([one.settings for one in stages], spec)

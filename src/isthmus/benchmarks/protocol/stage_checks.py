@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from isthmus.collections import open_collection
 from isthmus.errors import SettingsError
 from isthmus.finetuning.development_set import development_split, is_test
 from isthmus.finetuning.kinds._base import KINDS
+from isthmus.finetuning.references import outside
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
 
@@ -33,6 +34,14 @@ def check_splits(stages: Sequence[FinetuneSettings], spec: str) -> None:
             check_split(collection, stage)
             if stage.development is not None and stage.development.split is not None:
                 development_split(stage.development, collection, stage.split)
+
+
+def models_named(stages: Iterable[FinetuneSettings]) -> Iterator[tuple[str, str]]:
+    """The checkpoints that stages begin with, learn from or mine with, each after its place."""
+    for stage in stages:
+        for path, name in outside(stage).items():
+            if path.rpartition(".")[2] != "file":
+                yield path, name
 
 
 def refuse_seen(values: Mapping[str, Any], tested: str, task: str) -> None:

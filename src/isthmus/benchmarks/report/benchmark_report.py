@@ -144,7 +144,7 @@ def _summary(outcomes: Outcomes) -> str:
         f"{len(seeds.finetuning)} fine-tuning seeds{f' ({own}: of their own)' if own else ''}: "
         f"{done:,} of {planned:,} cells are done"
         + (f", {failed:,} failed" if failed else "")
-        + (f", {planned - done - failed:,} are missing" if planned > done + failed else "")
+        + (f", {planned - done - failed:,} missing" if planned > done + failed else "")
         + ". "
         + ("At the papers' scale." if protocol.scale == "paper" else
            "At a small scale: whether a claim holds at the papers' is not decided here.")

@@ -36,7 +36,7 @@ class Outcome:
     folder: Path
     done: int
     left: int
-    failed: dict[str, str]  # reasons, by step
+    failed: dict[str, str]  # reasons, by cell (or model that was asked for)
 
 
 def benchmark(
@@ -235,7 +235,9 @@ def _described(schedule: Schedule) -> str:
 
 def _outcome(schedule: Schedule) -> Outcome:
     done, left, _ = schedule.counts()
-    return Outcome(schedule.place.folder, done, left, dict(schedule.failed))
+    failed = {step.name for step in schedule.chosen} & schedule.failed.keys()
+    reasons = {name: schedule.failed[name] for name in sorted(failed)}
+    return Outcome(schedule.place.folder, done, left, reasons)
 
 
 def _duration(seconds: float) -> str:
