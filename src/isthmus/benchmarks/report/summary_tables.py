@@ -181,26 +181,35 @@ def _cost(outcomes: Outcomes, start: str, kind: str, task: str, name: str) -> st
 
 def expected_table(outcomes: Outcomes) -> Table | None:
     """The papers' numbers beside ours; None where the protocol has none."""
-    values = [value for table in outcomes.protocol.expected for value in table.values()]
-    if not values:
+    rows = [
+        tuple(map(Cell, _beside(outcomes, value, table.columns[0])))
+        for table in outcomes.protocol.expected
+        for value in table.values()
+    ]
+    if not rows:
         return None
     comparable = outcomes.protocol.scale == "paper"
-    rows = [tuple(map(Cell, _beside(outcomes, value, comparable))) for value in values]
     notes = dict.fromkeys(table.note for table in outcomes.protocol.expected if table.note)
     caption = (
         "What the papers report, beside ours. "
         + ("At the papers' scale." if comparable else
            "Not comparable: other data, a smaller model, fewer steps; read the order of the rows, "
-           "not the numbers.")
+           "not the numbers. The main result is ours on the task's collection where the paper's is "
+           "not here.")
     )  # fmt: skip
     columns = ("paper", "row", "kind", "task", "test", "paper's", "ours", "comparable")
     return Table(columns, tuple(rows), " ".join([caption, *notes]), names=5)
 
 
-def _beside(outcomes: Outcomes, value: ExpectedValue, comparable: bool) -> Iterable[str]:
-    ours = None
-    if value.start in outcomes.starts and value.task in outcomes.protocol.tasks:
-        column = Column(value.kind, value.task, value.collection, value.measure)
+def _beside(outcomes: Outcomes, value: ExpectedValue, first: str) -> Iterable[str]:
+    ours, protocol, collection, where = None, outcomes.protocol, value.collection, ""
+    # The paper's main result: of another collection than ours, where its own is not here.
+    main = f"{collection} {value.measure}" == first and value.measure == protocol.measures[0]
+    if value.start in outcomes.starts and value.task in protocol.tasks:
+        if main and collection not in protocol.collections:
+            collection = protocol.tasks[value.task].collection
+            where = f" ({collection})"
+        column = Column(value.kind, value.task, collection, value.measure)
         ours = outcomes.scores(value.start, column)
     return (
         f"{value.paper}, {value.table}",
@@ -209,8 +218,8 @@ def _beside(outcomes: Outcomes, value: ExpectedValue, comparable: bool) -> Itera
         value.task,
         f"{value.collection} {value.measure}",
         shown(value.value),
-        "–" if ours is None else shown(ours.mean),
-        "yes" if comparable else "no",
+        "–" if ours is None else shown(ours.mean) + where,
+        "yes" if protocol.scale == "paper" else "no",
     )
 
 
