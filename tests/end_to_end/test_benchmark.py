@@ -131,7 +131,8 @@ def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
     broken.mkdir()
     (broken / "config.json").write_text("{}")
     result = commands.run(
-        *words(protocol, judged, folder), "--set", f"starts.broken={{model: {broken}}}",
+        *words(protocol, judged, folder),
+        "--set", f"starts.broken={{model: {broken}, recipe: bow}}",
         "--set", "tasks.as-it-is=null", "--set", "starts.bow=null",
     )  # fmt: skip
     assert result.returncode == 1

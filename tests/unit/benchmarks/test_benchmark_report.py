@@ -314,8 +314,10 @@ def test_a_task_with_seeds_of_its_own_is_whole_without_the_others(tmp_path: Path
 def test_kinds_are_counted_that_tasks_use(tmp_path: Path) -> None:
     tasks = {name: {**task, "kinds": ["dense"]} for name, task in TASKS.items()}
     made = protocol(["none", "bow"], ("dense", "sparse"), tasks=tasks)
-    report = benchmark_report(write(tmp_path / "run", made, results(made, {}, queries=3)))
+    cells = [with_cost(one, pretraining_seconds=9.0) for one in results(made, {}, queries=3)]
+    report = benchmark_report(write(tmp_path / "run", made, cells))
     assert report.summary.startswith("2 starts × 1 kind × 3 tasks")
+    assert [len(tables) for tables in report.costs.values()] == [1, 1, 1]
 
 
 def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Path) -> None:

@@ -329,6 +329,10 @@ class Protocol(Settings):
                     raise ValueError(f"starts.{name} goes on from itself: {' → '.join(origins)}")
                 origins.append(after)
 
+    def kinds_of(self, task: str) -> list[str]:
+        """The encoder kinds that a task is run for."""
+        return self.tasks[task].kinds or list(self.kinds)
+
     def seeds_of(self, task: str) -> list[tuple[int, int]]:
         """The pairs of seeds that a task is run for: of pre-training, of fine-tuning."""
         seeds = self.tasks[task].seeds or self.seeds
@@ -343,7 +347,7 @@ class Protocol(Settings):
                 if pair not in pairs[task]:
                     continue
                 for start in chosen.starts or self.starts:
-                    for kind in chosen.kinds or self.kinds:
+                    for kind in self.kinds_of(task):
                         yield Cell(
                             start=start, kind=kind, task=task,
                             pretraining_seed=pair[0], finetuning_seed=pair[1],

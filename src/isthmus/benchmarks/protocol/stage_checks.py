@@ -37,7 +37,7 @@ def check_splits(stages: Sequence[FinetuneSettings], spec: str) -> None:
 
 
 def models_named(stages: Iterable[FinetuneSettings]) -> Iterator[tuple[str, str]]:
-    """The checkpoints that stages begin with, learn from or mine with, each after its place."""
+    """The path and the name of every model that stages name from outside the pipeline."""
     for stage in stages:
         for path, name in outside(stage).items():
             if path.rpartition(".")[2] != "file":

@@ -135,8 +135,7 @@ def _summary(outcomes: Outcomes) -> str:
     planned = outcomes.planned_cells()
     failed = len(outcomes.failed)
     seeds = protocol.seeds
-    tasks = protocol.tasks.values()
-    kinds = {kind for task in tasks for kind in task.kinds or protocol.kinds}
+    kinds = {kind for task in protocol.tasks for kind in protocol.kinds_of(task)}
     own = ", ".join(name for name, task in protocol.tasks.items() if task.seeds)
     return (
         f"{len(protocol.starts)} starts × {len(kinds)} kind{'s' * (len(kinds) != 1)} × "

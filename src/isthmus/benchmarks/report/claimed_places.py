@@ -32,7 +32,7 @@ def places(claim: Claim, protocol: Protocol) -> Iterator[tuple[str, list[Term]]]
             columns = [
                 Column(kind, task, collection or protocol.tasks[task].collection, measure)
                 for kind, task, collection in product(*inner)
-                if kind in (protocol.tasks[task].kinds or protocol.kinds)
+                if kind in protocol.kinds_of(task)
             ]
             terms += _side(sign, side, columns, protocol)
         if terms and {term.weight > 0 for term in terms} == {True, False}:

@@ -192,7 +192,7 @@ class Outcomes:
         found = [
             Column(kind, name, task.collection, measure)
             for name, task in self.protocol.tasks.items()
-            if kind in (task.kinds or self.protocol.kinds) and task.finetune == finetuned
+            if kind in self.protocol.kinds_of(name) and task.finetune == finetuned
         ]
         order = list(dict.fromkeys(column.collection for column in found))
         return sorted(found, key=lambda column: order.index(column.collection))

@@ -131,7 +131,7 @@ def cost_tables(outcomes: Outcomes) -> dict[str, tuple[Table, ...]]:
     """What the cells of every start took, by task: a table per kind, where anything is known."""
     found: dict[str, tuple[Table, ...]] = {}
     for task in outcomes.protocol.tasks:
-        kinds = outcomes.protocol.tasks[task].kinds or outcomes.protocol.kinds
+        kinds = outcomes.protocol.kinds_of(task)
         tables = (_cost_table(outcomes, kind, task) for kind in kinds)
         if known := tuple(table for table in tables if table):
             found[task] = known
