@@ -36,7 +36,7 @@ class Outcome:
     folder: Path
     done: int
     left: int
-    failed: dict[str, str]  # reasons, by cell (or model that was asked for)
+    failed: dict[str, str]  # the reason of every chosen cell or model that failed
 
 
 def benchmark(
