@@ -20,27 +20,20 @@ part() {
     tail -n "${LINES_SHOWN:-15}" "$output/$name.log"
 }
 
-speed() { "$python" -m isthmus benchmark speed --output "$output/$1" "${@:2}" --set rounds=3 --set steps=10; }
-export -f speed
-export python output
+speed() { part "$1" "$python" benchmarks/training_speed.py --corpus "$corpus" --rounds 3 --steps 10 "${@:2}"; }
 
 part tests "$python" -m pytest -q -rs -o addopts= --import-mode=importlib \
     tests/unit/pretraining/test_devices.py tests/unit/pretraining/test_every_recipe.py \
     tests/unit/nn tests/unit/encoders \
     tests/unit/training/test_trainer.py
-part attention "$python" benchmarks/attention.py --tiles
-part norm_gelu "$python" benchmarks/norm_gelu.py --tiles
-part step-512 "$python" benchmarks/pretraining_step.py --length 512 --batch 64
-part step-144 "$python" benchmarks/pretraining_step.py --length 144 --batch 256 --corpus "$corpus"
-recipes=(mlm bow autoencoding autoregressive retromae lexmae cdmae cotmae condenser)
+# The same step on our kernels, and without any of them.
+ways=(--recipe mlm --recipe "mlm training.kernels=false" --recipe "mlm training.kernels=false training.graphs=false")
+speed kernels-512 --full --length 512 --batch 64 "${ways[@]}"
+speed kernels-144 --length 144 --batch 256 "${ways[@]}"
+recipes=(bow autoencoding autoregressive retromae lexmae cdmae cotmae condenser)
 chosen=("${recipes[@]/#/--recipe=}")
-part recipes-512 bash -c 'speed "$@"' _ 512 --length 512 --batch 64 --init base "${chosen[@]}"
-part recipes-144 bash -c 'speed "$@"' _ 144 --length 144 --batch 256 --model "$model" --corpus "$corpus" \
-    "${chosen[@]}"
-part lexmae-2048 bash -c 'speed "$@"' _ 2048 --length 144 --batch 2048 --model "$model" --corpus "$corpus" \
-    --recipe=lexmae
+speed recipes-512 --full --length 512 --batch 64 "${chosen[@]}"
+speed recipes-144 --length 144 --batch 256 --model "$model" "${chosen[@]}"
+speed lexmae-2048 --length 144 --batch 2048 --model "$model" --recipe=lexmae
 part encode-dense "$python" benchmarks/encode.py --model "$model" --kind dense --corpus "$corpus"
 part encode-sparse "$python" benchmarks/encode.py --model "$model" --kind sparse --corpus "$corpus"
-part masking "$python" benchmarks/masking.py
-part lexicon-head "$python" benchmarks/lexicon_head.py
-part cross-entropy "$python" benchmarks/cross_entropy.py

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from isthmus.benchmarks.report.benchmark_report import benchmark_report as benchmark_report
     from isthmus.benchmarks.report.contents import BenchmarkReport as BenchmarkReport
     from isthmus.benchmarks.runner.run import benchmark as benchmark
-    from isthmus.benchmarks.speed.report import SpeedReport as SpeedReport
-    from isthmus.benchmarks.speed.speed import speed as speed
     from isthmus.collections.spec import open_collection as open_collection
     from isthmus.collections.spec import open_corpus as open_corpus
     from isthmus.encoders.encoder import Encoder as Encoder
@@ -75,8 +73,6 @@ _HOMES = {
     "isthmus.benchmarks.report.benchmark_report": ["benchmark_report"],
     "isthmus.benchmarks.report.contents": ["BenchmarkReport"],
     "isthmus.benchmarks.runner.run": ["benchmark"],
-    "isthmus.benchmarks.speed.report": ["SpeedReport"],
-    "isthmus.benchmarks.speed.speed": ["speed"],
     "isthmus.collections.spec": ["open_collection", "open_corpus"],
     "isthmus.encoders.encoder": ["Encoder"],
     "isthmus.encoders.loader": ["load_cross_encoder", "load_encoder"],

@@ -16,7 +16,6 @@ import typer
 
 import isthmus
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.benchmarks.speed import SpeedSettings
 from isthmus.cli import app
 from isthmus.config import Settings, resolve
 from isthmus.finetuning import pipeline
@@ -63,7 +62,6 @@ SETTINGS: dict[str, type[Settings]] = {
     "inspect": InspectSettings,
     "explain": SearchSettings,
     "probe": CheckpointSettings,
-    "benchmark speed": SpeedSettings,
 }
 FLAGS = {
     "rerank": "rerank.model",
@@ -249,7 +247,7 @@ def plain(value: ast.expr) -> bool:
 def test_the_page_of_all_commands_has_every_verb_in_python() -> None:
     (block,) = blocks(ROOT / "docs/how-to/all-commands.md", "python")
     called = {name for _, name, _ in public_calls(block)}
-    others = {"speed", "listing", "benchmark_report", "evaluate_suite"}
+    others = {"listing", "benchmark_report", "evaluate_suite"}
     assert called == others | set(COMMAND.commands) - {"list"}
 
 

@@ -293,19 +293,6 @@ def test_masking_names_them(installed: Any, pretrained: tuple[Path, str], collec
         assert strategy in ended.stdout
 
 
-def test_benchmark_speed_times_them(installed: Any) -> None:
-    output = installed.folder / "speed"
-    small = [f"--set={value}" for value in ("rounds=1", "steps=1", "warm_up=1", "vocabulary=500")]
-    installed.succeed(
-        "benchmark", "speed", "--recipe", installed.folder / "outside.yaml", "--init", "tiny",
-        "--length", "16", "--batch", "4", "--output", output, *small,
-    )  # fmt: skip
-    *_, row = json.loads((output / "results.json").read_text(encoding="utf-8"))["rows"]
-    assert row["error"] is None
-    assert min(row["rates"]) > 0
-    assert row["operations"] is None, "the decoder does not say what it costs"
-
-
 def test_every_part_of_a_stage_then_an_engine(
     installed: Any,
     pretrained: tuple[Path, str],

@@ -35,7 +35,7 @@ _PRELOADED = (
     "isthmus.retrieval.verbs.update", "isthmus.retrieval.verbs.export",
     "isthmus.indexes.bm25", "isthmus.indexes.dense.index", "isthmus.indexes.inverted.index",
     "isthmus.indexes.inverted.builder", "isthmus.indexes.segments.index", "isthmus.evaluation",
-    "isthmus.encoders", "isthmus.benchmarks.speed", "isthmus.config.recipes", "scipy.stats",
+    "isthmus.encoders", "isthmus.config.recipes", "scipy.stats",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
 )  # fmt: skip
 _CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")

@@ -96,11 +96,6 @@ JOBS: dict[str, Job] = {
     ),
     "pretrain": Job("pretrain --corpus CORPUS --model MODEL --output OUTPUT TINY", slow=True),
     "finetune": Job("finetune --collection DATA --model MODEL --output OUTPUT TINY", slow=True),
-    "benchmark": Job(
-        "benchmark speed --init tiny --recipe mlm --length 16 --batch 4 --output OUTPUT --set "
-        "rounds=1 --set steps=1 --set warm_up=1 --set vocabulary=300",
-        slow=True,
-    ),
 }  # fmt: skip
 
 
@@ -357,8 +352,6 @@ def finished(folder: Path, snapshot: dict[str, Any]) -> Iterator[tuple[str, Any]
     if snapshot["verb"] == "sparsify":
         for size in snapshot["results"]["sizes"]:
             yield str(size["terms"]), {**size, "rate": 0}
-    elif snapshot["verb"] == "benchmark speed":
-        yield "files", sorted(file.name for file in folder.iterdir() if file.name[0] != ".")
     else:
         log = snapshot["results"].get("log", ())
         yield "losses", [entry["loss"] for entry in log if "loss" in entry]

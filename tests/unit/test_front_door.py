@@ -29,14 +29,11 @@ FUNCTIONS = {  # `list` is a type of Python's
     "list": "listing",
     "benchmark report": "benchmark_report",
     "benchmark run": "benchmark",
-    "benchmark speed": "speed",
 }
 # `with` is a word of Python's; what can be given several times is a plural in Python.
 SPELT = {
     "hybrid": "--with",
     "settings": "--set",
-    "recipes": "--recipe",
-    "lengths": "--length",
 }
 OF_A_TERMINAL = ("quiet", "verbose", "as_json")  # how a command prints
 SHORTER = {("doctor", "folder")}  # INDEX, which says the same as --index

@@ -1,4 +1,4 @@
-"""`isthmus benchmark run`, `isthmus benchmark report` and `isthmus benchmark speed`."""
+"""`isthmus benchmark run` and `isthmus benchmark report`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ from isthmus.cli.commands import Command, Group, command
 from isthmus.cli.options import Cluster, settings_option
 
 _WIDE = 160
-Recipes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--recipe",
-        help="A pre-training recipe, shipped or a path. Repeatable. All but simlm, if none.",
-    ),
-]
-Lengths = Annotated[
-    list[int] | None,
-    typer.Option("--length", help="Tokens per text. Repeatable. The default: 144."),
-]
 
 Protocol = Annotated[
     str, typer.Argument(help="A shipped protocol (`isthmus list protocols`) or a YAML file's path.")
@@ -53,9 +42,9 @@ app = typer.Typer(cls=Group, no_args_is_help=True)
 
 @app.callback()
 def benchmark() -> None:
-    """Compare starting points under one protocol, or measure how fast every recipe trains.
+    """Compare starting points under one protocol, and report what was found.
 
-    Example: isthmus benchmark speed --output runs/speed
+    Example: isthmus benchmark run pretraining-small --data data --output runs/benchmark
     """
 
 
@@ -138,63 +127,3 @@ def report(
     if not console.is_terminal:  # in a file, a row is a line
         console = Console(width=max(console.width, _WIDE))
     console.print(found)
-
-
-@app.command(cls=Command)
-@command
-def speed(
-    recipes: Recipes = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            help="Random weights, by size: tiny, mini, small, base. The default: base, on CPU mini."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Or a model: a folder, a hub name, package:NAME, a run.")
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            help="Texts of real lengths, as for `pretrain`. None: random tokens, full length."
-        ),
-    ] = None,
-    lengths: Lengths = None,
-    batch: Annotated[int | None, typer.Option(help="Texts per step.")] = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option(help="Or tokens per step. The default: 32,768 on a GPU, 1,024 on CPU."),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(help="The folder to write: results.json, table.md, speed.svg. Resumes."),
-    ] = None,
-    settings: Annotated[list[str] | None, settings_option("benchmark speed", "rounds=3")] = None,
-) -> None:
-    """Time training with every recipe beside plain Hugging Face, in turns and in one run.
-
-    Prints sequences and tokens per second, useful TFLOP/s, their share of what a matrix product
-    reaches on this chip, peak memory, and what each recipe loses against masked LM (mlm) alone.
-    What is timed is `isthmus pretrain` itself. --set rounds=3 --set steps=4 shortens it; --set
-    pretrain.PATH=VALUE gives every recipe a setting.
-
-    Example: isthmus benchmark speed --length 512 --batch 64 --recipe bow --recipe retromae
-    --output runs/speed; isthmus benchmark speed --corpus docs.jsonl --length 144 --batch 256
-    """
-    from rich.console import Console
-
-    report = isthmus.speed(
-        output,
-        recipes or (),
-        init=init,
-        model=model,
-        corpus=corpus,
-        lengths=lengths or (),
-        batch=batch,
-        tokens=tokens,
-        settings=settings,
-    )
-    console = Console()
-    if not console.is_terminal:  # in a file, a row is a line
-        console = Console(width=max(console.width, _WIDE))
-    console.print(report.table().terminal())

@@ -37,7 +37,6 @@ VERBS = {
     "negatives": "isthmus.finetuning.settings:FinetuneSettings",
     "benchmark report": "isthmus.benchmarks.report.settings:ReportSettings",
     "benchmark run": "isthmus.benchmarks.protocol.settings:Protocol",
-    "benchmark speed": "isthmus.benchmarks.speed.settings:SpeedSettings",
     "adapt": "isthmus.workflows.adapt_settings:AdaptSettings",
     "quickstart": "isthmus.workflows.quickstart:QuickstartSettings",
 }

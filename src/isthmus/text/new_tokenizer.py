@@ -42,13 +42,6 @@ def _inner_letters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> 
     )
 
 
-def numbered_tokenizer(vocabulary: int) -> Tokenizer:
-    """A tokenizer of exactly `vocabulary` placeholder tokens, where no text is read."""
-    tokens = [*_SPECIAL, *(f"token{number}" for number in range(vocabulary - len(_SPECIAL)))]
-    ids = {token: number for number, token in enumerate(tokens)}
-    return _framed(_backend(models.WordPiece(ids, unk_token="[UNK]")))
-
-
 def _backend(model: models.WordPiece) -> FastTokenizer:
     backend = FastTokenizer(model)
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -13,7 +13,7 @@ import isthmus
 from isthmus.cli import app
 
 VERBS = list(get_group(app).commands)
-ALL = [*VERBS, "benchmark report", "benchmark speed"]
+ALL = [*VERBS, "benchmark report"]
 HEAVY = (
     "torch",
     "transformers",

@@ -163,8 +163,8 @@ def test_settings_under_a_path(under: str) -> None:
 
 
 def test_settings_of_a_verb_of_two_words() -> None:
-    assert "warm_up" in shown("settings", "benchmark", "speed")
-    assert "warm_up" not in shown("settings", "benchmark", "speed", "rounds")
+    assert "smallest_effect" in shown("settings", "benchmark", "report")
+    assert "smallest_effect" not in shown("settings", "benchmark", "report", "power")
 
 
 def test_a_recipe_with_those_it_builds_on() -> None:

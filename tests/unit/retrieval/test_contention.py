@@ -124,7 +124,6 @@ def test_an_approximation_is_refused_while_documents_are_added(files: dict[str, 
     ("beside", "arguments"),
     [
         (False, ["pretrain", "--recipe", "mlm", "--init", "tiny", "--corpus", "CORPUS"]),
-        (False, ["benchmark", "speed", "--init", "tiny", "--recipe", "mlm", "--length", "32"]),
         (False, ["quickstart"]),
         (False, ["finetune", "--model", "MODEL", "--collection", "COLLECTION"]),
         (True, ["masking", "--corpus", "CORPUS", "--model", "nowhere"]),
