@@ -109,7 +109,7 @@ _RECORDING = (  # verbs that record steps from which they resume
 def main() -> None:
     """Runs the command line; errors in the input end in a message, never in a traceback."""
     # Threads that wait for each other by spinning make training on CPU much slower as soon as
-    # another program wants a core (benchmarks/cpu_waiting.py). Read when torch loads.
+    # another program wants a core. Read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     received: list[int] = []
     try:

@@ -22,7 +22,7 @@ from isthmus.nn.packing import Asking, Packing, visible_within
 Attention = Literal["sdpa", "eager"]
 _NAMES: dict[Attention, str] = {"eager": "isthmus_plain", "sdpa": "isthmus_fused"}
 # Tokens per text, on average, from which a CPU is quicker with one text after the other: what it
-# works on stays in its caches, and nothing is computed of padding (benchmarks/packing.py).
+# works on stays in its caches, and nothing is computed of padding.
 _LONG = 64
 Triple = tuple[Tensor, Tensor, Tensor]  # queries, keys, values [texts, heads, length, width]
 # From a triple, what each row sees, a dropout rate and a scale, to attention output.

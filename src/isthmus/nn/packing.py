@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-# The share of a batch below which packing and unpacking cost a CPU as much as padding does
-# (benchmarks/packing.py). A GPU has a kernel for packed texts, and needs no mask for it.
+# The share of a batch below which packing and unpacking cost a CPU as much as padding does.
+# A GPU has a kernel for packed texts, and needs no mask for it.
 _LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
 _KNOWING = frozenset({"cpu"})  # devices whose values are read without synchronisation
 

@@ -197,7 +197,7 @@ def _stored(name: str) -> dict[str, list[int]]:
 
 def _training_attention() -> Attention:
     # On CPU the backward pass of torch's fused attention is slower than plain products: 44 against
-    # 80 sequences/s for a 6-layer, 384-wide encoder in bf16 (benchmarks/cpu_attention.py).
+    # 80 sequences/s for a 6-layer, 384-wide encoder in bf16.
     return "sdpa" if torch.cuda.is_available() else "eager"
 
 

@@ -29,7 +29,7 @@ class Tiles(NamedTuple):
     slots: int = 8  # tokens compared at once
 
 
-# The quickest of those that fit, on an H200 (benchmarks/lexicon_head.py): the first takes all the
+# The quickest of those that fit, on an H200: the first takes all the
 # memory that its multiprocessors share, the second what others have too.
 _LARGE = Tiles(terms=256, tokens=128, width=64, warps=8, stages=4)
 _MAXIMA = 1 << 13  # bytes shared to find them
