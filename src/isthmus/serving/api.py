@@ -4,7 +4,6 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query
@@ -12,17 +11,14 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from isthmus._version import __version__
-from isthmus.errors import choices
+from isthmus.errors import choices, shown
 from isthmus.inspection.explain import explained
 from isthmus.records import Document
 from isthmus.serving import messages
-from isthmus.serving.inspectors import Inspectors
-from isthmus.serving.model_imports import import_models
 from isthmus.serving.page_files import page_files
 from isthmus.serving.refusals import ERRORS, RefusalError, answer_errors
 from isthmus.serving.retrievers import Offer, Retrievers, model_name
-from isthmus.serving.service import Service
-from isthmus.serving.text_vectors import check_words, encoded
+from isthmus.serving.service import Service, import_models
 
 _LONGEST = 200_000  # characters of a document that are sent
 
@@ -48,7 +44,7 @@ def application(service: Service, title: str) -> FastAPI:
     answer_errors(app)
     api = APIRouter(prefix="/api", responses=ERRORS)
     _add_searching(api, service, title)
-    _add_looking_inside(api, service)
+    _add_explaining(api, service)
     _add_judging(api, service)
     _add_changing(api, service)
     app.include_router(api)
@@ -78,7 +74,6 @@ def _add_searching(api: APIRouter, service: Service, title: str) -> None:
                 for one in now.by_name.values()
             ],
             "default": now.default,
-            "models": list(now.encoders),
             "writable": service.settings.writable,
             "judging": service.judgements is not None,
             "limits": limits.model_dump(include=set(messages.LimitsAbout.model_fields)),
@@ -106,10 +101,9 @@ def _add_searching(api: APIRouter, service: Service, title: str) -> None:
         return JSONResponse({**answer, "characters": len(found.text)})
 
 
-def _add_looking_inside(api: APIRouter, service: Service) -> None:
+def _add_explaining(api: APIRouter, service: Service) -> None:
     limits = service.settings.limits
     asked = Annotated[str, Query(min_length=1, max_length=limits.query_characters)]
-    inspectors = Inspectors()
 
     @api.get("/explain", response_model=messages.Json)
     async def explain(q: asked, id: messages.DocumentId, retriever: str | None = None) -> Any:  # noqa: A002
@@ -120,39 +114,12 @@ def _add_looking_inside(api: APIRouter, service: Service) -> None:
             raise _no_document(id)
 
         def found() -> messages.Json:
-            check_words(offer, q)
+            _check_words(offer, q)
             if now.encoders and offer.kind != "bm25":
                 import_models()
             return _placeless(explained(offer.plain, q, id).as_dict())
 
         return JSONResponse(await service.other(found))
-
-    @api.post("/inspect", response_model=messages.Json)
-    async def inspect(body: messages.InspectBody) -> Any:
-        """The tokens that the vectors of a text name, by the encoders of retrievers."""
-        _check_length(body.text, limits.text_characters)
-        now = service.current
-        offers = [_with_encoder(now, name) for name in dict.fromkeys(body.models or now.encoders)]
-
-        def found() -> messages.Json:
-            for offer in offers or [_with_encoder(now, None)]:
-                check_words(offer, body.text)
-            import_models()
-            return inspectors.inspected(now, offers, body.text)
-
-        return JSONResponse(await service.other(found))
-
-    @api.post("/encode", response_model=messages.EncodeAnswer)
-    async def encode(body: messages.EncodeBody) -> Any:
-        """The vectors of texts, as queries or as documents."""
-        if len(body.texts) > limits.texts:
-            raise _too_much("texts", len(body.texts), limits.texts, "texts")
-        for text in body.texts:
-            _check_length(text, limits.text_characters)
-        now = service.current
-        offer = _with_encoder(now, body.retriever)
-        vectors = await service.other(partial(encoded, offer, body.texts, body.kind))
-        return JSONResponse({"retriever": offer.name, "vectors": vectors})
 
 
 def _add_judging(api: APIRouter, service: Service) -> None:
@@ -175,7 +142,8 @@ def _add_judging(api: APIRouter, service: Service) -> None:
         """Judges a document, or takes a judgement back; answered once it is on the disk."""
         if service.judgements is None:
             raise _switched_off("judgements", "--judgements FOLDER")
-        _check_length(body.query, limits.query_characters)
+        if len(body.query) > limits.query_characters:
+            raise _too_much("query", len(body.query), limits.query_characters, "characters")
         found = None
         if body.grade is not None:  # that of a document that is gone can be taken back
             found = await service.document(service.current, body.id)
@@ -261,23 +229,16 @@ def _chosen(now: Retrievers, name: str | None) -> Offer:
     return now.by_name[name]
 
 
-def _with_encoder(now: Retrievers, name: str | None) -> Offer:
-    first = next(iter(now.encoders), now.default)
-    offer = _chosen(now, first if name is None else name)
-    if offer.name not in now.encoders:
+def _check_words(offer: Offer, text: str) -> None:
+    """Refuses a text of which nothing reaches an encoder."""
+    if not offer.plain.has_tokens(text):
         raise RefusalError(
             422,
-            f"the retriever {offer.name!r} has no encoder of its own",
-            where="retriever",
-            why=choices(offer.name, now.encoders),
-            fix="choose one of these" if now.encoders else "serve a dense or sparse index",
+            f"{shown(text)} has no words for {offer.name!r} to read",
+            where="q",
+            why="texts of which the tokenizer leaves something",
+            fix="write it with words",
         )
-    return offer
-
-
-def _check_length(text: str, most: int) -> None:
-    if len(text) > most:
-        raise _too_much("text", len(text), most, "characters")
 
 
 def _check_writable(service: Service) -> None:

@@ -46,8 +46,6 @@ class LimitsAbout(BaseModel):
 
     query_characters: int
     depth: int
-    text_characters: int
-    texts: int
     documents: int
 
 
@@ -58,7 +56,6 @@ class About(BaseModel):
     documents: int
     retrievers: list[RetrieverAbout]
     default: str
-    models: list[str]
     writable: bool
     judging: bool
     limits: LimitsAbout
@@ -100,28 +97,6 @@ class DocumentAnswer(BaseModel):
     title: str
     text: str
     characters: int
-
-
-class EncodeBody(_Body):
-    """Texts to encode, by the encoder of a retriever."""
-
-    texts: list[Text] = Field(min_length=1)
-    retriever: Text | None = None
-    kind: Literal["query", "document"] = "query"
-
-
-class EncodeAnswer(BaseModel):
-    """A list of numbers per text, or of a sparse encoder the weights of its tokens."""
-
-    retriever: str
-    vectors: list[list[float]] | list[dict[str, float]]
-
-
-class InspectBody(_Body):
-    """A text to look into, by some of the models, or by all."""
-
-    text: Text = Field(min_length=1)
-    models: list[Text] | None = Field(None, min_length=1)
 
 
 class JudgementBody(_Body):

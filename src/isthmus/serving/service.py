@@ -23,7 +23,6 @@ from isthmus.retrieval.snippets import marked, snippets
 from isthmus.retrieval.verbs.update import HybridWriter, Writer, open_writer
 from isthmus.serving.judgements import JudgementFolder
 from isthmus.serving.measurements import Measurements
-from isthmus.serving.model_imports import import_models
 from isthmus.serving.query_batches import Batches
 from isthmus.serving.refusals import RefusalError, busy
 from isthmus.serving.retrievers import Offer, Opening, Retrievers, Stamp
@@ -33,6 +32,24 @@ T = TypeVar("T")
 _SHOWN = 100_000  # characters of a document that are looked at for a snippet
 _NO_TEXT: dict[str, Any] = {"title": "", "snippet": [], "heading": None, "place": None}
 _AGAIN = 30.0  # seconds until indexes that could not be opened are tried again
+
+_IMPORTING = Lock()
+
+
+def import_models() -> None:
+    """Imports transformers and what is built on it, where that has not been done yet.
+
+    Its modules import each other when they are first needed: a second thread can find them half
+    made.
+    """
+    with _IMPORTING:
+        import transformers
+
+        import isthmus.encoders
+        import isthmus.inspection.sentence_scores  # noqa: F401 (imported for others)
+
+        for name in ("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"):
+            getattr(transformers, name)  # which imports its module
 
 
 class Service:
@@ -101,7 +118,7 @@ class Service:
         return {**answer, **found.shown}
 
     async def other(self, work: Callable[[], T]) -> T:
-        """The result of work that takes long (explaining, encoding), in its turn."""
+        """The result of work that takes long (explaining), in its turn."""
         return await self._in_turn(self._others, work)
 
     async def document(self, now: Retrievers, document_id: str) -> Document | None:

@@ -16,8 +16,6 @@ class Limits(Settings):
 
     query_characters: int = Field(1000, ge=1, description="of a query")
     depth: int = Field(100, ge=1, description="documents per query")
-    text_characters: int = Field(20_000, ge=1, description="of a text to encode or inspect")
-    texts: int = Field(64, ge=1, description="texts to encode at once")
     documents: int = Field(1000, ge=1, description="documents to add at once")
     body_bytes: int = Field(4 * 2**20, ge=1, description="of a request")
     buffered_bytes: int = Field(

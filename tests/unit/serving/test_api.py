@@ -38,7 +38,6 @@ def test_every_retriever_answers_as_search_does(client: TestClient, folders: Pat
     about = client.get("/api/about").json()
     assert [one["kind"] for one in about["retrievers"]] == ["bm25", "dense", "hybrid"]
     assert about["default"] == "hybrid"
-    assert about["models"] == ["encoder"]
     assert about["documents"] == 6
     places = read_hybrid(folders / "both").folders(folders / "both")
     for name, index in (("bm25", places[0]), ("encoder", places[1]), ("hybrid", folders / "both")):
@@ -97,25 +96,7 @@ def test_documents_come_as_they_are_whole_or_in_passages(
     assert hit["place"].startswith("passage ")
 
 
-def test_texts_are_encoded_as_by_the_encoder(client: TestClient, folders: Path) -> None:
-    encoder = isthmus.load_encoder(str(folders / "encoder"), exact=True)
-    found = client.post("/api/encode", json={"texts": ["a river", "snow"]}).json()
-    assert found["retriever"] == "encoder"
-    expected = encoder.encode_queries(["a river", "snow"])
-    for mine, theirs in zip(found["vectors"], expected, strict=True):
-        assert mine == pytest.approx(theirs.tolist(), abs=1e-5)
-    body = {"texts": ["snow"], "kind": "document"}
-    (mine,) = client.post("/api/encode", json=body).json()["vectors"]
-    expected = encoder.encode_documents([isthmus.Document("", "snow")])
-    assert mine == pytest.approx(expected[0].tolist(), abs=1e-5)
-    assert "no encoder" in refusal(
-        client.post("/api/encode", json={"texts": ["a"], "retriever": "bm25"})
-    )
-
-
-def test_explanations_and_inspections_are_those_of_their_verbs(
-    client: TestClient, folders: Path
-) -> None:
+def test_explanations_are_those_of_the_command(client: TestClient, folders: Path) -> None:
     for name in ("bm25", "encoder", "hybrid"):
         asked = {"q": "river bank", "id": "river", "retriever": name}
         found = client.get("/api/explain", params=asked).json()
@@ -124,16 +105,6 @@ def test_explanations_and_inspections_are_those_of_their_verbs(
         )
         assert found["kind"] == expected.kind
         assert found["score"] == pytest.approx(expected.score, rel=1e-5)
-    found = client.post("/api/inspect", json={"text": "the river bank"}).json()
-    ((shown,),) = (one["models"] for one in found["texts"])
-    expected = isthmus.inspect(str(folders / "encoder"), "the river bank")
-    assert shown["model"] == "encoder"
-    tokens = [one.token for one in expected.texts[0].models[0].tokens]
-    assert [one["token"] for one in shown["tokens"]] == tokens
-    for wrong in ({"models": ["bm25"]}, {"text": "  "}, {"models": ["../../etc/passwd"]}):
-        answer = client.post("/api/inspect", json={"text": "river", **wrong})
-        assert answer.status_code in (404, 422)
-        assert refusal(answer)
 
 
 def test_several_indexes_are_fused_and_re_ranked_as_by_search(
@@ -162,8 +133,7 @@ def test_several_indexes_are_fused_and_re_ranked_as_by_search(
     models = {one["name"]: one["model"] for one in about["retrievers"]}
     assert models["encoder"] == "encoder"
     assert models["reranked"] == tmp_path.name
-    inspected = client.post("/api/inspect", json={"text": "a river"}).json()
-    for answer in (about, found, explained, inspected):
+    for answer in (about, found, explained):
         assert str(folders.parent) not in json.dumps(answer), "where models lie on this machine"
 
 
@@ -258,10 +228,9 @@ def test_no_refusal_says_where_things_lie_that_were_named_by_relative_paths(
     isthmus.index(str(folders / "corpus.jsonl"), "dense", str(model))
     named = {"model": str(model), "judgements": str(judged)}
     client = open_client(Path("dense"), writable=True, **named)
-    assert client.get("/api/about").json()["models"] == ["dense"]
     model.rename("elsewhere")
     (judged / "corpus.jsonl").write_text("{")
-    answer = client.post("/api/inspect", json={"text": "a river"})
+    answer = client.get("/api/explain?q=a%20river&id=river")
     assert refusal(answer) == "there is no model folder …"
     assert "kept" not in answer.text
     body = {"query": "a river", "id": "river", "grade": 1}
@@ -274,13 +243,9 @@ HALF = '"\\ud800"'
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("encode", '{"texts": [HALF]}'),
-        ("encode", '{"texts": ["a river"], "retriever": HALF}'),
-        ("encode", '{"texts": ["a river"], HALF: 1}'),
-        ("inspect", '{"text": HALF}'),
-        ("inspect", '{"text": "a river", "models": [HALF]}'),
         ("judgements", '{"query": HALF, "id": "river", "grade": 1}'),
         ("judgements", '{"query": "a river", "id": HALF, "grade": 1}'),
+        ("judgements", '{"query": "a river", "id": "river", "grade": 1, HALF: 1}'),
         ("documents", '{"documents": [{"id": HALF, "text": "a river"}]}'),
         ("documents", '{"documents": [{"id": "a", "text": HALF}]}'),
         ("documents", '{"documents": [{"id": "a", "title": HALF}]}'),
@@ -315,14 +280,12 @@ def test_models_are_imported_in_one_thread_before_two_could(
     own: Path, open_client: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    for room in ("api", "service", "text_vectors"):
+    for room in ("api", "service"):
         place = f"isthmus.serving.{room}.import_models"
         monkeypatch.setattr(place, lambda room=room: asked.append(room))
     client = open_client(own, writable=True, check_seconds=0.0)
     client.get("/api/explain?q=river&id=river&retriever=bm25")
     assert asked == [], "which takes none"
     client.get("/api/explain?q=river&id=river&retriever=encoder")
-    client.post("/api/inspect", json={"text": "a river"})
-    client.post("/api/encode", json={"texts": ["a river"]})
     client.post("/api/documents", json={"documents": [{"id": "a", "text": "a river"}]})
-    assert asked == ["api", "api", "text_vectors", "service"]
+    assert asked == ["api", "service"]

@@ -47,7 +47,8 @@ def test_a_proxy_s_name_can_be_given(folders: Path, open_client: Open) -> None:
 )
 def test_pages_of_other_sites_are_refused(client: TestClient, headers: dict[str, str]) -> None:
     assert client.get("/api/search?q=river", headers=headers).status_code == 403
-    assert client.post("/api/encode", json={"texts": ["a"]}, headers=headers).status_code == 403
+    body = {"documents": [{"id": "a", "text": "a"}]}
+    assert client.post("/api/documents", json=body, headers=headers).status_code == 403
     assert client.get("/", headers=headers).status_code == 200  # a link to the page
     own = {"origin": "http://localhost", "sec-fetch-site": "same-origin"}
     assert client.get("/api/search?q=river", headers=own).status_code == 200
@@ -65,8 +66,8 @@ def test_a_token_is_needed_for_all_but_the_empty_page(folders: Path, open_client
     assert client.get("/").status_code == client.get("/api/health").status_code == 200
 
 
-def test_what_is_too_large_is_refused_before_it_is_read(folders: Path, open_client: Open) -> None:
-    client = open_client(folders / "both", limits={"body_bytes": 1000})
+def test_what_is_too_large_is_refused_before_it_is_read(own: Path, open_client: Open) -> None:
+    client = open_client(own, writable=True, limits={"body_bytes": 1000, "documents": 2})
     sent: list[int] = []
 
     def chunks() -> Iterator[bytes]:
@@ -74,14 +75,15 @@ def test_what_is_too_large_is_refused_before_it_is_read(folders: Path, open_clie
             sent.append(number)
             yield b" " * 100
 
-    large = client.post("/api/encode", content=b" " * 1001)
+    large = client.post("/api/documents", content=b" " * 1001)
     assert (large.status_code, large.headers["connection"]) == (413, "close")
-    assert client.post("/api/encode", content=chunks()).status_code == 413
+    assert client.post("/api/documents", content=chunks()).status_code == 413
     lying = {"content-length": "9" * 30}
-    assert client.post("/api/encode", content=b"", headers=lying).status_code == 413
-    body = {"texts": ["a river"] * 65}
-    assert client.post("/api/encode", json=body).status_code == 422
-    assert client.post("/api/encode", json={"texts": ["a river"]}).status_code == 200
+    assert client.post("/api/documents", content=b"", headers=lying).status_code == 413
+    body = {"documents": [{"id": str(number), "text": "a river"} for number in range(3)]}
+    assert client.post("/api/documents", json=body).status_code == 422
+    body["documents"].pop()
+    assert client.post("/api/documents", json=body).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/api/about", "/api/nothing", "/api/search?q=river"])

@@ -1,7 +1,7 @@
 // What the page shows is in its address: shared, kept, gone back to.
 
-const KEYS = { view: "view", query: "q", shown: "r", depth: "n", id: "doc", why: "why", text: "text", models: "m" };
-const LISTS = new Set(["shown", "models"]);
+const KEYS = { query: "q", shown: "r", depth: "n", id: "doc", why: "why" };
+const LISTS = new Set(["shown"]);
 const LONGEST = 2000; // characters of a text that an address carries
 
 /** The state that an address describes; what it leaves out is null. */

@@ -2,15 +2,7 @@
 
 /** An element; properties set attributes (false and null leave them out), on* listeners; strings become text. */
 export function h(name, properties = {}, ...children) {
-  return filled(document.createElement(name), properties, children);
-}
-
-/** An element of a drawing. */
-export function s(name, properties = {}, ...children) {
-  return filled(document.createElementNS("http://www.w3.org/2000/svg", name), properties, children);
-}
-
-function filled(element, properties, children) {
+  const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
@@ -50,6 +42,13 @@ export function failure(error, again = null) {
     error.why ? h("p", {}, own(error.why)) : null,
     error.fix ? h("p", { class: "quiet" }, own(error.fix)) : null,
     again ? h("button", { type: "button", onclick: again }, "Try again") : null);
+}
+
+const KINDS = { bm25: "BM25", dense: "Dense", sparse: "Sparse", hybrid: "Hybrid", reranked: "Re-ranked" };
+
+/** A retriever's name as the page shows it: that of its type, or its own where it has another. */
+export function label(retriever) {
+  return retriever.name === retriever.kind ? (KINDS[retriever.kind] ?? retriever.name) : retriever.name;
 }
 
 const DIGITS = new Intl.NumberFormat("en", { minimumFractionDigits: 3, maximumFractionDigits: 3, useGrouping: false });

@@ -1,21 +1,19 @@
 // Why a document was found: term by term, sentence by sentence, retriever by retriever.
 
-import { h, number, own, plural } from "./elements.js";
-import { label } from "./labels.js";
+import { h, label, number, own, plural } from "./elements.js";
 
 const TERMS = 12; // rows that are shown before the others unfold
 const SENTENCES = 300; // that are shown
 
 /** An explanation of any kind, with those that it is made of inside. */
 export function explained(explanation) {
-  const { terms, sentences, shared, fusion, before, passage, notes } = explanation;
+  const { terms, sentences, fusion, before, passage, notes } = explanation;
   return h("div", { class: "explanation" },
     passage ? h("p", { class: "quiet" }, `Passage ${passage.number}`, passage.heading ? [", under ", own(passage.heading)] : "", ", is the one that counts.") : null,
     fusion ? fused(fusion, explanation) : null,
     before ? rereading(before, explanation) : null,
     terms ? contributions(terms, explanation) : null,
     sentences?.length ? shading(sentences) : null,
-    shared?.length ? mirrored(shared) : null,
     (notes ?? []).map((note) => h("p", { class: "note quiet" }, own(note))),
     before ? nested(before, "Before re-ranking") : null);
 }
@@ -73,20 +71,6 @@ function shading(sentences) {
   });
   return h("figure", {}, h("figcaption", {}, "How much the score falls without each sentence"), h("p", { class: "sentences", dir: "auto" }, parts),
     sentences.length > SENTENCES ? h("p", { class: "note quiet" }, `${plural(sentences.length - SENTENCES, "more sentence")}: the text below has them`) : null);
-}
-
-/** Tokens that both vectors hold: the query's weight to the left, the document's to the right. */
-function mirrored(shared) {
-  const most = (key) => Math.max(...shared.map((one) => Math.abs(one[key])), 1e-9);
-  const [query, document] = [most("query_weight"), most("document_weight")];
-  const row = (one) =>
-    h("tr", {},
-      h("td", { class: "bar left" }, h("div", { share: Math.abs(one.query_weight) / query })),
-      h("th", { scope: "row" }, own(one.token)),
-      bar(Math.abs(one.document_weight) / document));
-  const head = h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "number" }, "query"), h("th", { scope: "col" }, "token"), h("th", { scope: "col" }, "document")));
-  return h("figure", {}, h("figcaption", {}, "What both vectors say, projected to the vocabulary"),
-    h("table", { class: "mirrored" }, head, folding(shared.map(row))));
 }
 
 function fused(fusion, { score }) {

@@ -2,7 +2,8 @@
 
 import { get, post } from "./api.js";
 import { h, tell } from "./elements.js";
-import { GRADES } from "./labels.js";
+
+const GRADES = ["not relevant", "related", "relevant", "perfect"];
 
 export class Judgements {
   constructor(about) {

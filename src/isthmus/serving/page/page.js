@@ -1,9 +1,8 @@
-// Where the page starts: one state, in the address, that every view shows.
+// Where the page starts: one state, in the address, that box, results and panel show.
 
 import { findToken, get, keepToken } from "./api.js";
 import { read, settle, write } from "./address.js";
 import { $, failure, h, own, plural } from "./elements.js";
-import { Inspect } from "./inspect.js";
 import { Judgements } from "./judgements.js";
 import { listen } from "./keys.js";
 import { Panel } from "./panel.js";
@@ -31,7 +30,6 @@ function run(about) {
   const judgements = new Judgements(about);
   const search = new Search(about, go, judgements);
   const panel = new Panel(about, go, judgements);
-  const inspect = new Inspect(about, go);
 
   function go(changes, typed = false) {
     state = { ...state, ...changes };
@@ -40,18 +38,10 @@ function run(about) {
   }
 
   function show(typed = false) {
-    const inspecting = state.view === "inspect";
     const inPanel = $("panel").contains(document.activeElement);
-    $("search-view").hidden = inspecting;
-    $("inspect-view").hidden = !inspecting;
-    for (const [id, on] of [["to-search", !inspecting], ["to-inspect", inspecting]]) {
-      if (on) $(id).setAttribute("aria-current", "page");
-      else $(id).removeAttribute("aria-current");
-    }
-    document.title = [inspecting ? "Inspect" : state.query, about.title, "isthmus"].filter(Boolean).join(" · ");
-    if (inspecting) inspect.update(state);
-    else search.update(state, typed);
-    panel.update(inspecting ? { ...state, id: null } : state);
+    document.title = [state.query, about.title, "isthmus"].filter(Boolean).join(" · ");
+    search.update(state, typed);
+    panel.update(state);
     search.mark();
     if (inPanel && !state.id && search.opener?.isConnected) search.opener.focus();
   }
@@ -61,16 +51,15 @@ function run(about) {
     settle();
     state = read();
     $("query").value = state.query ?? "";
-    $("text").value = state.text ?? "";
     show();
   });
-  listen({ search, panel, judgements, go, state: () => state });
+  listen({ search, panel, judgements, state: () => state });
   $("query").value = state.query ?? "";
   show();
-  if (!state.query && !state.view) $("query").focus();
+  if (!state.query) $("query").focus();
 }
 
-/** The box searches while it is typed in; the links of the header change the view without loading the page again. */
+/** The box searches while it is typed in. */
 function wire(search, go, state) {
   let timer;
   const query = $("query");
@@ -88,13 +77,6 @@ function wire(search, go, state) {
     event.preventDefault();
     ask(false);
   });
-  for (const [id, view] of [["to-search", null], ["to-inspect", "inspect"]]) {
-    $(id).addEventListener("click", (event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-      event.preventDefault();
-      go({ view });
-    });
-  }
 }
 
 function askForToken(error) {

@@ -1,9 +1,8 @@
 // The panel beside the results: why a document was found, and its text.
 
 import { get } from "./api.js";
-import { $, count, failure, h, number, own } from "./elements.js";
+import { $, count, failure, h, label, number, own } from "./elements.js";
 import { explained } from "./explanations.js";
-import { label } from "./labels.js";
 
 const PIECE = 20_000; // characters of a text that are shown at a time
 

@@ -2,9 +2,7 @@
 
 import { get } from "./api.js";
 import { address } from "./address.js";
-import { connect, strait } from "./connections.js";
-import { $, count, failure, h, number, own, plural, tell } from "./elements.js";
-import { label } from "./labels.js";
+import { $, count, failure, h, label, number, own, plural, tell } from "./elements.js";
 
 const DEPTHS = [5, 10, 20, 50, 100];
 const SETTLED = 600; // milliseconds that a query stands before it is worth re-ranking
@@ -24,7 +22,6 @@ export class Search {
     const allowed = DEPTHS.filter((depth) => depth <= about.limits.depth);
     $("depth").append(...allowed.map((depth) => h("option", { value: depth }, String(depth))));
     $("depth").addEventListener("change", (event) => go({ depth: Number(event.target.value) }));
-    connect.follow($("results"));
     this.chips();
   }
 
@@ -143,10 +140,9 @@ export class Search {
     this.drawn = null;
     $("results").replaceChildren(
       h("section", { class: "landing" },
-        strait(),
         h("h2", {}, h("span", {}, `${plural(this.about.documents, "document")},`), " ", h("span", {}, `${ways(this.about.retrievers.length)} to find them.`)),
         h("dl", {}, this.about.retrievers.flatMap((one) => [h("dt", {}, own(label(one))), h("dd", {}, own(one.model ?? DESCRIBED[one.kind] ?? one.kind))])),
-        h("p", { class: "quiet" }, h("kbd", {}, "/"), " search ", h("kbd", {}, "↓"), " results ", h("kbd", {}, "Enter"), " why ", h("kbd", {}, "?"), " all keys")));
+        h("p", { class: "quiet" }, h("kbd", {}, "/"), " search ", h("kbd", {}, "↓"), " results ", h("kbd", {}, "Enter"), " why ", h("kbd", {}, "Esc"), " back")));
   }
 
   draw() {
@@ -166,7 +162,6 @@ export class Search {
     grid.style.setProperty("--columns", columns.length);
     $("results").replaceChildren(grid);
     this.mark();
-    connect.draw();
   }
 
   frame(retriever, about, ...inner) {
