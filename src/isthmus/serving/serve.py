@@ -128,16 +128,16 @@ def _listening(host: str, port: int) -> socket.socket:
 def _run(app: ASGIApp, listener: socket.socket, settings: ServeSettings) -> None:
     import uvicorn
 
-    from isthmus.serving.connections import Server, connections
-
     config = uvicorn.Config(
         app,
+        http="h11",  # which bounds the size of headers
+        ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
-        ws="none",
-        **connections(settings.limits),
+        limit_concurrency=settings.limits.connections,
+        timeout_keep_alive=settings.limits.idle_seconds,
         timeout_graceful_shutdown=settings.stop_seconds,
     )
     with suppress(KeyboardInterrupt):  # the signal that stopped it, once more
-        Server(config).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])

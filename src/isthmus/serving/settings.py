@@ -23,9 +23,11 @@ class Limits(Settings):
     )
     body_seconds: float = Field(30.0, gt=0, description="in which all of it must have come")
     connections: int = Field(
-        2000, ge=1, description="open at once; fewer where the system allows few open files"
+        2000, ge=1, description="open at once; of a request on one more, the answer is 503"
     )
-    header_seconds: float = Field(10.0, gt=0, description="in which a request must have begun")
+    idle_seconds: int = Field(
+        5, ge=0, description="that a connection stays open after an answer, without a new request"
+    )
     waiting: int = Field(1000, ge=1, description="requests that wait for a free thread")
 
 

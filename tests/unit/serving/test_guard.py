@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -115,3 +117,46 @@ def test_a_server_that_cannot_be_started_says_why(folders: Path) -> None:
         isthmus.serve(folders / "both", host="192.0.2.1")
     with pytest.raises(SettingsError, match="there is no index"):
         isthmus.open_app([])
+
+
+def test_what_needs_no_token_takes_no_body(folders: Path, open_client: Open) -> None:
+    client = open_client(folders / "both", token=TOKEN)
+    for path in ("/", "/api/health", "/page/page.js", "/page/nothing"):
+        assert client.request("GET", path, content=b"x").status_code == 413
+        assert client.request("POST", path, content=iter([b"x"])).status_code == 413
+
+
+def test_bodies_of_all_requests_together_are_bounded(folders: Path) -> None:
+    app = isthmus.open_app(folders / "both", settings={"limits": {"buffered_bytes": 150}})
+    answers: list[int] = []
+
+    def ask(parts: list[Any]) -> Awaitable[None]:
+        async def receive() -> Any:
+            part = parts.pop(0)
+            return await part() if callable(part) else part
+
+        async def send(message: Any) -> None:
+            answers.append(message.get("status", 0))
+
+        scope = {"type": "http", "method": "POST", "path": "/api/documents", "query_string": b""}
+        return app({**scope, "headers": [(b"host", b"localhost")]}, receive, send)
+
+    async def talk() -> None:
+        gone = asyncio.Event()
+
+        async def disconnected() -> Any:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        part = {"type": "http.request", "body": b" " * 100, "more_body": True}
+        first = asyncio.ensure_future(ask([part, disconnected]))
+        await asyncio.sleep(0)
+        await ask([part])
+        assert answers == [503, 0]
+        gone.set()
+        await first
+        last = {**part, "more_body": False}
+        await ask([last])
+        assert answers[2:] == [408, 0, 422, 0], "the first one's bytes count no more"
+
+    asyncio.run(talk())
