@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -40,6 +40,8 @@ def application(service: Service, title: str) -> FastAPI:
         docs_url=None,  # they fetch scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # which would lead wherever the Host header says
+        openapi_url=None,  # served below, as every other address
+        dependencies=[Depends(_check_parameters)],
     )
     answer_errors(app)
     api = APIRouter(prefix="/api", responses=ERRORS)
@@ -186,6 +188,10 @@ def _add_changing(api: APIRouter, service: Service) -> None:
 def _add_files(app: FastAPI, service: Service) -> None:
     files = page_files()
 
+    @app.get("/openapi.json", include_in_schema=False)
+    async def description() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
     @app.get("/metrics", response_class=Response, responses=ERRORS)
     async def metrics() -> Response:
         """Counters and histograms for Prometheus."""
@@ -202,6 +208,21 @@ def _add_files(app: FastAPI, service: Service) -> None:
     for name in files:
         address = "/" if name == "index.html" else f"/page/{name}"
         app.add_api_route(address, show(name), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+async def _check_parameters(request: Request) -> None:
+    """Refuses parameters that an address does not have: their values would be ignored."""
+    known = {one.alias for one in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        # The page's own are what it shows; it reads them itself.
+        if name not in known and request.url.path != "/":
+            raise RefusalError(
+                422,
+                f"there is no parameter {name!r}",
+                where=name or "parameters",
+                why=choices(name, known),
+                fix="leave it out, or correct its name",
+            )
 
 
 def _placeless(found: messages.Json) -> messages.Json:

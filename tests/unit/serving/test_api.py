@@ -162,6 +162,20 @@ def test_requests_that_cannot_be_met_are_refused_in_parts(
     assert what in refusal(answer)
 
 
+def test_parameters_that_an_address_does_not_have_are_refused(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()["paths"]
+    addresses = [(method, path) for path, found in described.items() for method in found]
+    addresses += [("get", "/openapi.json"), ("get", "/page/page.js")]
+    assert {("get", "/api/search"), ("post", "/api/documents"), ("get", "/metrics")} < {*addresses}
+    for method, path in addresses:
+        answer = client.request(method, path, params={"filter": "a"})
+        assert answer.status_code == 422, path
+        assert refusal(answer) == "there is no parameter 'filter'"
+    answer = client.get("/api/search?q=river&retreiver=bm25")
+    assert answer.json()["error"]["why"].startswith("retriever, ")
+    assert client.get("/?q=river&r=bm25").status_code == 200, "what the page shows"
+
+
 def test_what_a_server_was_not_started_for_is_refused(client: TestClient) -> None:
     for answer in (
         client.post("/api/documents", json={"documents": [{"id": "n", "text": "new"}]}),
