@@ -71,7 +71,7 @@ class ResolvedStage:
         referred = sorted(set(references(self.written).values()))
         stages = {stage: self.earlier[stage].name for stage in referred}
         return {
-            "settings": self.written.described(),
+            "settings": self.written.model_dump(exclude={"output"}),
             **({"stages": stages} if referred else {}),
             "data": {
                 "collection": collection,

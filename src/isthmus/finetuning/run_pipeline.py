@@ -78,12 +78,8 @@ def _run(pipeline: Pipeline, claims: ExitStack) -> Path:
 def digest(stage: ResolvedStage) -> str:
     """Eight hexadecimal digits of a stage's identity: settings, earlier stages, data."""
     collection = stage_collection(stage.settings, stage.settings.account())
-    described = stage.identity(collection.fingerprint())
-    training = described["settings"]["training"]
-    # Folders from before checkpoints by time keep their names.
-    training["save_steps"] = training["save_steps"] or 0.1
-    del training["save_minutes"]
-    return xxhash.xxh3_64_hexdigest(json.dumps(described, sort_keys=True).encode())[:8]
+    identity = stage.identity(collection.fingerprint())
+    return xxhash.xxh3_64_hexdigest(json.dumps(identity, sort_keys=True).encode())[:8]
 
 
 def _outside(stage: ResolvedStage, snapshot: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,6 @@ from isthmus.finetuning.pseudo_queries._base import PseudoQuerySettings
 from isthmus.retrieval.passage_cutter import Chosen
 from isthmus.training.settings import TrainingSettings
 
-# Settings that stages from before 2026-11 do not know: left out of their identity where not set.
-_LATER = (
-    "pseudo_queries", "training_max_length", "merge", "query_prompt", "document_prompt",
-    "include_prompt", "truncate_dim", "passages",
-)  # fmt: skip
-
 
 class FinetuneSettings(ReadingSettings, PromptSettings):
     """One stage: a starting point, a labelled collection, negatives, and how vectors compare."""
@@ -94,11 +88,6 @@ class FinetuneSettings(ReadingSettings, PromptSettings):
         None, description="average the trained weights with those at the start; null: as trained"
     )
     training: TrainingSettings = Field(default_factory=TrainingSettings)
-
-    def described(self) -> dict[str, Any]:
-        """The settings that identify a stage; later ones only where they are set."""
-        later = {name for name in _LATER if getattr(self, name) in (None, False)}
-        return self.model_dump(exclude={"output", *later})
 
     @model_validator(mode="before")
     @classmethod

@@ -143,9 +143,7 @@ def _identity(settings: PretrainSettings, parts: Parts, texts: Corpus) -> dict[s
         data |= part.data()
     # Not the output: the folder may move, and be named in several ways. Not the cluster: with it
     # and without, the same is learnt.
-    # Which runs from before 2026-11-18 do not know.
-    later = {"similarity"} if settings.similarity is None else set()
-    return {"settings": settings.model_dump(exclude={"output", "cluster", *later}), "data": data}
+    return {"settings": settings.model_dump(exclude={"output", "cluster"}), "data": data}
 
 
 def _held_out(

@@ -40,7 +40,7 @@ def seal(folder: Path, kept: Mapping[str, Any]) -> None:
 def kept(folder: Path) -> dict[str, Any]:
     """The trainer's state in a sealed checkpoint."""
     found = read_mapping(folder / _COMPLETE)
-    if not isinstance(found.get(_FILES, {}), dict):
+    if not isinstance(found.get(_FILES), dict):
         raise UnreadableError(f"{_FILES} is not a mapping")
     return found
 
@@ -97,9 +97,9 @@ def _unreadable(folder: Path, why: str) -> InputError:
 
 
 def _damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None; earlier versions wrote no checksums."""
+    """What is wrong with a checkpoint, or None."""
     try:
-        for name, checksum in kept(folder).get(_FILES, {}).items():
+        for name, checksum in kept(folder)[_FILES].items():
             if not (folder / inside(name)).is_file():
                 return f"{name} is missing"
             if _checksum(folder / name) != checksum:

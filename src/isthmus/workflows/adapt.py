@@ -44,11 +44,6 @@ from isthmus.workflows.before_after import (
 from isthmus.workflows.survey import survey
 from isthmus.workflows.workload import work
 
-# Settings that runs from before 2026-11-18 do not know: left out of their identity where not set.
-_LATER = (
-    "encoder", "query_prompt", "document_prompt", "include_prompt", "truncate_dim", "passages",
-    "bm25",
-)  # fmt: skip
 _SPLITS = ("test", "dev", "validation", "valid")
 
 
@@ -146,8 +141,7 @@ def _say(began: float, message: str) -> None:
 def _identity(settings: AdaptSettings) -> dict[str, Any]:
     fingerprint = open_corpus(settings.documents, Problems("skip")).fingerprint()
     model = model_fingerprint(model_folder(settings.model)) or settings.model
-    later = {name for name in _LATER if getattr(settings, name) in (None, False)}
-    described = settings.model_dump(exclude={"output", *later})
+    described = settings.model_dump(exclude={"output"})
     return {"settings": described, "data": {"documents": fingerprint, "model": model}}
 
 

@@ -17,7 +17,7 @@ from isthmus.finetuning import finetune, next_step, pipeline, summary
 from isthmus.finetuning import run_pipeline as staging
 from isthmus.finetuning.pairs import LabelledQueries, held_out_queries
 from isthmus.finetuning.references import references, with_folders
-from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
+from isthmus.finetuning.resolved import ResolvedStage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.records import Query
 from isthmus.workflows.rerun import rerun
@@ -225,9 +225,6 @@ class Stages:
         if not is_complete(output):
             self.ran.append(output.name.rpartition("-")[0])
             (output / "final").mkdir()
-            # Weights do not depend on when checkpoints are written.
-            described["settings"]["training"] |= {"save_steps": 0.1}
-            del described["settings"]["training"]["save_minutes"]
             weights = output / "final" / "model.safetensors"
             weights.write_text(json.dumps([described, self.rounding]), encoding="utf-8")
             looked = {"measure": "RR@10", "value": 0.25, "step": int("bm25" in output.name)}
@@ -280,45 +277,6 @@ def test_only_what_a_change_concerns_is_done_again(go: Any, tmp_path: Path) -> N
     assert (out / "final" / "model.safetensors").read_bytes() == before
     ran, _ = go("training.seed=7")
     assert ran == ALL
-
-
-def test_folders_of_stages_are_named_as_they_always_were(
-    go: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name that changed would train the stages of existing folders again."""
-    monkeypatch.chdir(tmp_path)  # the collection's path is one of the settings
-    finetune("m", "collection", "out", "three-stage", settings=["training.num_train_epochs=4"])
-    assert list(read_snapshot(tmp_path / "out")["results"]["stages"].values()) == [
-        "bm25-ba722fd6", "mined-45fd210b", "reranker-a78fa3aa", "distilled-6c88d9b2",
-    ]  # fmt: skip
-
-
-_SPARSE = {
-    "num_train_epochs": 4, "per_device_train_batch_size": 64, "warmup_ratio": 0.1,
-    "weight_decay": 0.0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("recipe", "training", "name"),
-    [
-        ("dense-mean", {}, "b24c3966"),
-        ("splade", {}, "4691803f"),
-        ("lexmae-sparse", _SPARSE, "f3cbc629"),
-    ],
-)
-def test_the_identity_of_a_lone_stage_is_what_it_was(
-    recipe: str,
-    training: dict[str, Any],
-    name: str,
-    collection: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(collection.parent)
-    flags = {"model": "m", "collection": "collection", "output": "o"}
-    given = {f"training.{key}": value for key, value in training.items()}
-    settings = FinetuneSettings.parse(resolve("finetune", recipe, flags, given), recipe)
-    assert staging.digest(resolve_stage(settings, {})) == name
 
 
 def test_a_moved_folder_is_still_the_same(go: Any, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import transformers
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels import available
@@ -32,7 +33,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.arguments import worker_count
-from isthmus.training.checkpoints import last_checkpoint
+from isthmus.training.checkpoints import kept, last_checkpoint, seal
 from isthmus.training.cuda_graphs import Graphs, _Captured
 from isthmus.training.evaluation_callback import EvaluationCallback, evaluated
 from isthmus.training.example_order import TokenBatches
@@ -102,7 +103,7 @@ def test_only_whole_checkpoints_are_resumed_and_torn_ones_go(tmp_path: Path) -> 
         (tmp_path / f"checkpoint-{step}").mkdir()
     (tmp_path / "checkpoint-best").mkdir()
     for step in (9, 10):
-        (tmp_path / f"checkpoint-{step}" / "complete.json").write_text("{}")
+        seal(tmp_path / f"checkpoint-{step}", {})
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert not (tmp_path / "checkpoint-11").exists()
     assert (tmp_path / "checkpoint-best").exists(), "not ours"
@@ -154,13 +155,6 @@ class Marking:
         return (Path.touch, (self.mark,))
 
 
-def without_checksums(folder: Path) -> None:
-    """As earlier versions left it."""
-    values = json.loads((folder / "complete.json").read_text())
-    del values["files"], values["checksum"]
-    (folder / "complete.json").write_text(json.dumps(values))
-
-
 @pytest.mark.parametrize("file", FILES)
 def test_a_checkpoint_of_others_runs_no_code(
     half: Path, corpus: TokenisedCorpus, tmp_path: Path, file: str
@@ -168,10 +162,10 @@ def test_a_checkpoint_of_others_runs_no_code(
     run, mark = tmp_path / "run", tmp_path / "mark"
     shutil.copytree(half, run)
     newest = run / "checkpoint-3"
-    without_checksums(newest)
     torch.save(Marking(mark), newest / file)
     torch.save(Marking(mark), newest / "training_args.bin")
     torch.save(Marking(mark), newest / "pytorch_model.bin")
+    seal(newest, kept(newest))
     with pytest.raises(InputError, match="checkpoint-3 is damaged") as caught:
         trainer(corpus, run).fit()
     assert caught.value.where == str(newest)
@@ -182,7 +176,7 @@ def test_a_checkpoint_of_others_runs_no_code(
     "change",
     [
         {"last_logged": "two"}, {"sums": [1]}, {"sums": {"a": None}}, {"files": {"../a": "b"}},
-        {"files": 3},
+        {"files": 3}, {"files": None},
     ],
 )  # fmt: skip
 def test_what_the_trainer_kept_is_checked(
@@ -190,9 +184,8 @@ def test_what_the_trainer_kept_is_checked(
 ) -> None:
     newest = tmp_path / "run" / "checkpoint-3"
     shutil.copytree(half / "checkpoint-3", newest)
-    without_checksums(newest)
     file = newest / "complete.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    file.write_text(json.dumps(sealed({**kept(newest), **change})))
     with pytest.raises(InputError, match="checkpoint-3 is damaged"):
         trainer(corpus, newest.parent).fit()
 
