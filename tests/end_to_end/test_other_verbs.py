@@ -61,29 +61,6 @@ def test_rerun_repeats_an_index(commands: Any, dense: Path, tmp_path: Path) -> N
     assert np.array_equal(*vectors)
 
 
-def test_rerun_repeats_an_export(commands: Any, dense: Path, tmp_path: Path) -> None:
-    first, again = tmp_path / "first", tmp_path / "again"
-    named = ("--set", "name=passages")
-    commands.succeed("export", dense, "--to", "elasticsearch", "--output", first, *named)
-    told = commands.succeed("rerun", first, "--output", again)
-    assert "its fingerprint differs" not in told.stderr
-
-    def written(folder: Path) -> dict[str, bytes]:
-        files = (file for file in folder.rglob("*") if file.is_file())
-        return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-    before, after = written(first), written(again)
-    assert before.pop("isthmus.json") != after.pop("isthmus.json")  # the command, at least
-    assert before == after
-    assert len(before) > 1
-    snapshot = json.loads((first / "isthmus.json").read_text(encoding="utf-8"))
-    del snapshot["results"]
-    (first / "isthmus.json").write_text(json.dumps({**snapshot, "complete": False}))
-    ended = commands.run("rerun", first, "--output", tmp_path / "other")
-    assert ended.returncode == 2
-    assert "did not come to its end" in ended.stderr
-
-
 def test_doctor_finds_what_is_wrong(
     commands: Any, collection: Path, bm25: Path, model: Path, tmp_path: Path
 ) -> None:

@@ -15,9 +15,6 @@ GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-part.md"
 PARTS = '''
 """Parts that isthmus does not know."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import torch
 
@@ -146,38 +143,6 @@ def largest_weight(weights):
     return weights.float().amax(1).mean()
 
 
-class OneFile:
-    """A JSON file that is searched by products."""
-
-    fields = ("sparse",)
-    files = False
-
-    def __init__(self, place, name):
-        self.file = Path(place)
-
-    def fill(self, contents, approximate):
-        kept = {"encoders": contents.encoders, "ids": [], "rows": []}
-        for batch in contents.batches():
-            kept["ids"] += [document.id for document in batch.documents]
-            kept["rows"] += batch.vectors["sparse"].toarray().tolist()
-        self.file.write_text(json.dumps(kept))
-
-    def following(self):
-        return "cat " + str(self.file)
-
-    def encoders(self):
-        return json.loads(self.file.read_text())["encoders"]
-
-    def search(self, field, vectors, depth, query_ids):
-        kept = json.loads(self.file.read_text())
-        found = []
-        for query_id, scores in zip(query_ids, vectors.toarray() @ np.array(kept["rows"]).T):
-            best = sorted(zip(-scores, kept["ids"]))[:depth]
-            best = [(-score, document) for score, document in best if score < 0]
-            found.append(Ranking(query_id, tuple(d for _, d in best), tuple(s for s, _ in best)))
-        return found
-
-
 def squared(ranking):
     """The squares of the scores."""
     return Votes({document: score * score for document, score in ranking}, 0.0)
@@ -206,8 +171,6 @@ first_rows = outside_parts:FirstRows
 row_teacher = outside_parts:RowTeacher
 [isthmus.finetuning.regularizers]
 largest_weight = outside_parts:largest_weight
-[isthmus.indexes.engines]
-one_file = outside_parts:OneFile
 [isthmus.finetuning.losses]
 hinge = outside_parts:hinge
 [isthmus.retrieval.fusion]
@@ -322,13 +285,6 @@ def test_every_part_of_a_stage_then_an_engine(
         for made in (run, folder / "stage-again")
     )
     assert first == second
-    index, place = folder / "terms", folder / "engine.json"
-    installed.succeed("index", "--model", run, "--corpus", documents, "--output", index)
-    engine = ("--to", "one_file")
-    assert "cat " in installed.succeed("export", index, *engine, "--output", place).stdout
-    queries = ("--queries", collection / "queries.jsonl", "--depth", "3")
-    compared = installed.succeed("export", index, *engine, "--verify", place, *queries).stdout
-    assert re.search(r"score difference\s+│ 0\.0e\+00 of the highest", compared)
 
 
 def test_finetune_index_search_and_tune(

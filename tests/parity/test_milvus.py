@@ -19,14 +19,14 @@ pytest.importorskip("milvus_lite")
 
 from pymilvus import AnnSearchRequest, MilvusClient, RRFRanker
 
-from isthmus.indexes.engines.milvus import Milvus, _rows
+from isthmus.indexes.milvus import Milvus, _rows
 
 
 @pytest.fixture(scope="module")
 def both(medline, tmp_path_factory) -> str:
     """One collection with the vectors of two indexes."""
     place = tmp_path_factory.mktemp("milvus") / "both.db"
-    assert export(medline.folders["sparse"], "milvus", place, medline.folders["dense"]) == ""
+    export(medline.folders["sparse"], place, medline.folders["dense"])
     return str(place)
 
 
@@ -36,7 +36,6 @@ def test_the_same_answers(medline, both: str, loads, name: str, depth: int) -> N
     settings = ExportSettings(depth=depth)
     found = export(
         medline.folders[name],
-        "milvus",
         verify=both,
         queries=medline.query_file,
         output=None,
@@ -51,7 +50,7 @@ def test_the_same_answers(medline, both: str, loads, name: str, depth: int) -> N
 
 def test_hybrid_is_reciprocal_rank_of_our_own(medline, tmp_path: Path) -> None:
     place, ids, depth, candidates = str(tmp_path / "both.db"), medline.ids, 10, 100
-    export(medline.folders["dense"], "milvus", place, medline.folders["float"])
+    export(medline.folders["dense"], place, medline.folders["float"])
     vectors = {"sparse": medline.vectors("float"), "dense": medline.vectors("dense")}
     requests = [
         AnnSearchRequest(
@@ -90,12 +89,12 @@ def test_another_encoder_is_refused(medline, both: str, loads) -> None:
     with pytest.raises(InputError, match="Milvus refuses"):
         Milvus(both, "another").encoders()
     with pytest.raises(MismatchError, match="vectors of the encoder sparse-1, the index those"):
-        export(medline.folders["heavy"], "milvus", verify=both, queries=medline.query_file)
+        export(medline.folders["heavy"], verify=both, queries=medline.query_file)
 
 
 def test_a_name_that_is_taken(medline, both: str) -> None:
     with pytest.raises(OutputError, match="a collection 'isthmus' already"):
-        export(medline.folders["dense"], "milvus", both)
+        export(medline.folders["dense"], both)
 
 
 def test_what_an_interrupted_export_left_is_not_there(
@@ -113,10 +112,10 @@ def test_what_an_interrupted_export_left_is_not_there(
 
     monkeypatch.setattr(Milvus, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        export(medline.folders["dense"], "milvus", place)
+        export(medline.folders["dense"], place)
     assert Milvus(place, "isthmus")._client.list_collections() == ["isthmus_building"]
     monkeypatch.undo()
-    export(medline.folders["dense"], "milvus", place)
+    export(medline.folders["dense"], place)
     collection = Milvus(place, "isthmus")
     assert collection._client.list_collections() == ["isthmus"]
     assert collection._client.get_collection_stats("isthmus")["row_count"] == 1033
@@ -170,7 +169,7 @@ def test_texts_too_long_for_milvus_are_cut(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_made(medline, tmp_path: Path) -> None:
-    export(medline.folders["dense"], "milvus", str(tmp_path / "missing" / "folder.db"))
+    export(medline.folders["dense"], str(tmp_path / "missing" / "folder.db"))
     assert (tmp_path / "missing" / "folder.db").exists()
 
 
@@ -178,7 +177,7 @@ def test_a_missing_folder_is_made(medline, tmp_path: Path) -> None:
 def test_places_that_are_none(medline, tmp_path: Path, place: str) -> None:
     where = place if place.startswith("http") else str(tmp_path / place)
     with pytest.raises(InputError, match="Milvus refuses") as caught:
-        export(medline.folders["dense"], "milvus", where)
+        export(medline.folders["dense"], where)
     assert "19530" in caught.value.allowed
 
 
@@ -187,13 +186,13 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pymilvus.exceptions", None)
     with pytest.raises(MissingPackageError, match="pymilvus") as caught:
         Milvus("a.db", "a").encoders()
-    assert caught.value.remedy == "pip install 'isthmus[engines]'"
+    assert caught.value.remedy == "pip install 'isthmus[milvus]'"
 
 
 def test_approximate_has_a_graph(medline, tmp_path: Path, loads) -> None:
     place, folder = str(tmp_path / "graph.db"), medline.folders["dense"]
-    export(folder, "milvus", place, settings=ExportSettings(approximate=True))
+    export(folder, place, settings=ExportSettings(approximate=True))
     client = Milvus(place, "isthmus")._client
     assert client.describe_index("isthmus", "dense")["index_type"] == "HNSW"
-    found = export(folder, "milvus", verify=place, queries=medline.query_file)
+    found = export(folder, verify=place, queries=medline.query_file)
     assert np.mean([one.overlap for one in found.comparisons]) > 0.9

@@ -29,7 +29,7 @@ _ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\x08"
 _PICKLE = b"cposix\nsystem\n(S'touch MARKER'\ntR."
 _SEARCH = "search HOSTILE bapo"
 _UPDATES = (_SEARCH, "delete HOSTILE d1", "add HOSTILE --corpus MORE", "merge HOSTILE",
-            "doctor --index HOSTILE", "export HOSTILE --to elasticsearch --output NEW")  # fmt: skip
+            "doctor --index HOSTILE")  # fmt: skip
 _MODELS = (
     "index --corpus CORPUS --model HOSTILE --output NEW", "search NAMING bapo",
     "pretrain --corpus CORPUS --model HOSTILE --output NEW TINY",
@@ -291,7 +291,7 @@ def _linked_index(stage: Stage) -> tuple[str, ...]:
 
 def _linked_output(stage: Stage) -> tuple[str, ...]:
     (stage.scene.place / "link").symlink_to(stage.canary)
-    verbs = ("index bm25", "export elasticsearch", "evaluate", "tune", "pretrain")
+    verbs = ("index bm25", "evaluate", "tune", "pretrain")
     return tuple(JOBS[verb].words.replace("OUTPUT", "LINK") for verb in verbs)
 
 
@@ -350,10 +350,8 @@ def _ids(identifier: str, stage: Stage) -> tuple[str, ...]:
         f"index --corpus {corpus} --output {made}",
         f"search {made} bapo",
         f"search {made} --queries QUERIES --run {made}.trec",
-        f"export {made} --to elasticsearch --output NEW",
         f"index --corpus {corpus} --model MODEL --output {made}-dense",
         f"add {made}-dense --corpus {corpus}",
-        f"export {made}-dense --to elasticsearch --output NEW",
         f"search {made}-dense bapo",
         f"delete {made}-dense d2",
     )

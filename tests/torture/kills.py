@@ -20,7 +20,7 @@ _MOMENTS = 20  # random ones, of each job
 
 def cases(scene: Scene, short: bool) -> Iterable[Case]:
     """A case per job and step, and per job and moment."""
-    few = ("add dense", "delete dense", "add together", "index bm25", "export anserini")
+    few = ("add dense", "delete dense", "add together", "index bm25")
     names = few if short else JOBS
     return drawn(_every(scene, names), 8 if short else None)
 

@@ -28,7 +28,7 @@ _MEMORY = (0, 1, 4, 16, 64, 128)  # MiB beside what everything imported takes
 
 def cases(scene: Scene, short: bool) -> Iterable[Case]:
     """A case per job, error and step; and per job and limit."""
-    names = ("add dense", "delete dense", "index bm25", "export anserini") if short else JOBS
+    names = ("add dense", "delete dense", "index bm25") if short else JOBS
     return drawn(_every(scene, names), 8 if short else None)
 
 

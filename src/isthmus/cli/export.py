@@ -12,12 +12,11 @@ from isthmus.cli.options import settings_option
 
 def export(
     index: Annotated[str, typer.Argument(help="An index folder.")],
-    to: Annotated[str, typer.Option(help="anserini, elasticsearch, milvus or opensearch.")],
     output: Annotated[
         str | None,
         typer.Option(
-            help="The folder to write; for milvus a path that ends in .db, or an address. With "
-            "--verify, a file for a line per query (tsv)."
+            help="The Milvus to fill: a path that ends in .db, or an address. With --verify, a "
+            "file for a line per query (tsv)."
         ),
     ] = None,
     hybrid: Annotated[
@@ -28,8 +27,8 @@ def export(
         str | None,
         typer.Option(
             metavar="PLACE",
-            help="Export nothing, compare: where the filled engine answers, an address, a path "
-            "that ends in .db, or (anserini) the folder of the export.",
+            help="Export nothing, compare: the filled Milvus, a path that ends in .db, or an "
+            "address.",
         ),
     ] = None,
     queries: Annotated[
@@ -38,20 +37,20 @@ def export(
     depth: Annotated[int | None, typer.Option(help="With --verify, documents per query.")] = None,
     settings: Annotated[list[str] | None, settings_option("export", "name=passages")] = None,
 ) -> None:
-    """Bring the documents and vectors of an index into a search engine, or compare their answers.
+    """Bring the documents and vectors of an index into Milvus, or compare their answers.
 
-    Examples: isthmus export idx --to milvus --output milvus.db; isthmus export sparse
-    --with dense --to elasticsearch --output bulk --set name=passages; isthmus export idx
-    --to milvus --verify milvus.db --queries queries.jsonl --depth 100
+    Examples: isthmus export idx --output milvus.db; isthmus export sparse --with dense
+    --output both.db --set name=passages; isthmus export idx --verify milvus.db
+    --queries queries.jsonl --depth 100
     """
     from isthmus.progress import result
 
     found = isthmus.export(
-        index, to, output, hybrid, verify=verify, queries=queries, depth=depth, settings=settings
+        index, output, hybrid, verify=verify, queries=queries, depth=depth, settings=settings
     )
-    if isinstance(found, str):
-        comparison = f"isthmus export {index} --to {to} --verify {output} --queries …"
-        result(f"exported: {output}\nnext: {found or comparison}")
+    if found is None:
+        comparison = f"isthmus export {index} --verify {output} --queries …"
+        result(f"exported: {output}\nnext: {comparison}")
     else:
         from rich.console import Console
 

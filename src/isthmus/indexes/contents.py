@@ -108,7 +108,7 @@ class _Held:
                 f"{str(folder)!r} is {self.kind.title}, which holds no vectors",
                 where=str(folder),
                 allowed="a dense or an inverted index",
-                remedy="give the corpus itself to the engine: it has a BM25 of its own",
+                remedy="give the corpus itself to Milvus: it has a BM25 of its own",
             )
         self.field = self.kind.field
         for segment in self.manifest.segments or ():

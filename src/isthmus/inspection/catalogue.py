@@ -42,7 +42,6 @@ _PARTS = {
     "pseudo-queries": "isthmus.finetuning.pseudo_queries",
     "fusion": "isthmus.retrieval.fusion",
     "collection": "isthmus.collections.formats",
-    "engine": "isthmus.indexes.engines",
 }
 # The settings in a recipe of parts that are mere functions.
 _SHARED = {

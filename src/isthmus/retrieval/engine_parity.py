@@ -1,4 +1,4 @@
-"""`isthmus export --verify`: the same queries to an engine and to the index it was filled from."""
+"""`isthmus export --verify`: the same queries to Milvus and to the index it was filled from."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rich.table import Table
 from isthmus.collections import Problems, read_queries
 from isthmus.config.output import whole_file
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.engines import Engine
 from isthmus.indexes.inverted.quantisation import searched
 from isthmus.indexes.kinds._base import kind_of
+from isthmus.indexes.milvus import Milvus
 from isthmus.progress import Bar
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.passage_cutter import unit_of
 from isthmus.retrieval.searcher import Searcher, open_searcher, usable
 
 _QUERIES_AT_ONCE = 256
-_ROUNDING = 1e-5  # of a query's highest score: engines add in float32
+_ROUNDING = 1e-5  # of a query's highest score: Milvus adds in float32
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far an engine's ranking for one query is from that of the index."""
+    """How far Milvus's ranking for one query is from that of the index."""
 
     query: str
     overlap: float
-    """Share of the index's documents that the engine found."""
+    """Share of the index's documents that Milvus found."""
     same_order: bool
     same_but_for_ties: bool
     """Scores are equal at every rank; documents differ only among equal scores."""
@@ -76,16 +76,15 @@ class Parity:
 
 def parity(
     index: str | Path,
-    engine: Engine,
-    at: str,
+    milvus: Milvus,
     queries: str | Path,
     depth: int,
     model: str | None,
     problems: Problems,
 ) -> Parity:
-    """How far the answers of an engine are from those of the index it was filled from.
+    """How far the answers of a Milvus are from those of the index it was filled from.
 
-    `at` is where the engine answers; `model` is the encoder of the index, if that moved.
+    `model` is the encoder of the index, if that moved.
     """
     asked = read_queries(queries, problems)
     searcher = open_searcher(index, model, by=unit_of(Path(index)))
@@ -105,12 +104,12 @@ def parity(
             allowed="at least one query",
             remedy="check the file of queries",
         )
-    _check_encoder(searcher, engine, kind.field, at)
+    _check_encoder(searcher, milvus, kind.field)
     found: list[Comparison] = []
     with Bar("comparing", len(asked), "queries") as bar:
         for first in range(0, len(asked), _QUERIES_AT_ONCE):
             batch = asked[first : first + _QUERIES_AT_ONCE]
-            found += _compare(searcher, engine, kind.field, batch, depth)
+            found += _compare(searcher, milvus, kind.field, batch, depth)
             bar.advance(len(batch))
     return Parity(depth, tuple(found))
 
@@ -134,7 +133,7 @@ def compare(ours: Ranking, theirs: Ranking) -> Comparison:
 
 
 def _compare(
-    searcher: Searcher, engine: Engine, field: str, batch: Sequence[Query], depth: int
+    searcher: Searcher, milvus: Milvus, field: str, batch: Sequence[Query], depth: int
 ) -> list[Comparison]:
     assert searcher.encoder is not None
     ids = [query.id for query in batch]
@@ -145,18 +144,18 @@ def _compare(
         assert manifest.dimension is not None
         names = [f"query {query_id!r}" for query_id in ids]
         vectors = searched(vectors, manifest.inverted, manifest.dimension, names)
-    theirs = engine.search(field, vectors, depth, ids)
+    theirs = milvus.search(field, vectors, depth, ids)
     return [compare(one, two) for one, two in zip(ours, theirs, strict=True)]
 
 
-def _check_encoder(searcher: Searcher, engine: Engine, field: str, at: str) -> None:
+def _check_encoder(searcher: Searcher, milvus: Milvus, field: str) -> None:
     expected = searcher.index.manifest.encoder_fingerprint
-    if (found := engine.encoders().get(field)) != expected:
+    if (found := milvus.encoders().get(field)) != expected:
         held = f"{field} vectors of the encoder {found}" if found else f"no {field} vectors"
         raise MismatchError(
-            f"the engine holds {held}, the index those of {expected}",
-            where=at,
-            allowed="an engine that was filled from this index",
+            f"Milvus holds {held}, the index those of {expected}",
+            where=milvus.place,
+            allowed="a collection that was filled from this index",
             remedy="export the index again, or name the one that was exported",
         )
 

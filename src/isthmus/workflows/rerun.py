@@ -14,7 +14,6 @@ from isthmus.finetuning.finetune import again as finetune_again
 from isthmus.pretraining.pretrain import run as run_pretrain
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice
-from isthmus.retrieval.verbs.export import INDEXES, ExportSettings, export
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.workflows.adapt import run as run_adapt
 from isthmus.workflows.adapt_settings import AdaptSettings
@@ -82,25 +81,10 @@ def _index(identity: Mapping[str, Any], folder: Path, output: str) -> None:
     index(identity["corpus"], output, identity["model"], hybrid=others, settings=settings)
 
 
-def _export(identity: Mapping[str, Any], folder: Path, output: str) -> None:
-    indexes = read_snapshot(folder).get("results", {}).get(INDEXES)
-    if not indexes:
-        raise InputError(
-            f"the export in {str(folder)!r} did not come to its end",
-            where=str(folder),
-            allowed="a finished export",
-            remedy="run the export again",
-        )
-    settings = ExportSettings.parse(identity["settings"], "snapshot")
-    first, second = (*indexes, None)[:2]
-    export(first, identity["engine"], output, second, settings=settings)
-
-
 _VERBS: dict[str, _Repeat] = {
     "pretrain": _by_settings(run_pretrain, PretrainSettings),
     "finetune": partial(finetune_again, where="snapshot"),
     "index": _index,
-    "export": _export,
     "adapt": _by_settings(run_adapt, AdaptSettings),
     "quickstart": _by_settings(run_quickstart, QuickstartSettings),
 }

@@ -258,7 +258,7 @@ def test_every_function_with_settings_takes_a_mapping(tmp_path: Path) -> None:
         lambda settings: isthmus.add(nowhere, nowhere, settings=settings),
         lambda settings: isthmus.delete(nowhere, ["d"], settings=settings),
         lambda settings: isthmus.merge(nowhere, settings=settings),
-        lambda settings: isthmus.export(nowhere, "anserini", nowhere, settings=settings),
+        lambda settings: isthmus.export(nowhere, nowhere, settings=settings),
         lambda settings: isthmus.tune([nowhere] * 2, nowhere, nowhere, tmp_path, settings=settings),
         lambda settings: isthmus.sparsify(
             nowhere, nowhere, nowhere, nowhere, tmp_path, settings=settings

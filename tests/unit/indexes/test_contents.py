@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes import contents
 from isthmus.indexes.contents import Contents
 from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.engines._json_lines import numbers, term_weights, write_lines
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
 from isthmus.indexes.segments.writer import IndexWriter
@@ -61,7 +56,9 @@ def read(*folders: Path) -> tuple[Contents, dict[str, tuple[Document, dict[str, 
     found = {}
     for batch in held.batches():
         columns = {
-            field: list(term_weights(rows)) if field == "sparse" else rows.tolist()
+            field: [dict(zip(row.indices.tolist(), row.data.tolist(), strict=True)) for row in rows]
+            if field == "sparse"
+            else rows.tolist()
             for field, rows in batch.vectors.items()
         }
         for place, document in enumerate(batch.documents):
@@ -183,26 +180,3 @@ def test_bm25_holds_no_vectors(build_bm25: Any, documents: list[Document], tmp_p
     with pytest.raises(InputError, match="is a bm25 index") as caught:
         Contents([tmp_path / "bm25"])
     assert "BM25 of its own" in caught.value.remedy
-
-
-@given(arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32, allow_nan=False)))
-def test_numbers_mean_the_same_in_float32(values: np.ndarray) -> None:
-    values = values[np.isfinite(values)]
-    written = numbers(values)
-    np.testing.assert_array_equal(np.float32(written), values)
-    assert numbers(np.float32([0.3])) == [0.3]
-    assert all(type(number) is int for number in numbers(np.uint16([1, 65535])))
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=30)))
-def test_lines_stay_whole(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
-    folder = tmp_path_factory.mktemp("lines")
-    write_lines(folder, "txt", lines, largest=40)
-    files = sorted(folder.iterdir())
-    texts = [file.read_bytes() for file in files]
-    assert b"".join(texts) == "".join(f"{line}\n" for line in lines).encode()
-    for text in texts:
-        assert text
-        assert len(text) <= 40 or text.count(b"\n") == 1
-    for text, following in pairwise(texts):
-        assert len(text) + len(following.split(b"\n")[0]) + 1 > 40, "files are filled"

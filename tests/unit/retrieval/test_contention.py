@@ -72,7 +72,6 @@ VERBS: dict[str, tuple[str, bool, Callable[[dict[str, Path], Path], object]]] = 
         "new", False,
         lambda f, o: evaluate([f["run"]], f["qrels"], settings=MEASURED, output=o),
     ),
-    "export": ("new", False, lambda f, o: export(f["dense"], "elasticsearch", o)),
     "tune": ("new", False, lambda f, o: tune([f["bm25"], f["dense"]], f["queries"], f["qrels"], o)),
     "add": ("dense", False, lambda f, o: add(o, str(f["more"]))),
     "delete": ("dense", False, lambda f, o: delete(o, ids=f["ids"])),
@@ -112,7 +111,7 @@ def test_sparsify_is_refused_while_another_writes(
 def test_parity_is_refused_before_it_asks(files: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "parity.tsv"
     with reserved(output), pytest.raises(OutputError, match=BUSY):
-        export(files["dense"], "milvus", output, verify="nowhere.db", queries=files["queries"])
+        export(files["dense"], output, verify="nowhere.db", queries=files["queries"])
 
 
 def test_an_approximation_is_refused_while_documents_are_added(files: dict[str, Path]) -> None:

@@ -72,7 +72,7 @@ def test_bm25_has_nothing_to_compare(corpus: str, tmp_path: Path) -> None:
     (tmp_path / "queries.tsv").write_text("q1\triver\n")
     folder = index(corpus, tmp_path / "bm25")
     with pytest.raises(InputError, match="is a bm25 index, which is not exported"):
-        export(folder, "milvus", verify="a.db", queries=tmp_path / "queries.tsv")
+        export(folder, verify="a.db", queries=tmp_path / "queries.tsv")
 
 
 def test_no_queries(
@@ -83,7 +83,7 @@ def test_no_queries(
     folder = index(corpus, tmp_path / "dense", "model")
     settings = ExportSettings(problems="skip")
     with pytest.raises(InputError, match="there is no query to ask"):
-        export(folder, "milvus", verify="a.db", queries=tmp_path / "queries.tsv", settings=settings)
+        export(folder, verify="a.db", queries=tmp_path / "queries.tsv", settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -99,5 +99,5 @@ def test_no_queries(
 )
 def test_an_export_writes_or_verifies(given: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="an export takes an output to write") as caught:
-        export(tmp_path, "milvus", **given)
+        export(tmp_path, **given)
     assert "--verify PLACE --queries FILE" in caught.value.allowed

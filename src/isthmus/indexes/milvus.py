@@ -8,16 +8,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from isthmus.errors import InputError, OutputError, needing
 from isthmus.indexes.contents import Contents
-from isthmus.indexes.engines import ENCODERS, TOKEN, read_encoders
-from isthmus.indexes.engines._json_lines import term_weights
 from isthmus.records import Document, Ranking
 
+TOKEN = "ISTHMUS_ENGINE_TOKEN"  # noqa: S105 # where it is found, not what it is
+"""The environment variable whose value opens a guarded Milvus."""
+_ENCODERS = "encoders"  # among the collection's properties: their fingerprints, by field
 _LONGEST = 65_535  # bytes of a string
 _DEEPEST = 16_384  # results of a search
 _SPARE = 16
@@ -30,9 +32,6 @@ class Milvus:
 
     Vectors are given by field: `dense` an array, `sparse` a sparse matrix of scipy.
     """
-
-    fields = ("dense", "sparse")
-    files = False
 
     def __init__(self, place: str, name: str) -> None:
         self.place = place
@@ -56,10 +55,6 @@ class Milvus:
         with self._talking():
             self._client.rename_collection(building.name, self.name)
             _ = self._loaded  # for other clients
-
-    def following(self) -> str:
-        """Nothing: it can be searched."""
-        return ""
 
     def create(
         self, dimensions: Mapping[str, int], encoders: Mapping[str, str], approximate: bool = False
@@ -85,7 +80,7 @@ class Milvus:
                 schema=schema,
                 index_params=indexes,
                 consistency_level="Strong",  # what was added is found
-                properties={ENCODERS: json.dumps(dict(encoders))},
+                properties={_ENCODERS: json.dumps(dict(encoders))},
             )
 
     def add(self, documents: Sequence[Document], vectors: Mapping[str, Any]) -> None:
@@ -116,8 +111,15 @@ class Milvus:
         """The fingerprint of the encoder of each field, from the collection's properties."""
         with self._talking():
             kept = self._client.describe_collection(self.name).get("properties", {})
-        found = json.loads(kept[ENCODERS]) if ENCODERS in kept else None
-        return read_encoders(found, f"{self.place}: {self.name}")
+        found = json.loads(kept.get(_ENCODERS, "null"))
+        if not isinstance(found, dict):
+            raise InputError(
+                "the collection was not written by isthmus",
+                where=f"{self.place}: {self.name}",
+                allowed="what `isthmus export` wrote, under the name it was given",
+                remedy="check the place and the name (--set name=…)",
+            )
+        return {str(field): str(fingerprint) for field, fingerprint in found.items()}
 
     def search(
         self, field: str, vectors: Any, depth: int, query_ids: Sequence[str]
@@ -176,7 +178,7 @@ class Milvus:
     @contextmanager
     def _talking(self) -> Iterator[None]:
         """Turns what Milvus refuses into our own error."""
-        with needing("pymilvus", extra="engines", needed_for="milvus"):
+        with needing("pymilvus", extra="milvus", needed_for="milvus"):
             from pymilvus.exceptions import MilvusException
         try:
             yield
@@ -196,7 +198,14 @@ def _rows(field: str, vectors: Any, beyond: int = 0) -> Iterator[Any]:
     # Milvus takes no empty vector: it gets a term beyond the vocabulary, which meets no other. And
     # no whole numbers.
     nothing = {vectors.shape[1] + beyond: 1.0}
-    return (weights or nothing for weights in term_weights(vectors.astype(np.float32)))
+    return (weights or nothing for weights in _term_weights(vectors))
+
+
+def _term_weights(matrix: Any) -> Iterator[dict[int, float]]:
+    """Weights by term, a row of a sparse matrix of scipy at a time."""
+    terms, weights = matrix.indices.tolist(), matrix.data.astype(np.float32).tolist()
+    for start, end in pairwise(matrix.indptr.tolist()):
+        yield dict(zip(terms[start:end], weights[start:end], strict=True))
 
 
 def _cut(text: str) -> str:
