@@ -13,7 +13,6 @@ LOCKING := .lock
 # Tests start dozens of processes, each of which would else compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 FREEZE := freeze --all --exclude pip --exclude-editable | sed -e 's/+[a-z0-9.]*$$//' \
-	-e "/^pyseismic/s/$$/ ; platform_machine == 'x86_64'/" \
 	-e "/^pytrec_eval/s/$$/ ; platform_machine != 'aarch64'/"
 
 .DEFAULT_GOAL := help

@@ -189,9 +189,9 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.remedy == "pip install 'isthmus[milvus]'"
 
 
-def test_approximate_has_a_graph(medline, tmp_path: Path, loads) -> None:
+def test_hnsw_is_a_graph(medline, tmp_path: Path, loads) -> None:
     place, folder = str(tmp_path / "graph.db"), medline.folders["dense"]
-    export(folder, place, settings=ExportSettings(approximate=True))
+    export(folder, place, settings=ExportSettings(hnsw=True))
     client = Milvus(place, "isthmus")._client
     assert client.describe_index("isthmus", "dense")["index_type"] == "HNSW"
     found = export(folder, verify=place, queries=medline.query_file)

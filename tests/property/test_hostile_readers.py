@@ -54,7 +54,7 @@ SOURCE = (
 )
 OVERRIDES = (
     b"block_size=3", b"bm25.k1=1e-1", b"problems=skip", b"encoding={batch_size: 2}", b"depth=5",
-    b"rerank.candidates=7", b"approximate.name=hnsw", b"line_limit=100", b"hybrid=[a, b]",
+    b"rerank.candidates=7", b"hnsw.effort=9", b"line_limit=100", b"hybrid=[a, b]",
 )  # fmt: skip
 NASTY = (
     b"\x00", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\\ud800", b"\\u0000", b"\r", b"\n", b"\t", b" ",

@@ -38,12 +38,9 @@ def problems(
 depths = st.integers(1, 50)
 block_sizes = st.integers(1, 45)
 dtypes = st.sampled_from(["float32", "float16"])
-scans = st.sampled_from(["numpy", "faiss", "int8"])
 
 
-def build(
-    folder: Path, vectors: np.ndarray, ids: list[str], dtype: str, codes: str | None = None
-) -> Path:
+def build(folder: Path, vectors: np.ndarray, ids: list[str], dtype: str) -> Path:
     description = Description(
         kind="dense",
         corpus=CorpusOrigin(spec="c", fingerprint="c"),
@@ -51,7 +48,6 @@ def build(
         encoder=EncoderOrigin(name="e", fingerprint="e"),
         dimension=vectors.shape[1],
         dtype=dtype,  # type: ignore[arg-type]
-        codes=codes,  # type: ignore[arg-type]
     )
     with DenseBuilder(folder / "index", description) as builder:
         for start in range(0, len(ids), 7):
@@ -61,10 +57,9 @@ def build(
 
 
 def build_and_open(
-    folder: str, vectors: np.ndarray, ids: list[str], dtype: str, scan: str, block_rows: int
+    folder: str, vectors: np.ndarray, ids: list[str], dtype: str, block_rows: int
 ) -> DenseIndex:
-    path = build(Path(folder), vectors, ids, dtype, "int8" if scan == "int8" else None)
-    return DenseIndex.open(path, "faiss" if scan == "faiss" else "numpy", block_rows)
+    return DenseIndex.open(build(Path(folder), vectors, ids, dtype), block_rows=block_rows)
 
 
 def brute_force(vectors: np.ndarray, query: np.ndarray, ids: list[str]) -> dict[str, float]:
@@ -75,18 +70,17 @@ def brute_force(vectors: np.ndarray, query: np.ndarray, ids: list[str]) -> dict[
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(ties), depths, block_sizes, dtypes, scans)
+@given(problems(ties), depths, block_sizes, dtypes)
 def test_blocked_search_is_brute_force(
     problem: tuple[np.ndarray, np.ndarray, list[str]],
     depth: int,
     block_rows: int,
     dtype: str,
-    scan: str,
 ) -> None:
     vectors, queries, ids = problem
     names = [str(number) for number in range(len(queries))]
     with tempfile.TemporaryDirectory() as folder:
-        index = build_and_open(folder, vectors, ids, dtype, scan, block_rows)
+        index = build_and_open(folder, vectors, ids, dtype, block_rows)
         found = index.search(queries, depth, names)
     assert found == [
         Ranking.sorted(name, brute_force(vectors, query, ids), depth)
@@ -95,18 +89,17 @@ def test_blocked_search_is_brute_force(
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(wild), depths, block_sizes, dtypes, scans)
+@given(problems(wild), depths, block_sizes, dtypes)
 def test_nothing_better_is_missed_whatever_the_numbers(
     problem: tuple[np.ndarray, np.ndarray, list[str]],
     depth: int,
     block_rows: int,
     dtype: str,
-    scan: str,
 ) -> None:
     vectors, queries, ids = problem
     names = [str(number) for number in range(len(queries))]
     with tempfile.TemporaryDirectory() as folder:
-        index = build_and_open(folder, vectors, ids, dtype, scan, block_rows)
+        index = build_and_open(folder, vectors, ids, dtype, block_rows)
         found = index.search(queries, depth, names)
         stored = np.load(Path(folder) / "index" / "vectors.npy").astype(np.float64)
     for ranking, query in zip(found, queries.astype(np.float64), strict=True):
@@ -133,7 +126,7 @@ def test_among_is_brute_force_over_the_chosen(
     among = [ids[number] if number < len(ids) else f"absent {number}" for number in sorted(chosen)]
     names = [str(number) for number in range(len(queries))]
     with tempfile.TemporaryDirectory() as folder:
-        index = build_and_open(folder, vectors, ids, "float32", "int8", block_rows)
+        index = build_and_open(folder, vectors, ids, "float32", block_rows)
         found = index.search(queries, depth, names, among=among)
         rows = index.store.locate(among).tolist()
     assert rows == [number if number < len(ids) else -1 for number in sorted(chosen)]

@@ -17,7 +17,6 @@ from tests.torture.children import Child
 from tests.torture.scene import CHANGING, INDEXES, Case, Job, Outcome, Scene, drawn, look, same
 
 _FLIPS = 150  # of a file, spread over it
-_APPROXIMATE = ("hnsw", "ivf", "seismic")
 
 
 def cases(scene: Scene, short: bool) -> Iterable[Case]:
@@ -67,14 +66,14 @@ def _damage(scene: Scene, name: str, inner: str, others: list[Path], flips: int)
         f"{folder.name}'s": folder / inner for folder in others if (folder / inner).is_file()
     }
     swaps = {key: f.read_bytes() for key, f in (sibling | same_name).items() if f.is_file()}
-    backend = name if name in _APPROXIMATE else "numpy"
+    hnsw = name == "hnsw"
     every, findings, counts = list(damages(content, flips, swaps)), [], Counter[str]()
     start, questions = 0, scene.questions
     place = scene.place / "index"
     while start < len(every):  # again after a damage that brought the process down
         scene.clear(Job(""))
         shutil.copytree(whole, place)
-        work = partial(_try, place, inner, every[start:], questions, backend, scene.place / "done")
+        work = partial(_try, place, inner, every[start:], questions, hnsw, scene.place / "done")
         ended = Child(work, scene.place).end(600)
         done = len((scene.place / "done").read_bytes())
         if ended.value is not None:
@@ -92,17 +91,17 @@ def _try(
     inner: str,
     every: list[tuple[str, bytes]],
     questions: Any,
-    backend: str,
+    hnsw: bool,
     done: Path,
 ) -> tuple[Counter[str], list[str]]:
     counts, findings = Counter[str](), []
-    right = look(folder, questions, backend)
+    right = look(folder, questions, hnsw)
     with done.open("wb", buffering=0) as progress:
         for how, content in every:
             (folder / inner).unlink()  # a new file: the old one may still be mapped
             (folder / inner).write_bytes(content)
             try:
-                found = look(folder, questions, backend)
+                found = look(folder, questions, hnsw)
             except Exception as error:
                 findings.append(f"{how}: {type(error).__name__}: {str(error)[:200]}")
             else:

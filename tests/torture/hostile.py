@@ -147,7 +147,7 @@ def _attacks() -> Iterator[tuple[str, Attack]]:
         yield f"links in {kind}", partial(_links, kind)
         yield f"pickles in {kind}", partial(_pickles, kind)
     for name in ("../../canary/thesis.txt", "/canary/thesis.txt"):
-        yield f"approximation at {name}", partial(_approximation, name)
+        yield f"graph at {name}", partial(_graph, name)
         yield f"hybrid of {name}", partial(_hybrid, name)
     yield "an index that is a link", _linked_index
     yield "an output that is a link", _linked_output
@@ -269,11 +269,11 @@ def _pickles(kind: str, stage: Stage) -> tuple[str, ...]:
     return _UPDATES
 
 
-def _approximation(name: str, stage: Stage) -> tuple[str, ...]:
+def _graph(name: str, stage: Stage) -> tuple[str, ...]:
     stage.copy(stage.scene.index("hnsw"))
-    stage.change("hnsw/approximate.json", file=_outside(stage, f"../{name}"), bytes=13)
-    again = "merge HOSTILE --set approximate.name=hnsw"
-    return (f"{_SEARCH} --set backend=hnsw", *_UPDATES, again)
+    stage.change("hnsw/about.json", file=_outside(stage, f"../{name}"))
+    again = "merge HOSTILE --set hnsw=true"
+    return (f"{_SEARCH} --set hnsw=true", *_UPDATES, again)
 
 
 def _hybrid(name: str, stage: Stage) -> tuple[str, ...]:

@@ -188,7 +188,7 @@ def _settings(scratch: Path) -> dict[str, Target]:
         b"training.learning_rate=1e-4", b"terms=[16, 64]", b"corruption.name=whole_word",
         b"objectives.masked_lm.weight=0.5\nmax_length=32", b"inverted.terms=8\nblock_size=4",
         b"stages.mined.negatives.num_negatives=7", b"weights=[0.5, 0.5]", b"measures=[RR@10, AP]",
-        b"problems=skip", b"approximate={name: hnsw, neighbours: 8}", b"texts=false",
+        b"problems=skip", b"hnsw={neighbours: 8}", b"texts=false",
         b'fusion="raw_sum"', b"bm25.k1=1.2\nbm25.b=0.75", b"depth=100\nrerank.model=x",
     ]  # fmt: skip
     recipes = [one.file.read_bytes() for one in shipped_recipes() if one.verb != "quickstart"]
@@ -201,8 +201,7 @@ def _settings(scratch: Path) -> dict[str, Target]:
 def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
     from isthmus.config.output import is_complete
     from isthmus.config.resume import to_resume
-    from isthmus.indexes.approximation import read_about
-    from isthmus.indexes.backends import usable_about
+    from isthmus.indexes.dense.hnsw import Graph, read_about
     from isthmus.indexes.segments.index import open_index
     from isthmus.indexes.verification import read_manifest
     from isthmus.retrieval.hybrid_folder import open_hybrid
@@ -223,11 +222,11 @@ def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
         lambda p: (is_complete(p.parent), to_resume("index", str(p.parent), {})),
         25,
     )
-    file = scratch / "hnsw" / "hnsw" / "approximate.json"
+    file = scratch / "hnsw" / "hnsw" / "about.json"
     found["about"] = Target(
         file,
         [file.read_bytes()],
-        lambda p: (read_about(p.parents[1], "hnsw"), usable_about(p.parents[1], "hnsw", whole)),
+        lambda p: (read_about(p.parents[1]), Graph.open(p.parents[1], whole)),
         20,
     )
     shutil.copytree(scene.index("hybrid"), scratch / "hybrid")

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +56,12 @@ class Job:
 INDEXES: dict[str, str] = {
     "dense": "index --corpus CORPUS --model MODEL --output OUTPUT",
     "float16": "index --corpus CORPUS --model MODEL --output OUTPUT --set dtype=float16",
-    "int8": "index --corpus CORPUS --model MODEL --output OUTPUT --set codes=int8",
     "inverted": "index --corpus CORPUS --model SPARSE --output OUTPUT",
     "bm25": "index --corpus CORPUS --output OUTPUT",
-    "hnsw": "index --corpus CORPUS --model MODEL --output OUTPUT --set approximate.name=hnsw",
-    "ivf": "index --corpus CORPUS --model MODEL --output OUTPUT --set approximate.name=ivf",
+    "hnsw": "index --corpus CORPUS --model MODEL --output OUTPUT --set hnsw=true",
     "passages": "index --corpus CORPUS --model MODEL --output OUTPUT --set passages.length=16",
 }
 INDEXES["together"] = "index --corpus CORPUS --with bm25 --with MODEL --output OUTPUT"
-if find_spec("seismic"):
-    INDEXES["seismic"] = f"{INDEXES['inverted']} --set approximate.name=seismic"
 CHANGING = ("dense", "inverted", "bm25", "together", "passages")
 """Kinds of indexes that documents are added to."""
 
@@ -293,7 +288,7 @@ class Reference:
     seconds: float
 
 
-def look(output: Path, questions: dict[str, Any], backend: Any = "numpy") -> Any:
+def look(output: Path, questions: dict[str, Any], hnsw: bool = False) -> Any:
     """What can be seen of an output: see `Scene.state`."""
     from isthmus.errors import IsthmusError
 
@@ -306,7 +301,7 @@ def look(output: Path, questions: dict[str, Any], backend: Any = "numpy") -> Any
             return hybrid_answers(output)
         snapshot = output / "isthmus.json"
         if (output / "manifest.json").is_file():
-            return answers(output, questions, backend)
+            return answers(output, questions, hnsw)
         if not snapshot.is_file() or not json.loads(snapshot.read_bytes()).get("complete"):
             return "unfinished"
         return dict(finished(output, json.loads(snapshot.read_bytes())))
@@ -314,11 +309,11 @@ def look(output: Path, questions: dict[str, Any], backend: Any = "numpy") -> Any
         return f"refused: {error.what}"
 
 
-def answers(folder: Path, questions: dict[str, Any], backend: Any = "numpy") -> Any:
+def answers(folder: Path, questions: dict[str, Any], hnsw: bool = False) -> Any:
     """Every document of an index by id, and its rankings for the questions."""
     from isthmus.indexes.segments.index import open_index
 
-    index = open_index(folder, backend)
+    index = open_index(folder, hnsw)
     asked = questions[index.manifest.kind]
     ids = [f"q{number}" for number in range(8)]
     store = index.store

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from benchmarks.sparse_search.system import Effort, System
@@ -18,7 +18,6 @@ from benchmarks.sparse_search.vectors import ROWS, Matrix
 from seismic import SeismicIndexRaw
 
 from isthmus.indexes.inverted.quantisation import Rows
-from isthmus.indexes.inverted.seismic_approximation import write_rows
 
 _CUTS, _FACTORS = (5, 10, 20, 30, 100), (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
 _AT_A_TIME = 1_000_000  # documents, which bounds the memory that building takes
@@ -77,4 +76,17 @@ def _write(matrix: Matrix, file: Path) -> None:
         stream.write(np.array([matrix.shape[0]], dtype="<u4").data)
         for first in range(0, matrix.shape[0], ROWS):
             block = matrix[first : first + ROWS]
-            write_rows(Rows(block.indptr, block.indices, block.data), stream)
+            _write_rows(Rows(block.indptr, block.indices, block.data), stream)
+
+
+def _write_rows(rows: Rows, stream: BinaryIO) -> None:
+    """Appends vectors as Seismic reads them: a count, then terms, then weights, 4 bytes each."""
+    lengths = np.diff(rows.starts)
+    words = np.empty(len(lengths) + 2 * len(rows.terms), dtype="<u4")
+    firsts = np.arange(len(lengths)) + 2 * np.asarray(rows.starts[:-1])
+    words[firsts] = lengths
+    inside = np.arange(len(rows.terms)) - np.repeat(rows.starts[:-1], lengths)
+    places = np.repeat(firsts + 1, lengths) + inside
+    words[places] = rows.terms
+    words[places + np.repeat(lengths, lengths)] = rows.weights.astype("<f4").view("<u4")
+    stream.write(words.data)

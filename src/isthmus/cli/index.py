@@ -38,8 +38,8 @@ def index(
 ) -> None:
     """Encode a corpus and build an index that `search` opens at once.
 
-    Approximate search beside it, hnsw or ivf for dense models and seismic for sparse ones, can be
-    asked for now or later; nothing is encoded again.
+    Approximate search beside a dense one (hnsw=true) can be asked for now or later; nothing is
+    encoded again.
 
     Long documents are searched by passages, cut at sentences and headings to what the model reads:
     files of a folder always, others with --set passages=true.
@@ -50,7 +50,7 @@ def index(
 
     Examples: isthmus index --model runs/dense --corpus docs.jsonl --output idx; isthmus index
     --with bm25,runs/dense --corpus docs.jsonl --output idx; isthmus index
-    --model runs/sparse --corpus docs.jsonl --output idx --set approximate.name=seismic
+    --model runs/dense --corpus docs.jsonl --output idx --set hnsw=true
     """
     from isthmus.progress import result
 

@@ -13,14 +13,14 @@ from isthmus.cli.options import Model, settings_option
 def merge(
     index: Annotated[str, typer.Argument(help="An index folder that was added to.")],
     model: Model = None,
-    settings: Annotated[list[str] | None, settings_option("merge", "approximate.name=hnsw")] = None,
+    settings: Annotated[list[str] | None, settings_option("merge", "hnsw=true")] = None,
 ) -> None:
     """Make an index one whole again: no segments, no traces of deleted documents.
 
     `add` and `delete` merge by themselves as far as searching needs it; this goes to the end, and
-    builds an approximation beside the whole where one is named.
+    builds a graph beside a dense one where that is wanted.
 
-    Examples: isthmus merge idx; isthmus merge idx --set approximate.name=hnsw
+    Examples: isthmus merge idx; isthmus merge idx --set hnsw=true
     """
     from isthmus.progress import result
 

@@ -44,7 +44,7 @@ def search(
     Examples: isthmus search idx "what is a bottleneck"; isthmus search idx; isthmus search idx
     --queries q.jsonl --run out.trec; isthmus search idx --queries irds:beir/scifact --split test
     --run out.trec; isthmus search idx "a query" --rerank runs/reranker --set
-    rerank.candidates=50; isthmus search idx "a query" --set backend=hnsw
+    rerank.candidates=50; isthmus search idx "a query" --set hnsw=true
     """
     from isthmus.progress import result
 

@@ -131,7 +131,6 @@ class Description(Settings):
     encoder: EncoderOrigin | None = None
     dimension: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     dtype: Literal["float32", "float16"] | None = None
-    codes: Literal["int8"] | None = None
     inverted: InvertedSettings | None = None
     bm25: Bm25Settings | None = None
     # Indexes of whole documents are described as they were before there were passages.
@@ -262,7 +261,7 @@ def is_searched(file: Path) -> bool:
 
 def shape_of(description: Description, documents: int, layout: Layout | None) -> str:
     """All that the structure of the files depends on, in one line."""
-    kept = (description.kind, description.dimension, description.dtype, description.codes)
+    kept = (description.kind, description.dimension, description.dtype)
     rows = () if description.passages is None else ("passages",)
     return repr((*kept, description.inverted, documents, layout, *rows))
 

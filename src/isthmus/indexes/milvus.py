@@ -37,7 +37,7 @@ class Milvus:
         self.place = place
         self.name = name
 
-    def fill(self, contents: Contents, approximate: bool) -> None:
+    def fill(self, contents: Contents, hnsw: bool) -> None:
         """Makes the collection, which gets its name once it is whole."""
         building = Milvus(self.place, f"{self.name}_building")
         with self._talking():
@@ -49,7 +49,7 @@ class Milvus:
                     remedy="choose another name (--set name=…), or drop the collection",
                 )
             self._client.drop_collection(building.name)
-        building.create(contents.dimensions, contents.encoders, approximate)
+        building.create(contents.dimensions, contents.encoders, hnsw)
         for batch in contents.batches():
             building.add(batch.documents, batch.vectors)
         with self._talking():
@@ -57,7 +57,7 @@ class Milvus:
             _ = self._loaded  # for other clients
 
     def create(
-        self, dimensions: Mapping[str, int], encoders: Mapping[str, str], approximate: bool = False
+        self, dimensions: Mapping[str, int], encoders: Mapping[str, str], hnsw: bool = False
     ) -> None:
         """Makes an empty collection, for vectors of these lengths by these encoders."""
         from pymilvus import DataType, MilvusClient
@@ -70,7 +70,7 @@ class Milvus:
             indexes = self._client.prepare_index_params()
             if "dense" in dimensions:
                 schema.add_field("dense", DataType.FLOAT_VECTOR, dim=dimensions["dense"])
-                kind = "HNSW" if approximate else "FLAT"
+                kind = "HNSW" if hnsw else "FLAT"
                 indexes.add_index("dense", index_type=kind, metric_type="IP")
             if "sparse" in dimensions:
                 schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)

@@ -10,12 +10,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import get_args
 
 from isthmus.config.output import SNAPSHOT, read_snapshot, reserved, where_it_leads
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes.approximation import Approximation
+from isthmus.indexes.dense.hnsw import HNSW
 from isthmus.indexes.manifest import (
     HYBRID,
     MANIFEST,
@@ -69,7 +68,7 @@ def _foreign(folder: Path, of_indexes: bool = False) -> Iterator[Path]:
             yield from _foreign(entry)
         elif entry.name == SEGMENTS or re.fullmatch(STATE, entry.name):
             yield from _foreign(entry, of_indexes=True)
-        elif entry.name not in get_args(Approximation):
+        elif entry.name != HNSW:
             yield entry
 
 

@@ -19,13 +19,7 @@ from rich.text import Text
 from isthmus.collections import Problems, open_collection, open_corpus
 from isthmus.config.cache import cache_folder
 from isthmus.errors import IsthmusError, visible
-from isthmus.indexes.approximation import (
-    Approximation,
-    ApproximationSettings,
-    approximations,
-    building_command,
-    read_about,
-)
+from isthmus.indexes.dense.hnsw import HNSW, HnswSettings, building_command, has_hnsw, read_about
 from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
 from isthmus.indexes.manifest import HYBRID, MANIFEST, SEGMENTS, stated_manifest
 from isthmus.indexes.verification import examine
@@ -310,8 +304,8 @@ def _files(folder: Path) -> list[Finding]:
     findings = _compared(folder, manifest.files, _COPY)
     for segment in manifest.segments or ():
         findings += _files(folder / SEGMENTS / segment.name)
-    for name in approximations(folder):
-        findings += _approximation(folder, name)
+    if has_hnsw(folder):
+        findings += _graph(folder)
     unit = "documents" if manifest.passages is None else "passages"
     detail = f"{manifest.kind}, {manifest.documents:,} {unit}"
     if all(one.verdict != "wrong" for one in findings):
@@ -323,20 +317,16 @@ def _files(folder: Path) -> list[Finding]:
     return [Finding(str(folder / MANIFEST), "good", detail), *findings]
 
 
-def _approximation(folder: Path, name: Approximation) -> list[Finding]:
-    remedy = f"remove {str(folder / name)!r}; {{}} builds it again"
+def _graph(folder: Path) -> list[Finding]:
+    remedy = f"remove {str(folder / HNSW)!r}; {{}} builds it again"
     try:
-        about = read_about(folder, name)
+        about = read_about(folder)
     except IsthmusError as error:
-        command = building_command(folder, ApproximationSettings(name=name))
+        command = building_command(folder, HnswSettings())
         return [Finding(error.where, "wrong", error.what, remedy.format(command))]
     assert about is not None
     remedy = remedy.format(building_command(folder, about.settings))
-    if about.xxh3 is None:
-        detail = "made by an older isthmus, which kept no checksum of it"
-        return [Finding(str(folder / name / about.file), "note", detail, remedy)]
-    stored = StoredFile(bytes=about.bytes, xxh3=about.xxh3)
-    return _compared(folder / name, {about.file: stored}, remedy)
+    return _compared(folder / HNSW, {about.file: about.stored}, remedy)
 
 
 def _compared(folder: Path, files: Mapping[str, StoredFile], remedy: str) -> list[Finding]:

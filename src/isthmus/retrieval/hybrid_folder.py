@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -18,16 +18,12 @@ from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.config.trust import is_trusted_index, trust_index
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.backends import suits
 from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import HYBRID, STATE, stated_manifest
 from isthmus.progress import notice
 from isthmus.retrieval.cascade import CascadeSearcher
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.searcher import Encoder, Searcher, Unit, open_searcher
-
-if TYPE_CHECKING:
-    from isthmus.indexes.approximation import Backend
 
 FIRST_STATE = "000001"
 
@@ -115,7 +111,7 @@ def read_hybrid(folder: Path) -> Hybrid:
 
 def open_hybrid(
     folder: str | Path,
-    backend: Backend = "numpy",
+    hnsw: bool = False,
     changed: Mapping[str, Any] | None = None,
     by: Unit = "document",
     encoders: dict[str, Encoder] | None = None,
@@ -130,7 +126,7 @@ def open_hybrid(
     while True:
         hybrid = read_hybrid(Path(folder))
         try:
-            return _open_hybrid(Path(folder), hybrid, backend, changed or {}, by, encoders)
+            return _open_hybrid(Path(folder), hybrid, hnsw, changed or {}, by, encoders)
         except (InputError, OSError):
             if read_hybrid(Path(folder)).state == hybrid.state:
                 raise
@@ -139,7 +135,7 @@ def open_hybrid(
 def _open_hybrid(
     folder: Path,
     hybrid: Hybrid,
-    backend: Backend,
+    hnsw: bool,
     changed: Mapping[str, Any],
     by: Unit,
     encoders: dict[str, Encoder] | None,
@@ -150,7 +146,7 @@ def _open_hybrid(
             _check_known(index, file)
         notice(f"{folder}: reading its indexes {', '.join(outside)}")
     folders = hybrid.folders(folder)
-    searchers = open_together(folders, backend=backend, by=by, encoders=encoders)
+    searchers = open_together(folders, hnsw=hnsw, by=by, encoders=encoders)
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := searcher.index.manifest.encoder_fingerprint) != member.encoder:
             raise MismatchError(
@@ -180,20 +176,20 @@ def _check_known(index: str, file: Path) -> None:
 def open_together(
     folders: Sequence[str | Path],
     model: str | None = None,
-    backend: Backend = "numpy",
+    hnsw: bool = False,
     by: Unit = "document",
     encoders: dict[str, Encoder] | None = None,
 ) -> list[Searcher]:
     """A searcher per index, the first one with the encoder at `model`; all of one corpus.
 
-    The backend is for the indexes of its kind, one at least; the others are searched exactly. All
-    are remembered as opened by this user. `encoders` are as in `open_searcher`.
+    `hnsw` is for the dense ones, one at least; the others are searched exactly. All are remembered
+    as opened by this user. `encoders` are as in `open_searcher`.
     """
-    suited = [suits(backend, stated_manifest(Path(folder)).kind) for folder in folders]
-    backends = [backend if suit or not any(suited) else "numpy" for suit in suited]
+    dense = [stated_manifest(Path(folder)).kind == "dense" for folder in folders]
+    graphs = [hnsw and (one or not any(dense)) for one in dense]
     first, *others = folders
-    searchers = [open_searcher(first, model, backends[0], by, encoders)]
-    for folder, chosen in zip(others, backends[1:], strict=True):
+    searchers = [open_searcher(first, model, graphs[0], by, encoders)]
+    for folder, chosen in zip(others, graphs[1:], strict=True):
         searchers.append(open_searcher(folder, None, chosen, by, encoders))
         if not searchers[0].has_same_documents(searchers[-1]):
             raise MismatchError(

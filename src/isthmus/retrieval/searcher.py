@@ -19,7 +19,6 @@ from isthmus.progress import notice
 from isthmus.records import Document, Query, Ranking
 
 if TYPE_CHECKING:
-    from isthmus.indexes.approximation import Backend
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.index import Index
     from isthmus.indexes.manifest import EncoderOrigin, Manifest
@@ -148,7 +147,7 @@ class Searcher:
 def open_searcher(
     folder: str | Path,
     model: str | None = None,
-    backend: Backend = "numpy",
+    hnsw: bool = False,
     by: Unit = "document",
     encoders: dict[str, Encoder] | None = None,
 ) -> Searcher:
@@ -156,12 +155,12 @@ def open_searcher(
 
     In an index of passages, documents are found by their best passage, or `by` passage each by
     itself.
-    `backend` hnsw, ivf or seismic searches an approximation, which must lie beside the index.
+    By `hnsw`, a dense index is searched through the graph that must lie beside it.
     Inside `with connected(…)`, the segments of an index lie open on the machines of the cluster.
     `encoders` holds those that are loaded already, and takes in one that is loaded here.
     """
     folder = Path(folder)
-    index = open_index(folder, backend)
+    index = open_index(folder, hnsw)
     if by == "passage":
         check_passages(index.manifest, folder)
     long = index.manifest.passages is not None and by == "document"
@@ -171,7 +170,7 @@ def open_searcher(
     key = f"{origin.fingerprint} {origin.backend}"
     if key not in loaded:
         loaded[key] = _query_encoder(folder, origin, model)
-    index = spread(index, folder, backend)
+    index = spread(index, folder, hnsw)
     return Searcher(loaded[key], LongDocuments(index) if long else index)
 
 

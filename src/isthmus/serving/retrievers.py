@@ -123,12 +123,12 @@ class Opening:
         fused: dict[str, HybridSearcher] = {}
         if plain:
             model = None if chosen.model is None else full_name(chosen.model)  # as for folders
-            opened = open_together(plain, model, chosen.backend, encoders=self._encoders)
+            opened = open_together(plain, model, chosen.hnsw, encoders=self._encoders)
             for folder, searcher in zip(plain, opened, strict=True):
                 singles[_free(folder.resolve().name, singles)] = searcher
         for folder in self.folders:
             if folder not in plain:
-                hybrid = open_hybrid(folder, chosen.backend, encoders=self._encoders)
+                hybrid = open_hybrid(folder, chosen.hnsw, encoders=self._encoders)
                 for member, one in zip(read_hybrid(folder).members, hybrid.searchers, strict=True):
                     name = _free(Path(member.index).name, singles, fused)
                     singles[name] = cast(Searcher, one)

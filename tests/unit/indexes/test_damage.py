@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from isthmus.config.output import SNAPSHOT, write_json
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, IsthmusError
 from isthmus.indexes import integrity
-from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.dense.builder import DenseBuilder
+from isthmus.indexes.dense.hnsw import HnswSettings, build_hnsw
+from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     MANIFEST,
@@ -87,40 +88,25 @@ def segments(folder: Path) -> Path:
     return folder
 
 
-def near(name: str) -> Callable[[Path], Path]:
-    def build(folder: Path) -> Path:
-        if name == "seismic":
-            from isthmus.indexes.inverted.seismic_approximation import build_seismic
-
-            build_seismic(inverted(folder), ApproximationSettings(name="seismic"))
-        else:
-            from isthmus.indexes.dense.faiss_builder import build_faiss
-
-            build_faiss(dense(folder), ApproximationSettings.parse({"name": name}, where="test"))
-        return folder
-
-    return build
+def graph(folder: Path) -> Path:
+    build_hnsw(dense(folder), DenseIndex.open(folder), HnswSettings())
+    return folder
 
 
 KINDS: dict[str, tuple[Callable[[Path], Path], Any]] = {
     "float32": (dense, DENSE[:3]),
     "float16": (lambda folder: dense(folder, dtype="float16"), DENSE[:3]),
-    "int8": (lambda folder: dense(folder, codes="int8"), DENSE[:3]),
     "inverted": (inverted, SPARSE[:3]),
     "inverted-float": (lambda folder: inverted(folder, weights="float"), SPARSE[:3]),
     "bm25": (bm25, TEXTS),
     "segments": (segments, DENSE[:3]),
-    "hnsw": (near("hnsw"), DENSE[:3]),
-    "ivf": (near("ivf"), DENSE[:3]),
-    "seismic": (near("seismic"), SPARSE[:3]),
+    "hnsw": (graph, DENSE[:3]),
 }
-_PACKAGES = {"hnsw": "faiss", "ivf": "faiss", "seismic": "seismic"}
 
 
 def answers(folder: Path, kind: str) -> Any:
     """Rankings, and the documents found, of the index as it lies there."""
-    backend: Any = kind if kind in _PACKAGES else "numpy"
-    index = open_index(folder, backend)
+    index = open_index(folder, hnsw=kind == "hnsw")
     rankings = index.search(KINDS[kind][1], 10, NAMES)
     rows = [index.store.row(one) for ranking in rankings for one in ranking.document_ids]
     return rankings, [index.store.document(row) for row in rows if row is not None]
@@ -162,7 +148,7 @@ def damaged(kind: str, pristine: Path, folder: Path) -> Iterator[tuple[Path, Any
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_is_found_before_it_answers(kind: str, tmp_path: Path) -> None:
-    if importlib.util.find_spec(_PACKAGES.get(kind, "numpy")) is None:
+    if kind == "hnsw" and find_spec("faiss") is None:
         pytest.skip("the extra [ann] is not installed")
     pristine = KINDS[kind][0](tmp_path / "pristine")
     expected = answers(pristine, kind)

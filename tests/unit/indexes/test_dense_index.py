@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from isthmus.errors import InputError, MismatchError, MissingPackageError
+from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.dense.index import Backend, DenseIndex
+from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.manifest import Description
 from isthmus.records import Document
 
@@ -44,18 +43,16 @@ def test_identical_vectors_tie_exactly_and_go_by_id(
         builder.add(documents, vectors)
         builder.finish({})
     queries = generator.standard_normal((5, 97)).astype(np.float32)
-    for backend in ("numpy", "faiss"):
-        for block_rows in (29, 150):  # shorter than the depth; long enough to hide ties
-            index = DenseIndex.open(tmp_path / "ties", backend, block_rows)
-            for ranking in index.search(queries, 100, list("abcde")):
-                assert len(set(ranking.scores)) == 1
-                assert ranking.document_ids == tuple(f"{number:03}" for number in range(100))
+    for block_rows in (29, 150):  # shorter than the depth; long enough to hide ties
+        index = DenseIndex.open(tmp_path / "ties", block_rows=block_rows)
+        for ranking in index.search(queries, 100, list("abcde")):
+            assert len(set(ranking.scores)) == 1
+            assert ranking.document_ids == tuple(f"{number:03}" for number in range(100))
 
 
-@pytest.mark.parametrize("backend", ["numpy", "faiss"])
 @pytest.mark.parametrize("step", [1, -1])
 def test_best_documents_first_or_last_in_the_corpus(
-    tmp_path: Path, dense_description: Description, backend: Backend, step: int
+    tmp_path: Path, dense_description: Description, step: int
 ) -> None:
     """Early blocks must not raise the bar before `depth` documents are found."""
     scores = np.arange(20, dtype=np.float32)[::step]
@@ -64,13 +61,13 @@ def test_best_documents_first_or_last_in_the_corpus(
     with DenseBuilder(tmp_path / "index", dense_description) as builder:
         builder.add([Document(f"{score:.0f}", "") for score in scores], vectors)
         builder.finish({})
-    index = DenseIndex.open(tmp_path / "index", backend, block_rows=3)
+    index = DenseIndex.open(tmp_path / "index", block_rows=3)
     (ranking,) = index.search(np.ones((1, 4)), 10, ["q"])
     assert ranking.document_ids == tuple(str(score) for score in range(19, 9, -1))
 
 
 @pytest.mark.slow
-def test_answer_does_not_depend_on_blocks_batch_or_backend(
+def test_answer_does_not_depend_on_blocks_or_batch(
     tmp_path: Path, dense_description: Description
 ) -> None:
     """Equal to the last bit, where plain float32 products would differ."""
@@ -84,11 +81,10 @@ def test_answer_does_not_depend_on_blocks_batch_or_backend(
     queries = generator.standard_normal((130, 64)).astype(np.float32)
     ids = [str(number) for number in range(130)]
     expected = DenseIndex.open(tmp_path / "index").search(queries, 20, ids)
-    for backend in ("numpy", "faiss"):
-        for block_rows in (7, 333, 5000):
-            index = DenseIndex.open(tmp_path / "index", backend, block_rows)
-            assert index.search(queries, 20, ids) == expected
-            assert index.search(queries[:1], 20, ids[:1]) == expected[:1]
+    for block_rows in (7, 333, 5000):
+        index = DenseIndex.open(tmp_path / "index", block_rows=block_rows)
+        assert index.search(queries, 20, ids) == expected
+        assert index.search(queries[:1], 20, ids[:1]) == expected[:1]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
@@ -121,13 +117,6 @@ def test_bad_queries_are_refused(dense_folder: Path) -> None:
         index.search(np.array([[0, 0, 0, 0], [0, np.nan, 0, 0]]), 3, ["a", "b"])
     with pytest.raises(MismatchError, match=r"shape \(1, 3\)"):
         index.search(np.zeros((1, 3)), 3, ["a"])
-
-
-def test_missing_faiss_names_the_extra(dense_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingPackageError) as caught:
-        DenseIndex.open(dense_folder, "faiss")
-    assert caught.value.remedy == "pip install 'isthmus[ann]'"
 
 
 def test_other_kind_is_refused(build_bm25: object, tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from tests.index_bytes import verify
 
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError
-from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.dense.faiss_builder import build_faiss
+from isthmus.indexes.dense.hnsw import HnswSettings, build_hnsw
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import SEGMENTS, Description
@@ -58,7 +57,7 @@ def contents(folder: Path) -> dict[str, str]:
 def nearby(folder: Path) -> list[Ranking] | None:
     """The answer of the graph beside an index; None where it is refused."""
     try:
-        return open_index(folder, "hnsw").search(QUERY, 9, ["q"])
+        return open_index(folder, hnsw=True).search(QUERY, 9, ["q"])
     except InputError:
         return None
 
@@ -113,7 +112,8 @@ def test_crash_at_every_step(
     dense_folder: Path,
     changes: list[Callable[[IndexWriter], None]],
 ) -> None:
-    build_faiss(dense_folder, ApproximationSettings())  # so few documents that it finds all
+    # So few documents that it finds all.
+    build_hnsw(dense_folder, DenseIndex.open(dense_folder), HnswSettings())
     *earlier, last = changes
     with IndexWriter(dense_folder) as opened:
         for one in earlier:

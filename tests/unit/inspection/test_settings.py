@@ -76,8 +76,8 @@ def test_defaults_as_one_would_write_them() -> None:
     assert one("pretrain", "titles").default == "true"
     assert one("finetune", "encoder").default == "dense"
     assert one("pretrain", "corpus").default == "required"
-    assert one("index", "approximate").default == "null"
-    assert one("index", "approximate.neighbours").default == "32"
+    assert one("index", "hnsw").default == "false"
+    assert one("index", "hnsw.neighbours").default == "32"
     assert one("evaluate", "measures").default.startswith('["RR@10", ')
 
 

@@ -20,11 +20,11 @@ from isthmus.config.output import only_writer, reserved
 from isthmus.errors import InputError, OutputError
 from isthmus.evaluation import EvaluationSettings, evaluate
 from isthmus.indexes import construction as building
-from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.dense.builder import DenseBuilder
+from isthmus.indexes.dense.hnsw import HnswSettings
 from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import workplace
-from isthmus.retrieval.approximation_check import add_approximation
+from isthmus.retrieval.hnsw import add_hnsw
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.export import export
 from isthmus.retrieval.verbs.index import IndexSettings, index
@@ -114,9 +114,9 @@ def test_parity_is_refused_before_it_asks(files: dict[str, Path], tmp_path: Path
         export(files["dense"], output, verify="nowhere.db", queries=files["queries"])
 
 
-def test_an_approximation_is_refused_while_documents_are_added(files: dict[str, Path]) -> None:
+def test_a_graph_is_refused_while_documents_are_added(files: dict[str, Path]) -> None:
     with only_writer(files["dense"]), pytest.raises(OutputError, match=BUSY):
-        add_approximation(files["dense"], "model", ApproximationSettings())
+        add_hnsw(files["dense"], "model", HnswSettings())
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from isthmus.indexes.replacement import check_replaceable
 from isthmus.indexes.verification import read_manifest
 from isthmus.inspection.doctor import doctor
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.search import search
 
 
 def test_bm25_without_a_model(corpus: str, tmp_path: Path) -> None:
@@ -140,35 +140,6 @@ def test_skipped_documents_are_counted(
     assert read_manifest(tmp_path / "index").documents == 5
 
 
-def test_approximation_beside_the_index(
-    corpus: str, tmp_path: Path, encoder: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    index(corpus, tmp_path / "index", "model")
-    settings = IndexSettings.parse({"approximate": {"name": "hnsw"}}, "--set")
-    index(corpus, tmp_path / "index", "model", settings=settings)
-    assert encoder.encoded == 5  # no document again
-    assert "hnsw: finds 100.0% of the 5 nearest documents" in capsys.readouterr().err
-    found = search(tmp_path / "index", "snow", settings=SearchSettings(backend="hnsw"))
-    assert found == search(tmp_path / "index", "snow")
-    bare = IndexSettings.parse({"approximate": {"name": "ivf"}, "texts": False}, "--set")
-    index(corpus, tmp_path / "bare", "model", settings=bare)
-    assert "ivf: finds" in capsys.readouterr().err
-
-
-def test_approximation_is_refused_before_anything_is_encoded(corpus: str, tmp_path: Path) -> None:
-    settings = IndexSettings.parse({"approximate": {"name": "hnsw"}}, "--set")
-    with pytest.raises(SettingsError, match="hnsw is not for bm25"):
-        index(corpus, tmp_path / "index", settings=settings)
-    assert not (tmp_path / "index").exists()
-
-
-def test_codes_reach_the_index(corpus: str, tmp_path: Path, encoder: Any) -> None:
-    settings = IndexSettings.parse({"codes": "int8"}, "--set")
-    folder = index(corpus, tmp_path / "index", "model", settings=settings)
-    assert (folder / "codes.npy").is_file()
-    assert search(folder, "snow") == search(index(corpus, tmp_path / "plain", "model"), "snow")
-
-
 def test_another_index_is_overwritten_and_nothing_else_is(corpus: str, tmp_path: Path) -> None:
     folder = index(corpus, tmp_path / "index")
     built = (folder / "manifest.json").read_bytes()
@@ -256,9 +227,9 @@ def test_what_lies_in_a_folder_does_not_depend_on_its_name(corpus: str, tmp_path
         index(corpus, folder, overwrite=True, settings={"bm25.k1": 2.0})
     (folder / "mine").rename(folder / "segments")
     (folder / "segments" / "vectors.npy").unlink()
-    approximate = folder / "segments" / "000001" / "hnsw"
-    approximate.mkdir(parents=True)
-    (approximate / "approximate.json").write_text("{}", encoding="utf-8")
+    graph = folder / "segments" / "000001" / "hnsw"
+    graph.mkdir(parents=True)
+    (graph / "about.json").write_text("{}", encoding="utf-8")
     check_replaceable(folder)
 
 

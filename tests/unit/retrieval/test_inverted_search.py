@@ -16,12 +16,10 @@ import scipy.sparse
 from isthmus.collections import open_corpus, read_run
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.manifest import InvertedSettings, workplace
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Query, Ranking
-from isthmus.retrieval.approximation_check import add_approximation
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.retrieval.verbs.search import SearchSettings, search
@@ -209,12 +207,3 @@ def test_real_documents(shared_data: Path, tmp_path: Path, monkeypatch: pytest.M
         named = {d.id: float(s) for d, s in zip(documents, scores, strict=True) if s}
         assert ranking == Ranking.sorted(ranking.query_id, named, 100)
     assert json.loads((tmp_path / "index" / "manifest.json").read_text())["kind"] == "inverted"
-    pytest.importorskip("seismic", reason="pyseismic-lsr is not installed")
-    # And by Seismic, whose scores are those of exact search, for most of what that finds.
-    about = add_approximation(tmp_path / "index", None, ApproximationSettings(name="seismic"))
-    assert about.depths == [10, 1000]
-    assert 0.8 < about.recall[0] < 1
-    near = open_searcher(tmp_path / "index", backend="seismic").search(queries, depth=10)
-    best = searcher.search(queries, depth=10)
-    shared = [len({*a} & {*b}) for a, b in zip(near, best, strict=True)]
-    assert 0.8 < np.mean(shared) / 10 <= 1

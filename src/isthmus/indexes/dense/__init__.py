@@ -1,1 +1,1 @@
-"""Dense vectors: exact search, scanned in eight bits or approximated if so set."""
+"""Dense vectors: exact search, or by a graph of them."""

@@ -1,4 +1,4 @@
-"""Building a dense index: vectors are appended block by block, and may be rounded at the end."""
+"""Building a dense index: vectors are appended block by block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from isthmus.indexes.construction import (
     refuse_empty,
     start_anew,
 )
-from isthmus.indexes.dense.codes import write_codes
 from isthmus.indexes.dense.index import VECTORS, unusable
 from isthmus.indexes.manifest import Description, workplace
 from isthmus.records import Document
@@ -85,8 +84,6 @@ class DenseBuilder(VectorBuilder):
             self._vectors.close()
             vectors = np.load(self._index / VECTORS, mmap_mode="r")
             norm = _largest_norm(vectors)
-            if self._description.codes is not None:
-                write_codes(vectors, self._index)
             return complete(self._folder, self._description, request, self.rows, norm)
 
     def _resume(self) -> tuple[int, int]:

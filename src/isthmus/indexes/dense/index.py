@@ -1,9 +1,9 @@
 """Exact dense search: inner products with every vector, in blocks, in bounded memory.
 
-Products are computed in float32, or in integers of eight bits, which rounds differently for
-another block size, another batch or another machine. So they only choose candidates: whatever may
-lie above the cut is scored again in float64, and those scores decide. The answer is the same
-whatever the block size, the batch and the scan, and identical vectors tie exactly.
+Products are computed in float32, which rounds differently for another block size, another batch or
+another machine. So they only choose candidates: whatever may lie above the cut is scored again in
+float64, and those scores decide. The answer is the same whatever the block size and the batch, and
+identical vectors tie exactly.
 """
 
 from __future__ import annotations
@@ -16,20 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.approximation import Backend, is_approximate
 from isthmus.indexes.arrays import mapped
-from isthmus.indexes.dense.codes import Codes
-from isthmus.indexes.dense.faiss_approximation import FaissApproximation
-from isthmus.indexes.dense.scan import (
-    BlasScan,
-    CodeScan,
-    Doubles,
-    FaissScan,
-    Floats,
-    Rows,
-    Scan,
-    import_faiss,
-)
+from isthmus.indexes.dense.hnsw import Graph
+from isthmus.indexes.dense.scan import BlasScan, Doubles, Floats, Rows
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.index import Answer, VectorIndex
 from isthmus.indexes.integrity import damaged
@@ -39,21 +28,18 @@ from isthmus.indexes.verification import read_manifest
 
 VECTORS = "vectors.npy"
 _BLOCK_BYTES = 2**26
-_MANY = 32  # queries that BLAS answers sooner together than integers one by one
 
 
 class DenseIndex(VectorIndex):
-    """One vector per document, memory-mapped; where there are codes, they are scanned."""
+    """One vector per document, memory-mapped."""
 
     def __init__(
         self,
         manifest: Manifest,
         store: DocumentStore,
         vectors: npt.NDArray[np.floating[Any]],
-        backend: Backend = "numpy",
         block_rows: int | None = None,
-        codes: Codes | None = None,
-        approximation: FaissApproximation | None = None,
+        graph: Graph | None = None,
     ) -> None:
         assert manifest.dimension is not None
         assert manifest.largest_norm is not None
@@ -62,28 +48,23 @@ class DenseIndex(VectorIndex):
         self.store = store
         self.vectors = vectors
         self._block_rows = block_rows or max(1, _BLOCK_BYTES // (4 * manifest.dimension))
-        self._backend = backend
-        self._codes = codes
-        self._approximation = approximation
-        if backend == "faiss":
-            import_faiss("backend=faiss")
+        self._graph = graph
 
     @classmethod
-    def open(
-        cls, folder: Path, backend: Backend = "numpy", block_rows: int | None = None
-    ) -> DenseIndex:
-        """The index in a folder; nothing but the manifest is read yet."""
+    def open(cls, folder: Path, hnsw: bool = False, block_rows: int | None = None) -> DenseIndex:
+        """The index in a folder, searched exactly or by the graph beside it; only mapped so far."""
         manifest = read_manifest(folder, "dense")
         vectors = mapped(folder / VECTORS, folder)
-        codes = Codes.open(folder) if manifest.codes is not None else None
-        near = (
-            FaissApproximation.open(folder, backend, manifest) if is_approximate(backend) else None
-        )
+        graph = Graph.open(folder, manifest) if hnsw else None
         store = DocumentStore(folder)
         if vectors.shape != (len(store), manifest.dimension):
             why = f"it is of shape {vectors.shape}, not {(len(store), manifest.dimension)}"
             raise damaged(folder / VECTORS, why, folder)
-        return cls(manifest, store, vectors, backend, block_rows, codes, near)
+        return cls(manifest, store, vectors, block_rows, graph)
+
+    def approximated(self, graph: Graph) -> DenseIndex:
+        """The same index, searched by a graph."""
+        return DenseIndex(self.manifest, self.store, self.vectors, self._block_rows, graph)
 
     def prepared(self, vectors: npt.NDArray[np.floating[Any]], query_ids: Sequence[str]) -> Floats:
         """The queries as `answers` takes them."""
@@ -107,18 +88,16 @@ class DenseIndex(VectorIndex):
             for number, rows in enumerate(near):
                 scores = self._exact(rows, queries[number])
                 found[number] = self._merge(found[number], rows, scores, depth)
-        if self._approximation is not None and among is None:
+        if self._graph is not None and among is None:
             self._complete(found, queries, depth, least)
         return found
 
     def _complete(self, found: list[Answer], queries: Floats, depth: int, least: Doubles) -> None:
-        """Answers exactly where the approximation met too few, as in lists of little else."""
+        """Answers exactly where the graph met too few."""
         short = [n for n, (rows, _) in enumerate(found) if len(rows) < min(depth, len(self))]
         if not short:
             return
-        exact = DenseIndex(
-            self.manifest, self.store, self.vectors, "numpy", self._block_rows, self._codes
-        )
+        exact = DenseIndex(self.manifest, self.store, self.vectors, self._block_rows)
         answers = exact.answers(queries[short], depth, None, least[short])
         for number, answer in zip(short, answers, strict=True):
             found[number] = answer
@@ -137,21 +116,15 @@ class DenseIndex(VectorIndex):
             for start in range(0, len(rows), self._block_rows):
                 yield iter([rows[start : start + self._block_rows]] * len(queries))
             return
-        if self._approximation is not None:
-            yield self._approximation.near(queries, depth)
+        if self._graph is not None:
+            yield self._graph.near(queries, depth)
             return
-        scan = self._scan(queries)
+        assert self.manifest.largest_norm is not None
+        scan = BlasScan(self.vectors, queries, self.manifest.largest_norm)
         for first in range(0, len(self), self._block_rows):
             reached = np.array([s[-1] if len(s) == depth else -np.inf for _, s in found])
             floors = np.maximum(least, reached)
             yield scan(first, min(self._block_rows, len(self) - first), depth, floors)
-
-    def _scan(self, queries: Floats) -> Scan:
-        assert self.manifest.largest_norm is not None
-        if self._codes is not None and self._backend == "numpy" and len(queries) < _MANY:
-            return CodeScan(self._codes, queries)
-        scan = FaissScan if self._backend == "faiss" else BlasScan
-        return scan(self.vectors, queries, self.manifest.largest_norm)
 
     def _exact(self, rows: Rows, query: Floats) -> Doubles:
         # einsum and not a matrix product: BLAS sums a row differently depending on where it lies.

@@ -1,1 +1,1 @@
-"""Sparse vectors: an exact inverted index, and Seismic beside it."""
+"""Sparse vectors: an exact inverted index."""

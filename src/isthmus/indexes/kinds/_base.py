@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, cast
 
-from isthmus.indexes.approximation import About, ApproximationSettings, Backend
 from isthmus.indexes.index import Index
 from isthmus.indexes.kinds import kinds
 from isthmus.indexes.manifest import Description, Manifest
@@ -39,7 +38,7 @@ class Builder(Protocol):
 
 
 class IndexKind(ABC):
-    """One kind of index: its files, its builder, its search, its approximations."""
+    """One kind of index: its files, its builder, its search."""
 
     title: ClassVar[str]
     """With its article: "a dense index"."""
@@ -49,8 +48,6 @@ class IndexKind(ABC):
     """The oldest format version that can still be read."""
     field: ClassVar[str | None] = None
     """What search engines call its vectors; None if it has none."""
-    backends: ClassVar[tuple[Backend, ...]] = ("numpy",)
-    """How it can be searched."""
 
     def examine(self, folder: Path, manifest: Manifest) -> None:  # noqa: B027 - optional
         """Raises if the files of an index in one piece do not fit each other."""
@@ -60,11 +57,11 @@ class IndexKind(ABC):
         """A builder of an index in this folder."""
 
     @abstractmethod
-    def open(self, folder: Path, backend: Backend) -> Any:
+    def open(self, folder: Path, hnsw: bool) -> Any:
         """The index in one piece in this folder."""
 
     @abstractmethod
-    def open_segments(self, folder: Path, backend: Backend) -> Index:
+    def open_segments(self, folder: Path, hnsw: bool) -> Index:
         """The index in segments in this folder."""
 
     def check_growing(self, folder: Path, manifest: Manifest) -> None:  # noqa: B027 - optional
@@ -73,13 +70,6 @@ class IndexKind(ABC):
     def searched_vectors(self, folder: Path, manifest: Manifest) -> Iterator[Any]:
         """All vectors of an index in one piece as search multiplies them, some rows at a time."""
         raise NotImplementedError(f"{self.title} holds no vectors")
-
-    def check_library(self, needed_for: str) -> None:  # noqa: B027 - optional
-        """Raises if the library of its approximations is not installed."""
-
-    def approximate(self, folder: Path, settings: ApproximationSettings, queries: Any) -> About:
-        """Builds an approximation of the index in this folder, if needed, and measures it."""
-        raise NotImplementedError(f"{self.title} has no approximations")
 
 
 def kind_of(name: str) -> IndexKind:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import MismatchError
-from isthmus.indexes.approximation import Backend
 from isthmus.indexes.index import Index
 from isthmus.indexes.kinds._base import Builder, IndexKind
 from isthmus.indexes.manifest import Description, Manifest
@@ -24,13 +23,13 @@ class Bm25(IndexKind):
 
         return Bm25Builder(folder, description)
 
-    def open(self, folder: Path, backend: Backend) -> Any:
+    def open(self, folder: Path, hnsw: bool) -> Any:
         """The index in one piece in this folder."""
         from isthmus.indexes.bm25.index import Bm25Index
 
         return Bm25Index.open(folder)
 
-    def open_segments(self, folder: Path, backend: Backend) -> Index:
+    def open_segments(self, folder: Path, hnsw: bool) -> Index:
         """The index in segments in this folder."""
         from isthmus.indexes.bm25.segments import SegmentedBm25Index
 

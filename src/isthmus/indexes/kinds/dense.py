@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.indexes.approximation import About, ApproximationSettings, Backend
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.index import Index
 from isthmus.indexes.kinds._base import Builder, IndexKind
@@ -18,12 +17,11 @@ _ROWS = 2**12
 
 
 class Dense(IndexKind):
-    """Files: vectors.npy, and the vectors in eight bits (codes.npy, code_sizes.npy) if chosen."""
+    """Files: vectors.npy."""
 
     title = "a dense index"
     needed = ("dimension", "dtype", "largest_norm")
     field = "dense"
-    backends = ("numpy", "faiss", "hnsw", "ivf")
 
     def examine(self, folder: Path, manifest: Manifest) -> None:
         """Raises if the files of an index in one piece do not fit each other."""
@@ -37,17 +35,17 @@ class Dense(IndexKind):
 
         return DenseBuilder(folder, description)
 
-    def open(self, folder: Path, backend: Backend) -> Index:
+    def open(self, folder: Path, hnsw: bool) -> Index:
         """The index in one piece in this folder."""
         from isthmus.indexes.dense.index import DenseIndex
 
-        return DenseIndex.open(folder, backend)
+        return DenseIndex.open(folder, hnsw)
 
-    def open_segments(self, folder: Path, backend: Backend) -> Index:
+    def open_segments(self, folder: Path, hnsw: bool) -> Index:
         """The index in segments in this folder."""
         from isthmus.indexes.segments.index import SegmentedIndex
 
-        return SegmentedIndex.open(folder, backend)
+        return SegmentedIndex.open(folder, hnsw)
 
     def searched_vectors(self, folder: Path, manifest: Manifest) -> Iterator[Any]:
         """All vectors of an index in one piece, in float32, some rows at a time."""
@@ -56,15 +54,3 @@ class Dense(IndexKind):
         vectors = mapped(folder / VECTORS, folder)
         for first in range(0, len(vectors), _ROWS):
             yield vectors[first : first + _ROWS].astype(np.float32)
-
-    def check_library(self, needed_for: str) -> None:
-        """Raises if faiss is not installed."""
-        from isthmus.indexes.dense.scan import import_faiss
-
-        import_faiss(needed_for)
-
-    def approximate(self, folder: Path, settings: ApproximationSettings, queries: Any) -> About:
-        """Builds hnsw or ivf of the index in this folder, if needed, and measures it."""
-        from isthmus.indexes.dense.faiss_builder import build_faiss
-
-        return build_faiss(folder, settings, queries)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isthmus.indexes.approximation import About, ApproximationSettings, Backend
 from isthmus.indexes.index import Index
 from isthmus.indexes.kinds._base import Builder, IndexKind
 from isthmus.indexes.manifest import Description, Manifest
@@ -19,7 +18,6 @@ class Inverted(IndexKind):
     needed = ("dimension", "inverted", "layout")
     oldest_format = 2
     field = "sparse"
-    backends = ("numpy", "seismic")
 
     def examine(self, folder: Path, manifest: Manifest) -> None:
         """Raises if the files of an index in one piece do not fit each other."""
@@ -33,21 +31,17 @@ class Inverted(IndexKind):
 
         return InvertedBuilder(folder, description)
 
-    def open(self, folder: Path, backend: Backend) -> Index:
+    def open(self, folder: Path, hnsw: bool) -> Index:
         """The index in one piece in this folder."""
-        if backend == "seismic":
-            from isthmus.indexes.inverted.seismic_approximation import SeismicIndex
-
-            return SeismicIndex.open(folder)
         from isthmus.indexes.inverted.index import InvertedIndex
 
         return InvertedIndex.open(folder)
 
-    def open_segments(self, folder: Path, backend: Backend) -> Index:
+    def open_segments(self, folder: Path, hnsw: bool) -> Index:
         """The index in segments in this folder."""
         from isthmus.indexes.segments.index import SegmentedIndex
 
-        return SegmentedIndex.open(folder, backend)
+        return SegmentedIndex.open(folder)
 
     def searched_vectors(self, folder: Path, manifest: Manifest) -> Iterator[Any]:
         """All rows of an index in one piece, in whole numbers if it has those, some at a time."""
@@ -58,15 +52,3 @@ class Inverted(IndexKind):
         for matrix in weighed_rows(folder):
             names = [f"row {number}" for number in range(matrix.shape[0])]
             yield searched(matrix, manifest.inverted, matrix.shape[1], names)
-
-    def check_library(self, needed_for: str) -> None:
-        """Raises if Seismic is not installed."""
-        from isthmus.indexes.inverted.seismic_approximation import import_seismic
-
-        import_seismic(needed_for)
-
-    def approximate(self, folder: Path, settings: ApproximationSettings, queries: Any) -> About:
-        """Builds seismic of the index in this folder, if needed, and measures it."""
-        from isthmus.indexes.inverted.seismic_approximation import build_seismic
-
-        return build_seismic(folder, settings, queries)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from isthmus.config.output import SNAPSHOT, read_snapshot, write_snapshot
 from isthmus.errors import InputError, IsthmusError
-from isthmus.indexes.approximation import approximations
 from isthmus.indexes.arrays import write_array
+from isthmus.indexes.dense.hnsw import HNSW, has_hnsw
 from isthmus.indexes.manifest import SEGMENTS, Manifest, is_searched, replace_manifest
 from isthmus.indexes.segments.living import Rows
 
@@ -34,13 +34,13 @@ def write_deleted(folder: Path, name: str, rows: Rows) -> str:
 
 
 def become_segment(folder: Path, manifest: Manifest, name: str) -> None:
-    """Gives the files of a whole index, and its approximations, a second place as a segment."""
+    """Gives the files of a whole index, and its graph, a second place as a segment."""
     segment = folder / SEGMENTS / name
     segment.mkdir(parents=True)
     for file in (*manifest.files, SNAPSHOT):
         if (folder / file).is_file():
             _link(folder / file, segment / file)
-    _link_approximations(folder, segment)
+    _link_hnsw(folder, segment)
     replace_manifest(segment, manifest)
 
 
@@ -49,7 +49,7 @@ def become_whole(folder: Path, name: str, manifest: Manifest) -> None:
     for file in manifest.files:
         _link(folder / SEGMENTS / name / file, folder / f".{file}")
         (folder / f".{file}").replace(folder / file)
-    _link_approximations(folder / SEGMENTS / name, folder)
+    _link_hnsw(folder / SEGMENTS / name, folder)
     commit(folder, manifest)
 
 
@@ -115,11 +115,10 @@ def clean(folder: Path, manifest: Manifest, busy: Collection[str]) -> None:
     kept = {one.name for one in manifest.segments or ()}
     kept |= {Path(one.deleted).name for one in manifest.segments or () if one.deleted}
     in_segments = manifest.segments is not None
-    beside = approximations(folder)
     _remove_all(
         folder,
         lambda entry: (
-            (in_segments and (is_searched(entry) or entry.name in beside))
+            (in_segments and (is_searched(entry) or entry.name == HNSW))
             or entry.suffix == ".partial"
         ),
     )
@@ -148,12 +147,12 @@ def _link(file: Path, other: Path) -> None:
         shutil.copyfile(file, other)
 
 
-def _link_approximations(folder: Path, other: Path) -> None:
-    for name in approximations(folder):
-        shutil.rmtree(other / name, ignore_errors=True)
-        (other / name).mkdir()
-        for file in (folder / name).iterdir():
-            _link(file, other / name / file.name)
+def _link_hnsw(folder: Path, other: Path) -> None:
+    if has_hnsw(folder):
+        shutil.rmtree(other / HNSW, ignore_errors=True)
+        (other / HNSW).mkdir()
+        for file in (folder / HNSW).iterdir():
+            _link(file, other / HNSW / file.name)
 
 
 def settle_names(folder: Path) -> None:

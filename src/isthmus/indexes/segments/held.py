@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from isthmus.indexes.approximation import ApproximationSettings, approximations, read_about
+from isthmus.indexes.dense.hnsw import HnswSettings, has_hnsw, read_about
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.segments.living import Part, Rows
 
@@ -55,15 +55,10 @@ class Held:
         return replace(self, deleted=np.union1d(self.deleted, rows), file=None)
 
 
-def lost_approximations(
-    before: Sequence[Held], after: Sequence[Held]
-) -> list[ApproximationSettings]:
-    """The settings of approximations that no segment has any more."""
-    names = {name for held in after for name in approximations(held.folder)}
-    lost = (
-        read_about(held.folder, name)
-        for held in before
-        for name in approximations(held.folder)
-        if name not in names
-    )
-    return [about.settings for about in lost if about is not None]
+def lost_hnsw(before: Sequence[Held], after: Sequence[Held]) -> HnswSettings | None:
+    """The settings of the graph that no segment has any more."""
+    had = [held.folder for held in before if has_hnsw(held.folder)]
+    if not had or any(has_hnsw(held.folder) for held in after):
+        return None
+    about = read_about(had[0])
+    return None if about is None else about.settings

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes.approximation import Backend, approximations, is_approximate
-from isthmus.indexes.backends import check_backend, not_there
+from isthmus.errors import SettingsError
+from isthmus.indexes.dense.hnsw import has_hnsw, not_there
 from isthmus.indexes.index import Answer, Index, VectorIndex
 from isthmus.indexes.kinds._base import kind_of
-from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Kind, Manifest, stated_manifest
+from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, stated_manifest
 from isthmus.indexes.segments.living import LivingDocuments, Part, Rows, best_of, read_deleted
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Ranking
@@ -46,24 +46,23 @@ class SegmentedIndex(Index):
         )
 
     @classmethod
-    def open(cls, folder: Path, backend: Backend = "numpy") -> SegmentedIndex:
+    def open(cls, folder: Path, hnsw: bool = False) -> SegmentedIndex:
         """The index in a folder, with the segments that its manifest names.
 
-        Segments without this approximation are searched exactly.
+        By hnsw are searched those segments that have it, one at least; the others exactly.
         """
         manifest = read_manifest(folder)
         folders = [folder / SEGMENTS / one.name for one in manifest.segments or ()]
-        if is_approximate(backend) and not any(backend in approximations(one) for one in folders):
-            raise not_there(folder, backend)
-        return cls.of(folder, manifest, backend)
+        if hnsw and not any(map(has_hnsw, folders)):
+            raise not_there(folder)
+        return cls.of(folder, manifest, hnsw)
 
     @classmethod
-    def of(cls, folder: Path, manifest: Manifest, backend: Backend) -> SegmentedIndex:
+    def of(cls, folder: Path, manifest: Manifest, hnsw: bool) -> SegmentedIndex:
         """The segments in a folder that a manifest names."""
         segments = manifest.segments or []
-        indexes = [
-            _open_segment(folder / SEGMENTS / one.name, backend, manifest.kind) for one in segments
-        ]
+        kind, places = kind_of(manifest.kind), [folder / SEGMENTS / one.name for one in segments]
+        indexes = [kind.open(place, hnsw and has_hnsw(place)) for place in places]
         return cls(manifest, indexes, [read_deleted(folder, one) for one in segments])
 
     def search(
@@ -158,7 +157,7 @@ def _highest(scores: npt.NDArray[np.float64], depth: int) -> npt.NDArray[np.floa
     return scores if cut < 0 else np.partition(scores, cut)[cut:]
 
 
-def open_index(folder: Path, backend: Backend = "numpy") -> Index:
+def open_index(folder: Path, hnsw: bool = False) -> Index:
     """The index in a folder, whole or in segments, as it is at one moment.
 
     A writer may replace the manifest and remove what only the old one named while files are being
@@ -167,7 +166,7 @@ def open_index(folder: Path, backend: Backend = "numpy") -> Index:
     while True:
         before = _manifest_text(folder)
         try:
-            index = _open(folder, backend)
+            index = _open(folder, hnsw)
         except Exception:
             if before == _manifest_text(folder):
                 raise
@@ -176,19 +175,19 @@ def open_index(folder: Path, backend: Backend = "numpy") -> Index:
             return index
 
 
-def _open_segment(folder: Path, backend: Backend, kind: Kind) -> Any:
-    """One segment of an index of this kind; exact if it has no such approximation."""
-    there = not is_approximate(backend) or backend in approximations(folder)
-    return kind_of(kind).open(folder, backend if there else "numpy")
-
-
-def _open(folder: Path, backend: Backend) -> Index:
-    check_backend(folder, backend)
+def _open(folder: Path, hnsw: bool) -> Index:
     manifest = stated_manifest(folder)
     kind = kind_of(manifest.kind)
+    if hnsw and manifest.kind != "dense":
+        raise SettingsError(
+            f"hnsw is for a dense index; {str(folder)!r} is {kind.title}",
+            where="hnsw",
+            allowed="a dense index",
+            remedy="leave hnsw out: this index is searched exactly, and fast",
+        )
     if manifest.segments is None:
-        return cast(Index, kind.open(folder, backend))
-    return kind.open_segments(folder, backend)
+        return cast(Index, kind.open(folder, hnsw))
+    return kind.open_segments(folder, hnsw)
 
 
 def _manifest_text(folder: Path) -> bytes | None:

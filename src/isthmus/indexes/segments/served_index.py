@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.cluster import Cluster, current
-from isthmus.indexes.approximation import Backend
 from isthmus.indexes.index import Index
 from isthmus.indexes.segments.index import SegmentedIndex
 from isthmus.indexes.segments.living import best_of
@@ -16,7 +15,7 @@ from isthmus.progress import notice
 from isthmus.records import Ranking
 
 
-def spread(index: Index, folder: Path, backend: Backend = "numpy") -> Index:
+def spread(index: Index, folder: Path, hnsw: bool = False) -> Index:
     """The index as it is; or, where a cluster is in use, held open by its machines.
 
     An index in one piece, which one machine searches as well as many, stays here.
@@ -25,7 +24,7 @@ def spread(index: Index, folder: Path, backend: Backend = "numpy") -> Index:
     if cluster is None:
         return index
     if isinstance(index, SegmentedIndex) and index.manifest.segments:
-        return ServedIndex(cluster, folder, index, backend)
+        return ServedIndex(cluster, folder, index, hnsw)
     notice(f"{folder} is in one piece: it is searched here, not on the cluster")
     return index
 
@@ -34,7 +33,7 @@ class ServedIndex(Index):
     """Answers as the index that it was made of, from segments that lie open all over a cluster."""
 
     def __init__(
-        self, cluster: Cluster, folder: Path, index: SegmentedIndex, backend: Backend = "numpy"
+        self, cluster: Cluster, folder: Path, index: SegmentedIndex, hnsw: bool = False
     ) -> None:
         assert index.manifest.segments is not None
         self._cluster = cluster
@@ -48,9 +47,7 @@ class ServedIndex(Index):
             for share in range(shares)
         ]
         place = folder.absolute()
-        self._served = cluster.serve(
-            [(SegmentedIndex.of, (place, part, backend)) for part in parts]
-        )
+        self._served = cluster.serve([(SegmentedIndex.of, (place, part, hnsw)) for part in parts])
 
     def search(
         self,

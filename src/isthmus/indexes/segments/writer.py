@@ -18,7 +18,7 @@ import numpy as np
 
 from isthmus.config.output import only_writer, writing
 from isthmus.errors import InputError, IsthmusError, MismatchError
-from isthmus.indexes.approximation import building_command
+from isthmus.indexes.dense.hnsw import building_command
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.integrity import described
 from isthmus.indexes.kinds._base import kind_of
@@ -33,7 +33,7 @@ from isthmus.indexes.segments.commit import (
     settle,
     write_deleted,
 )
-from isthmus.indexes.segments.held import Held, lost_approximations
+from isthmus.indexes.segments.held import Held, lost_hnsw
 from isthmus.indexes.segments.living import NO_ROWS, Rows, read_deleted
 from isthmus.indexes.segments.merge_policy import describe, merge, to_merge
 from isthmus.indexes.segments.pending import Pending
@@ -282,7 +282,7 @@ class IndexWriter:
                 if len(one.deleted) and written is None:
                     written = write_deleted(self._folder, one.folder.name, one.deleted)
                 kept.append(replace(one, file=written))
-        lost = lost_approximations(self._held, kept)
+        lost = lost_hnsw(self._held, kept)
         files = [one.file for one in kept if one.file is not None]
         manifest = Manifest(
             **{**dict(describe(self._manifest)), "corpus": corpus},
@@ -299,10 +299,10 @@ class IndexWriter:
             if self._is_stored(manifest):
                 self._manifest, self._held = manifest, kept
         self._clean()
-        for settings in lost:
+        if lost is not None:
             notice(
-                f"{settings.name} was made of documents that lie elsewhere now, and is gone; "
-                f"{building_command(self._folder, settings)} builds it again"
+                "hnsw was made of documents that lie elsewhere now, and is gone; "
+                f"{building_command(self._folder, lost)} builds it again"
             )
 
     def _choose(self) -> Sequence[Held] | None:

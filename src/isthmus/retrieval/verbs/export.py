@@ -26,9 +26,7 @@ class ExportSettings(ReadingSettings):
         pattern=r"^[a-z][a-z0-9_]*$",
         description="of the collection in Milvus: lower-case letters, digits, _",
     )
-    approximate: bool = Field(
-        False, description="dense vectors get a graph: fast, and no longer exact"
-    )
+    hnsw: bool = Field(False, description="dense vectors get a graph: fast, and no longer exact")
     depth: int = Field(10, ge=1, le=10_000, description="documents per query, with --verify")
     model: str | None = Field(
         None, description="with --verify: the encoder, if it moved, or if it was not used here yet"
@@ -92,5 +90,5 @@ def export(
         )
     contents = Contents([Path(folder) for folder in (index, hybrid) if folder is not None])
     with reserved(None if "://" in str(output) else Path(output)):
-        Milvus(str(output), settings.name).fill(contents, settings.approximate)
+        Milvus(str(output), settings.name).fill(contents, settings.hnsw)
     return None

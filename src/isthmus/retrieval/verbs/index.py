@@ -21,7 +21,6 @@ from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
 from isthmus.config.output import only_writer, publish
 from isthmus.config.trust import full_name, trust, trust_index
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.indexes.approximation import ApproximationSettings
 from isthmus.indexes.construction import already_built, builder_for, place_to_build
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import (
@@ -36,7 +35,7 @@ from isthmus.indexes.manifest import (
 from isthmus.indexes.replacement import remove_leftovers, replacement
 from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice, said_once, track, waiting
-from isthmus.retrieval.approximation_check import add_approximation, check_approximation
+from isthmus.retrieval.hnsw import ChosenHnsw, add_hnsw, check_hnsw
 from isthmus.retrieval.living_hybrid import build_hybrid, by_name
 from isthmus.retrieval.passage_cutter import Chosen, chosen_cutter, rows
 from isthmus.retrieval.shards import fill_shards
@@ -66,11 +65,8 @@ class IndexSettings(ReadingSettings, EncodingChoice):
     )
     texts: bool = Field(True, description="keep titles and texts in the index, to show results")
     dtype: Literal["float32", "float16"] = Field("float32", description="of dense vectors on disk")
-    codes: Literal["int8"] | None = Field(
-        None, description="int8: dense vectors in eight bits too, scanned first; scores stay exact"
-    )
-    approximate: ApproximationSettings | None = Field(
-        None, description="hnsw, ivf or seismic beside the index, as a backend of `search`"
+    hnsw: ChosenHnsw = Field(
+        False, description="a graph beside a dense index, for search by hnsw, or how it is built"
     )
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
     encoding: EncodingSettings = EncodingSettings()
@@ -83,8 +79,8 @@ class IndexSettings(ReadingSettings, EncodingChoice):
 
     def for_bm25(self) -> Self:
         """These settings without those that are there for vectors alone."""
-        unset = dict.fromkeys((*EncodingChoice.model_fields, "approximate", "cluster"))
-        return self.model_copy(update={**unset, "encoding": EncodingSettings()})
+        unset = dict.fromkeys((*EncodingChoice.model_fields, "cluster"))
+        return self.model_copy(update={**unset, "hnsw": False, "encoding": EncodingSettings()})
 
 
 def index(
@@ -175,9 +171,9 @@ def _index_one(
         folder = _index(corpus, output, model, settings, machines, overwrite)
         remove_leftovers(folder)
     trust_index(folder)  # so that a hybrid may read it
-    if settings.approximate is not None:
+    if (hnsw := check_hnsw(settings.hnsw, stated_manifest(folder).kind)) is not None:
         name = model if model is None or isinstance(model, str) else model.name
-        notice(add_approximation(folder, name, settings.approximate).summary())
+        notice(add_hnsw(folder, name, hnsw).summary())
     return folder
 
 
@@ -215,8 +211,7 @@ def _index(
     cutter = chosen_cutter(_passages(settings, output, overwrite), source, encoder)
     known = None if overwrite or not (output / MANIFEST).is_file() else stated_manifest(output).bm25
     description = _describe(origin, encoder, cutter, settings, source, known)
-    if settings.approximate is not None:
-        check_approximation(settings.approximate, description.kind, sharded=cluster is not None)
+    check_hnsw(settings.hnsw, description.kind, sharded=cluster is not None)
     if already_built(output, description, overwrite):
         notice(f"{output} already holds this index; nothing to do")
         return output
@@ -331,7 +326,6 @@ def _describe(
         ),
         dimension=encoder.dimension,
         dtype=None if sparse else settings.dtype,
-        codes=None if sparse else settings.codes,
         inverted=settings.inverted if sparse else None,
         passages=cut,
     )

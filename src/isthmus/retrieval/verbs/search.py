@@ -229,9 +229,9 @@ def _retriever(index: str | Path, settings: SearchSettings) -> Retriever:
         changed = {
             name: getattr(settings, name) for name in _refuse_second_opinion(index, settings)
         }
-        return open_hybrid(index, settings.backend, changed, settings.by)
+        return open_hybrid(index, settings.hnsw, changed, settings.by)
     indexes = [index, *settings.hybrid]
-    searchers = open_together(indexes, settings.model, settings.backend, settings.by)
+    searchers = open_together(indexes, settings.model, settings.hnsw, settings.by)
     return settings.searcher(searchers) if settings.hybrid else searchers[0]
 
 
@@ -246,7 +246,7 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> set[s
         raise SettingsError(
             f"{str(index)!r} is a {tuned}hybrid, which says itself what {min(decided)!r} is",
             where=min(decided),
-            allowed="depth, rerank, backend, by, split, tag, problems, line_limit and cluster",
+            allowed="depth, rerank, hnsw, by, split, tag, problems, line_limit and cluster",
             remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
         )
     return fused

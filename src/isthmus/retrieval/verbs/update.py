@@ -19,14 +19,12 @@ from isthmus.config import Overrides, Settings
 from isthmus.config.calls import check_arguments
 from isthmus.config.output import only_writer
 from isthmus.errors import InputError
-from isthmus.indexes.approximation import ApproximationSettings
-from isthmus.indexes.backends import suits
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import stated_manifest
 from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice, said_once
 from isthmus.records import Document
-from isthmus.retrieval.approximation_check import add_approximation, check_approximation
+from isthmus.retrieval.hnsw import ChosenHnsw, add_hnsw, check_hnsw
 from isthmus.retrieval.hybrid_folder import is_living
 from isthmus.retrieval.living_hybrid import Change, changing
 from isthmus.retrieval.passage_cutter import begun, cutter_of, rows
@@ -61,15 +59,15 @@ class DeleteSettings(ReadingSettings):
 
 
 class MergeSettings(Settings):
-    """Which approximation is built beside the index once it is whole."""
+    """Whether a graph is built beside a dense index once it is whole."""
 
     verb = "merge"
 
     model: str | None = Field(
         None, description="the encoder, if it moved, or if it was not used here yet"
     )
-    approximate: ApproximationSettings | None = Field(
-        None, description="hnsw, ivf or seismic, built or built again; null: none anew"
+    hnsw: ChosenHnsw = Field(
+        False, description="a graph beside a dense index, built or built again, or how it is built"
     )
 
 
@@ -214,32 +212,29 @@ def merge(
 ) -> Update:
     """The index made whole, as if it had been built anew from the documents that are in it.
 
-    An approximation can be built beside it, which an index in segments has no place for.
+    A graph can be built beside it, which an index in segments has no place for.
     """
     settings = MergeSettings.given(settings, {"model": model})
     folder = Path(index)
     if not is_living(folder):
         return _merge(folder, settings)
-    without = settings.model_copy(update={"approximate": None})
+    without = settings.model_copy(update={"hnsw": False})
 
     def merged(place: Path) -> tuple[int, ...]:
-        kind = stated_manifest(place).kind
-        chosen = settings.approximate is not None and suits(settings.approximate.name, kind)
-        return astuple(_merge(place, settings if chosen else without))
+        dense = stated_manifest(place).kind == "dense"
+        return astuple(_merge(place, settings if dense else without))
 
-    with changing(folder, f"merge {settings.approximate}") as change:
+    with changing(folder, f"merge {settings.hnsw}") as change:
         first, *_ = change.each(merged)
     return Update(*first)
 
 
 def _merge(folder: Path, settings: MergeSettings) -> Update:
-    if settings.approximate is not None:
-        check_approximation(settings.approximate, stated_manifest(folder).kind)
+    hnsw = check_hnsw(settings.hnsw, stated_manifest(folder).kind)
     with IndexWriter(folder) as writer:
         update = writer.merge()
-    if settings.approximate is not None:
-        about = add_approximation(folder, settings.model, settings.approximate)
-        notice(about.summary())
+    if hnsw is not None:
+        notice(add_hnsw(folder, settings.model, hnsw).summary())
     return update
 
 
