@@ -18,13 +18,14 @@ def screened(
     empty = True
     for where, document in documents:
         if half := lone_surrogate(document.id, document.title, document.text):
-            _report_surrogate(half, f"document {document.id!r}", where, problems)
+            _report_surrogate(half, f"document {document.id!r}", where, problems, document.id)
         elif (first := seen.add(document.id)) is not None:
             problems.report(
                 "duplicate id",
                 where,
                 f"{document.id!r} was the id of document {first:,} already",
                 "give every document an id of its own",
+                document.id,
             )
         elif _is_blank(document.text) and _is_blank(document.title):
             problems.report(
@@ -32,6 +33,7 @@ def screened(
                 where,
                 f"document {document.id!r} has neither text nor title",
                 "remove the document or give it a text",
+                document.id,
             )
         else:
             empty = False
@@ -94,12 +96,15 @@ class _Seen:
         return int(found.fetchone()[0])
 
 
-def _report_surrogate(half: str, record: str, where: str, problems: Problems) -> None:
+def _report_surrogate(
+    half: str, record: str, where: str, problems: Problems, document: str | None = None
+) -> None:
     problems.report(
         "wrong encoding",
         where,
         f"{record} holds {half!r}, half of a surrogate pair, in place of a character",
-        "correct the text, or rename the file whose name is not UTF-8",
+        "correct the text",
+        document,
     )
 
 

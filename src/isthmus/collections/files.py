@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import gzip
@@ -22,12 +23,12 @@ from isthmus.errors import InputError, choices, existing, readable
 ENDINGS = ("", ".gz", ".zst", ".xz")
 """What a file's name may end in beside its own ending; its content decides how it is read."""
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _CHUNK = 2**20
 _STEP = 2**10
 """Compressed bytes taken at once: zstd makes 32 MiB of them at most, xz less."""
 _MOST_MEMORY = 2**27  # for a decompressor's window; `xz -9` takes half of it, `zstd --ultra` all
-_CONVERT = "convert it, say with `iconv -f LATIN1 -t UTF-8`"
+_CONVERT = "convert it, say with `iconv -f {} -t UTF-8`"
 
 
 def lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
@@ -43,7 +44,7 @@ def lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
                     raw = stream.readline(_CHUNK)
                 continue
             if number == 1:
-                raw = raw.removeprefix(_BYTE_ORDER_MARK)
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -61,10 +62,16 @@ def lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
             )
 
 
-def report_encoding(error: UnicodeDecodeError, where: str, problems: Problems) -> None:
-    """Reports bytes that are not UTF-8."""
-    detail = f"byte 0x{error.object[error.start]:02x} at position {error.start} is not UTF-8"
-    problems.report("wrong encoding", where, detail, _CONVERT)
+def report_encoding(
+    error: UnicodeDecodeError, where: str, problems: Problems, file: str | None = None
+) -> None:
+    """Reports bytes that are not in their encoding; `file` is the id of a whole file that is."""
+    name = error.encoding.upper()
+    detail = f"byte 0x{error.object[error.start]:02x} at position {error.start} is not {name}"
+    # Without a mark nobody can say; the commonest is a guess.
+    guess = "UTF-16" if error.object.startswith(UTF_16_MARKS) else "LATIN1"
+    remedy = _CONVERT.format(guess) if name == "UTF-8" else "correct the encoding that it declares"
+    problems.report("wrong encoding", where, detail, remedy, file, file is not None)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ Python's own parser takes quadratic time for tags, comments and declarations tha
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from html import unescape
@@ -35,6 +36,22 @@ _RAW = {  # elements in which nothing is markup but their end
 }
 _HEADINGS = frozenset(f"h{level}" for level in range(1, 7))
 _LONGEST_HEADING = 300  # characters: what is longer is no heading, whatever its tags
+_HEAD = 4096  # bytes in which a page declares its encoding
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
+_DECLARED = re.compile(
+    rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.:-]+)|<meta[^>]*?[\s;"']charset\s*=\s*["']?([\w.:-]+)""",
+    re.IGNORECASE,
+)
+_SINGLE_BYTE = ["koi8-r", "koi8-u", "cp866", "mac-roman", "mac-cyrillic"]
+_SINGLE_BYTE += [f"cp125{number}" for number in range(9)]
+_SINGLE_BYTE += [f"iso8859-{number}" for number in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)]
+_ENCODINGS = {name: name for name in (*_SINGLE_BYTE, "euc_jp", "iso2022_jp", "big5", "gb18030")} | {
+    # As browsers read them: what is declared is often a part of what was written.
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874",
+    "tis-620": "cp874", "cp874": "cp874", "gb2312": "gb18030", "gbk": "gb18030",
+    "shift_jis": "cp932", "cp932": "cp932", "euc_kr": "cp949", "cp949": "cp949",
+}  # fmt: skip
+"""What is read of what Python calls an encoding; the rest counts as UTF-8."""
 _NO_CHARACTER = re.compile(r"&#[0-9]{99,};?")  # more digits than Python may make a number of
 
 
@@ -85,6 +102,32 @@ def read_html(source: str) -> tuple[str, str]:
                 main_end, heading = len(texts), 0
     text = _joined(texts[main:main_end]) or _joined(texts)
     return " ".join("".join(titles).split()), text
+
+
+def decoded_html(page: bytes) -> str:
+    """The page in the encoding that it declares, or else in UTF-8; raises UnicodeDecodeError."""
+    encoding = _declared_encoding(page)
+    if encoding != "cp1252":
+        return page.decode(encoding)
+    try:  # what templates declare of pages that have been in UTF-8 for long
+        return page.decode("utf-8")
+    except UnicodeDecodeError:
+        # Five of its bytes stand for no character; browsers read them as control characters.
+        return "".join(_WESTERN[byte] for byte in page)
+
+
+_WESTERN = [bytes([byte]).decode("cp1252", "ignore") or chr(byte) for byte in range(256)]
+
+
+def _declared_encoding(page: bytes) -> str:
+    found = _DECLARED.search(_COMMENT.sub(b"", page[:_HEAD]))
+    if found is None:
+        return "utf-8"
+    try:
+        name = codecs.lookup((found[1] or found[2]).decode("ascii", "replace")).name
+    except LookupError:
+        return "utf-8"
+    return _ENCODINGS.get(name, "utf-8")
 
 
 def _joined(texts: list[str]) -> str:

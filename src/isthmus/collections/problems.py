@@ -10,6 +10,9 @@ from isthmus.errors import InputError, visible
 LINE_LIMIT = 64 * 2**20
 """The bytes that a line, or a file of a folder of texts, may have by default."""
 
+Action = Literal["refuse", "skip"] | None
+"""What to do with bad input; None: files of a folder are skipped, everything else is refused."""
+
 _KEPT_EXAMPLES = 5
 _ALLOWED = {
     "broken line": "lines of the file's format",
@@ -19,45 +22,64 @@ _ALLOWED = {
     "too long": "lines, and files of a folder of texts, within line_limit",
     "unknown document": "ids of documents in the corpus",
     "unknown query": "ids of queries in the collection",
-    "wrong encoding": "UTF-8",
+    "unreadable file": "files that can be opened",
+    "wrong encoding": "UTF-8; in a folder also UTF-16 with its mark, and what a page declares",
 }
 
 
 class Problems:
     """The account of everything that could not be used as it was given."""
 
-    def __init__(
-        self, action: Literal["refuse", "skip"] = "refuse", line_limit: int = LINE_LIMIT
-    ) -> None:
+    def __init__(self, action: Action = None, line_limit: int = LINE_LIMIT) -> None:
         self.action = action
         self.line_limit = line_limit
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
         self._remedies: dict[str, str] = {}
+        self._unread: set[str] = set()
+        self._without_id = False
         self._readings: dict[str, Problems] = {}
 
-    def report(self, kind: str, where: str, detail: str, remedy: str) -> None:
-        """Raises an InputError when problems are refused; counts this one when they are skipped."""
-        if self.action == "refuse":
+    def report(
+        self,
+        kind: str,
+        where: str,
+        detail: str,
+        remedy: str,
+        document: str | None = None,
+        whole_file: bool = False,
+    ) -> None:
+        """Raises an InputError when problems are refused; counts this one when they are skipped.
+
+        `document` is the id of the document that is not read, where that is known; `whole_file`
+        says that the problem is a whole file of a folder, which is refused only when asked for.
+        """
+        if self.action == "refuse" or (self.action is None and not whole_file):
             raise InputError(
                 f"{kind}: {detail}",
                 where=where,
                 allowed=_ALLOWED.get(kind, "data without this problem"),
                 remedy=f"{remedy}; or leave such cases out and count them: --set problems=skip",
             )
+        if document is None:
+            self._without_id = True
+        else:
+            self._unread.add(document)
         self._counts[kind] += 1
         self._remedies.setdefault(kind, remedy)
         examples = self._examples.setdefault(kind, [])
         if len(examples) < _KEPT_EXAMPLES:
             examples.append(visible(f"{where}: {detail}"))
 
-    def report_length(self, where: str) -> None:
+    def report_length(self, where: str, file: str | None = None) -> None:
         """Reports a line, or a file of a folder of texts, that is longer than the limit."""
         self.report(
             "too long",
             where,
             f"more than {self.line_limit:,} bytes",
             "check that it is what it should be, or raise the limit: --set line_limit=BYTES",
+            document=file,
+            whole_file=file is not None,
         )
 
     def reading(self, source: str) -> Problems:
@@ -90,13 +112,24 @@ class Problems:
             merged = part.remedies | merged
         return merged
 
+    @property
+    def unread(self) -> set[str]:
+        """The ids of documents that were skipped, where they are known."""
+        return self._unread.union(*(part.unread for part in self._parts()))
+
+    @property
+    def without_id(self) -> bool:
+        """Whether anything was skipped that may have been any document: a broken line, say."""
+        return self._without_id or any(part.without_id for part in self._parts())
+
     def summary(self) -> str:
-        """One line per kind of problem with its count and first place; empty when there is none."""
-        examples = self.examples
-        return "\n".join(
-            f"skipped {count:,} x {kind}, first at {examples[kind][0]}"
-            for kind, count in sorted(self.counts.items())
-        )
+        """A line per kind of problem with its count and first places; empty when there is none."""
+        lines = []
+        for kind, count in sorted(self.counts.items()):
+            places = self.examples[kind]
+            more = f"; and {count - len(places):,} more" if count > len(places) else ""
+            lines.append(f"skipped {count:,} x {kind}: {'; '.join(places)}{more}")
+        return "\n".join(lines)
 
     def _parts(self) -> list[Problems]:
         return list(self._readings.values())

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
-from isthmus.collections.problems import LINE_LIMIT, Problems
+from isthmus.collections.problems import LINE_LIMIT, Action, Problems
 from isthmus.config import Settings
 
 
 class ReadingSettings(Settings):
     """What is done with bad input, and how much of it is read at once."""
 
-    problems: Literal["refuse", "skip"] = Field("refuse", description="what to do with bad input")
+    problems: Action = Field(
+        None,
+        description="refuse or skip bad input; null: files of a folder that cannot be read are "
+        "skipped and named, everything else is refused",
+    )
     line_limit: int = Field(
         LINE_LIMIT,
         ge=1,
         le=2**40,
-        # Outputs described before there was a limit are still those of the same settings.
-        exclude_if=lambda limit: limit == LINE_LIMIT,
         description="bytes of a line, or of a file of a folder of texts; longer ones are bad input",
     )
 
@@ -35,6 +35,6 @@ class ReadingSettings(Settings):
     @property
     def kept(self) -> str:
         """The settings on which the documents that are read depend, for the names of caches."""
-        if self.problems == "refuse" or self.line_limit == LINE_LIMIT:
+        if self.problems == "refuse":
             return self.problems
-        return f"{self.problems} {self.line_limit}"
+        return f"{self.problems or 'skip files'} {self.line_limit}"

@@ -17,7 +17,7 @@ FORMATS = Registry("isthmus.collections.formats", "collection format")
 
 _ALLOWED = (
     "a BEIR folder (corpus.jsonl), an MS MARCO folder (collection.tsv), DPR's (psgs_w100.tsv), a "
-    "folder of .txt, .md or "
+    "folder of .txt, .md, .rst or "
     ".html files, a data set folder (.parquet, .arrow), a .jsonl or .tsv file (also .gz, .zst, .xz)"
 )
 
@@ -67,6 +67,13 @@ def _sniff(path: Path) -> str:
             return "msmarco"
         if next(path.rglob("psgs_w100.tsv*"), None):
             return "dpr"
+        if found := find_file(path, "queries.jsonl"):
+            raise InputError(
+                f"{str(path)!r} holds {found.name} but no corpus.jsonl, which has the documents",
+                where=str(path),
+                allowed="a BEIR folder: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv",
+                remedy="copy corpus.jsonl there too, or say what it is: folder:PATH",
+            )
         # Texts first: an index or a run that lies among them holds arrow files too.
         if next(texts_in(path, others), None):
             return "folder"

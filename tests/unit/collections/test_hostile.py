@@ -114,7 +114,7 @@ def test_a_file_name_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("text")
     assert Folder(tmp_path).fingerprint()
     with pytest.raises(InputError, match="wrong encoding") as caught:
-        list(Folder(tmp_path).documents())
+        list(Folder(tmp_path, Problems("refuse")).documents())
     assert str(caught.value).encode()
     assert "caf\\udce9.txt" in caught.value.where
     problems = Problems("skip")
@@ -164,9 +164,9 @@ def test_a_file_of_a_folder_over_the_limit(tmp_path: Path) -> None:
     (tmp_path / "good.txt").write_text("text")
     (tmp_path / "long.txt").write_text("texts")
     with pytest.raises(InputError, match="too long: more than 4 bytes") as caught:
-        list(Folder(tmp_path, Problems(line_limit=4)).documents())
+        list(Folder(tmp_path, Problems("refuse", 4)).documents())
     assert caught.value.where == str(tmp_path / "long.txt")
-    problems = Problems("skip", line_limit=4)
+    problems = Problems(line_limit=4)
     assert [document.id for document in Folder(tmp_path, problems).documents()] == ["good.txt"]
     assert problems.counts == {"too long": 1}
 

@@ -24,8 +24,9 @@ def test_skipping_counts_every_case_and_keeps_the_first_five() -> None:
     assert problems.counts == {"broken line": 7, "empty text": 1}
     assert problems.examples["broken line"] == [f"a:{line}: not JSON" for line in range(5)]
     assert problems.summary().splitlines() == [
-        "skipped 7 x broken line, first at a:0: not JSON",
-        "skipped 1 x empty text, first at a:9: no text",
+        "skipped 7 x broken line: a:0: not JSON; a:1: not JSON; a:2: not JSON; a:3: not JSON; "
+        "a:4: not JSON; and 2 more",
+        "skipped 1 x empty text: a:9: no text",
     ]
 
 

@@ -9,23 +9,19 @@ from isthmus.collections.problems import LINE_LIMIT
 from isthmus.collections.settings import ReadingSettings
 from isthmus.errors import InputError
 from isthmus.inspection.settings import VERBS, settings_class
-from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.verbs.index import index
 from isthmus.retrieval.verbs.update import DeleteSettings, delete
 
 
-def test_a_default_limit_leaves_no_trace() -> None:
-    """Outputs described before there was a limit are found again."""
-    assert "line_limit" not in IndexSettings().model_dump()
-    assert IndexSettings(line_limit=5).model_dump(mode="json")["line_limit"] == 5
-    assert IndexSettings.parse(IndexSettings(line_limit=5).model_dump(), "").line_limit == 5
-
-
-def test_caches_of_documents_within_another_limit_have_another_name() -> None:
-    assert ReadingSettings().kept == "refuse"
-    assert ReadingSettings(line_limit=5).kept == "refuse"
-    assert ReadingSettings(problems="skip").kept == "skip"
-    assert ReadingSettings(problems="skip", line_limit=5).kept == "skip 5"
-    assert LINE_LIMIT >= 2**20
+def test_caches_of_documents_that_were_skipped_otherwise_have_another_name() -> None:
+    refused = [ReadingSettings(problems="refuse", line_limit=limit).kept for limit in (5, 6)]
+    assert refused[0] == refused[1]
+    others = [
+        ReadingSettings(problems=problems, line_limit=limit).kept
+        for problems in (None, "skip")
+        for limit in (5, LINE_LIMIT)
+    ]
+    assert len({refused[0], *others}) == 5
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"quickstart"}))

@@ -78,16 +78,25 @@ def test_a_path_that_is_no_corpus(tmp_path: Path) -> None:
 def test_a_folder_without_texts_says_what_it_holds_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="recognises: it holds nothing"):
         open_corpus(str(tmp_path))
-    for name in ("a.pdf", "b.pdf", "c.rst", "d.png"):
+    for name in ("a.pdf", "b.pdf", "c.odt", "d.png"):
         (tmp_path / name).touch()
-    with pytest.raises(InputError, match=r"it holds \.pdf 2, \.rst 1, \.png 1") as caught:
+    with pytest.raises(InputError, match=r"it holds \.pdf 2, \.odt 1, \.png 1") as caught:
         open_corpus(str(tmp_path))
-    assert ".txt, .md or .html" in caught.value.allowed
-    expected = "convert them: pdftotext FILE.pdf; pandoc FILE.rst -o FILE.md"
+    assert ".txt, .md, .rst or .html" in caught.value.allowed
+    expected = "convert them: pandoc FILE.odt -o FILE.md; pdftotext FILE.pdf"
     assert caught.value.remedy == expected
     with pytest.raises(InputError, match="no corpus") as caught:
         open_corpus(str(tmp_path / "a.pdf"))
     assert "pdftotext" in caught.value.remedy
+
+
+def test_a_beir_folder_without_its_documents_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    for name in ("queries.jsonl", "README.md"):
+        (tmp_path / name).write_text("x")
+    with pytest.raises(InputError, match=r"holds queries\.jsonl but no corpus\.jsonl"):
+        open_corpus(str(tmp_path))
+    assert len(list(open_corpus(f"folder:{tmp_path}").documents())) == 1
 
 
 def test_a_broken_link_is_named_as_one(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -10,21 +12,24 @@ from pathlib import Path
 
 from isthmus.collections.collection import Corpus
 from isthmus.collections.document_checks import screened
-from isthmus.collections.files import fingerprint, open_bytes, report_encoding
-from isthmus.collections.html_text import read_html
+from isthmus.collections.files import UTF_16_MARKS, fingerprint, open_bytes, report_encoding
+from isthmus.collections.html_text import decoded_html, read_html
 from isthmus.collections.markdown_text import read_markdown, titled
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, existing, readable, shortened
+from isthmus.errors import InputError, existing, lone_surrogate, readable, shortened
 from isthmus.progress import notice
 from isthmus.records import Document
 
-ENDINGS = (".txt", ".md", ".html", ".htm")
+_PLAIN = (".txt", ".rst")
+_MARKDOWN = (".md", ".markdown")
+_HTML = (".html", ".htm")
+ENDINGS = (*_PLAIN, *_MARKDOWN, *_HTML)
 CONVERSIONS = {".pdf": "pdftotext FILE{}"} | dict.fromkeys(
-    (".docx", ".epub", ".odt", ".org", ".rst", ".rtf", ".tex"), "pandoc FILE{} -o FILE.md"
+    (".docx", ".epub", ".odt", ".org", ".rtf", ".tex"), "pandoc FILE{} -o FILE.md"
 )
 _LONGEST = 200  # characters of a name
 _SHOWN = 6  # kinds of files
-_READING = 2  # one more whenever other texts are read of the same Markdown and HTML
+_READING = 3  # one more whenever other texts are read of the same Markdown and HTML
 
 
 class Folder(Corpus):
@@ -32,7 +37,9 @@ class Folder(Corpus):
 
     The id is the path below the folder, with forward slashes. The title is that of a Markdown
     file's front matter or of an HTML page, or else its first heading, which is no part of the text.
-    Files without any text are left out, and counted.
+    Files without any text are left out, and counted; those that cannot be read are skipped and
+    named, unless problems are refused. Texts are UTF-8, or UTF-16 with its mark; an HTML page is
+    in the encoding that it declares.
     """
 
     in_passages = True  # files are as long as they are: few fit an encoder
@@ -55,7 +62,7 @@ class Folder(Corpus):
         try:
             yield from screened(self._documents(problems), problems, str(self.folder))
         except InputError as error:
-            if problems.action == "refuse":
+            if problems.action != "skip":
                 error.what += self._others()
             raise
 
@@ -74,7 +81,9 @@ class Folder(Corpus):
     def fingerprint(self) -> str:
         """A digest of the names and bytes of all files, and of how pages are read."""
         files = list(texts_in(self.folder))
-        plain = all(file.name.lower().endswith(".txt") for file in files)
+        if self._problems.action != "refuse":
+            files = [file for file in files if os.access(file, os.R_OK)]
+        plain = all(file.name.lower().endswith(_PLAIN) for file in files)
         return fingerprint(files, root=self.folder) + ("" if plain else f"-{_READING}")
 
     def _documents(self, problems: Problems) -> Iterator[tuple[str, Document]]:
@@ -82,20 +91,12 @@ class Folder(Corpus):
         empty: list[str] = []
         for file in texts_in(self.folder, others):
             name = file.relative_to(self.folder).as_posix()
-            with open_bytes(file) as stream:
-                content = stream.read(problems.line_limit + 1)
-            if len(content) > problems.line_limit:
-                problems.report_length(str(file))
-                continue
-            try:
-                text = content.decode("utf-8-sig")
-            except UnicodeDecodeError as error:
-                line = content.count(b"\n", 0, error.start) + 1
-                report_encoding(error, f"{file}:{line}", problems)
+            text = _content(file, name, problems)
+            if text is None:
                 continue
             title = ""
-            if not file.name.lower().endswith(".txt"):
-                markdown = file.name.lower().endswith(".md")
+            if not file.name.lower().endswith(_PLAIN):
+                markdown = file.name.lower().endswith(_MARKDOWN)
                 title, text = titled(*(read_markdown if markdown else read_html)(text))
             if text.strip() or title.strip():
                 yield str(file), Document(name, text.strip(), title)
@@ -112,6 +113,41 @@ class Folder(Corpus):
             said += [f"{others.total():,} {kinds} skipped: {tally(others)}", conversions(others)]
         if said:
             _say(f"{self.folder}: {'; '.join(filter(None, said))}")
+
+
+def _content(file: Path, name: str, problems: Problems) -> str | None:
+    """The text or page in a file; None, and a report, where it cannot be read."""
+    if half := lone_surrogate(name):
+        problems.report(
+            "wrong encoding",
+            str(file),
+            f"its name holds {half!r}, half of a surrogate pair, in place of a character",
+            "rename the file, whose name is not UTF-8",
+            document=name,
+            whole_file=True,
+        )
+        return None
+    try:
+        with open_bytes(file) as stream:
+            content = stream.read(problems.line_limit + 1)
+    except InputError as error:
+        problems.report(
+            "unreadable file", str(file), error.what, error.remedy, document=name, whole_file=True
+        )
+        return None
+    if len(content) > problems.line_limit:
+        problems.report_length(str(file), name)
+        return None
+    try:
+        if content.startswith(UTF_16_MARKS):
+            return content.decode("utf-16")
+        if content.startswith(codecs.BOM_UTF8) or not name.lower().endswith(_HTML):
+            return content.decode("utf-8-sig")
+        return decoded_html(content)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        report_encoding(error, f"{file}:{line}", problems, name)
+        return None
 
 
 def texts_in(folder: Path, others: Counter[str] | None = None) -> Iterator[Path]:
