@@ -100,15 +100,53 @@ def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None
     assert found(isthmus.sync(str(notes), index, dry_run=True)) == planned
     assert found(isthmus.sync(str(notes), index)) == planned
     assert not isthmus.sync(str(notes), index)
-    damaged = next(iter(notes.rglob("*.md")))
-    whole = damaged.read_bytes()
-    damaged.write_bytes(b"\xff")
-    assert not isthmus.sync(str(notes), index, settings={"problems": "skip"}), "skipped is not gone"
-    damaged.write_bytes(whole)
     for file in list(notes.rglob("*.md"))[:3]:  # only deletions: no encoder is needed
         file.unlink()
     assert len(isthmus.sync(str(notes), index).deleted) == 3
     assert documents(index) == [names(notes)]
+
+
+def test_only_what_cannot_be_read_is_kept(commands: Any, notes: Path, tmp_path: Path) -> None:
+    """One bad file neither hides that another is gone, nor takes its own document away."""
+    index = tmp_path / "index"
+    (notes / "note 2.md").write_text("zebras graze", encoding="utf-8")
+    isthmus.index(str(notes), index)
+    bad, whole = notes / "note 1.md", (notes / "note 1.md").read_bytes()
+    bad.write_bytes(b"\xff")
+    (notes / "never read.txt").write_bytes(b"\xff")
+    (notes / "note 2.md").unlink()
+    ended = commands.run("sync", notes, index)
+    assert ended.returncode == 1
+    assert "deleted 1: note 2.md\nleft 58 as they were" in ended.stdout
+    assert "could not read, and left in the index, 1: note 1.md" in ended.stdout
+    assert "up to date" not in ended.stdout
+    assert f"{bad}:1: byte 0xff" in ended.stderr
+    assert documents(index) == [names(notes)]
+    assert "note 2.md" not in commands.succeed("search", index, "zebras graze").stdout
+    again = isthmus.sync(str(notes), index, dry_run=True)
+    assert (again.undecided, bool(again)) == (("note 1.md",), False)
+    with pytest.raises(isthmus.IsthmusError, match="wrong encoding"):
+        isthmus.sync(str(notes), index, settings={"problems": "refuse"})
+    bad.write_bytes(whole)
+    assert "up to date: 59" in commands.succeed("sync", notes, index).stdout
+
+
+def test_a_line_that_cannot_be_read_may_have_been_any_document(
+    commands: Any, tmp_path: Path
+) -> None:
+    corpus, index = tmp_path / "docs.jsonl", tmp_path / "index"
+    lines = [f'{{"_id": "{name}", "text": "text {name}"}}\n' for name in "abcd"]
+    corpus.write_text("".join(lines) + "broken\n")
+    isthmus.index(str(corpus), index, settings={"problems": "skip"})
+    same = commands.succeed("sync", corpus, index)  # reads as the index was read
+    assert "up to date: 4" in same.stdout
+    corpus.write_text("".join(lines[1:]) + "broken\n")
+    ended = commands.run("sync", corpus, index)
+    assert ended.returncode == 1
+    assert "could not read, and left in the index, 1: a" in ended.stdout
+    assert documents(index) == [set("abcd")]
+    corpus.write_text("".join(lines[1:]))
+    assert "deleted 1: a" in commands.succeed("sync", corpus, index).stdout
 
 
 # A single index alone: with several it is one of them.

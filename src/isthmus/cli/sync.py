@@ -22,10 +22,14 @@ def sync(
     """Bring an index up to date with a folder or collection: new, changed and deleted documents.
 
     Only what is new or changed is encoded. All of it counts at once, at the end; interrupted, the
-    same command goes on where it stopped.
+    same command goes on where it stopped. Exit code 1: some documents could not be read, and
+    stay in the index.
 
     Examples: isthmus sync notes/ idx --dry-run; isthmus sync docs.jsonl idx
     """
     from isthmus.progress import result
 
-    result(str(isthmus.sync(corpus, index, dry_run=dry_run, model=model, settings=settings)))
+    done = isthmus.sync(corpus, index, dry_run=dry_run, model=model, settings=settings)
+    result(str(done))
+    if done.undecided:
+        raise typer.Exit(1)

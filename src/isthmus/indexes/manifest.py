@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from isthmus._version import __version__
+from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.output import where_it_leads, write_json
 from isthmus.config.safe_names import plain
@@ -100,10 +101,11 @@ class InvertedSettings(Settings):
 
 
 class CorpusOrigin(Settings):
-    """The corpus as the user named it, and the fingerprint of what it held."""
+    """The corpus as the user named it, how it was read, and the fingerprint of what it held."""
 
     spec: str
     fingerprint: str
+    reading: ReadingSettings = ReadingSettings()
 
 
 class EncoderOrigin(Settings):
@@ -145,7 +147,7 @@ class Description(Settings):
         """All that two equal indexes share: contents, but neither names nor paths."""
         # The fingerprint of an encoder is of its settings too.
         own = {"name", "settings", "assumed"}
-        names = {"corpus": {"spec"}, "encoder": own, "passages": {"model"}}
+        names = {"corpus": {"spec", "reading"}, "encoder": own, "passages": {"model"}}
         found = self.model_dump(include=set(Description.model_fields), exclude=names)
         for name, before in _BEFORE_LANGUAGES.items() if self.bm25 is not None else ():
             if found["bm25"][name] == before:  # as in what was recorded before there was a choice

@@ -18,6 +18,7 @@ from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.calls import check_arguments, several
 from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
+from isthmus.config.models import model_folder
 from isthmus.config.output import only_writer, publish
 from isthmus.config.trust import full_name, trust, trust_index
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
@@ -30,6 +31,7 @@ from isthmus.indexes.manifest import (
     Description,
     EncoderOrigin,
     InvertedSettings,
+    keeps_work,
     stated_manifest,
 )
 from isthmus.indexes.replacement import remove_leftovers, replacement
@@ -205,7 +207,14 @@ def _index(
     problems = settings.account()
     source = open_corpus(corpus, problems)
     with waiting(f"reading {corpus} once, to know it again"):
-        origin = CorpusOrigin(spec=corpus, fingerprint=source.fingerprint())
+        origin = CorpusOrigin(
+            spec=corpus, fingerprint=source.fingerprint(), reading=settings.reading
+        )
+    if isinstance(model, str) and model != BM25 and not keeps_work(output):
+        model_folder(model)  # a name that leads nowhere is found before documents are read,
+        # and bad data before the model is loaded.
+        for _ in track(source.documents(), f"checking {corpus}", source.count(), "documents"):
+            pass
     with waiting(f"loading the encoder {model}"):
         encoder = _load(model, settings)
     cutter = chosen_cutter(_passages(settings, output, overwrite), source, encoder)
@@ -223,7 +232,7 @@ def _index(
                 already_built(beside, description)
             except (InputError, OutputError):  # left there by a killed command
                 shutil.rmtree(beside)
-            _index(corpus, beside, model, settings, cluster, overwrite=False)
+            _index(corpus, beside, encoder, settings, cluster, overwrite=False)
             publish(beside, output)
         return output
     request = {

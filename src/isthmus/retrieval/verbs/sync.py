@@ -32,24 +32,32 @@ class SyncSettings(AddSettings):
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The ids of documents that are new, changed and no longer there, and how many are the same."""
+    """The ids of documents that are new, changed and no longer there, and how many are the same.
+
+    `undecided` are documents of the index that may or may not be there: what they are read from
+    could not be read. They stay as they are.
+    """
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
     deleted: tuple[str, ...]
     unchanged: int
     dry_run: bool = False
+    undecided: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.deleted)
 
     def __str__(self) -> str:
-        if not self:
+        if not self and not self.undecided:
             return f"up to date: {self.unchanged:,} documents are as they were"
         verbs = ("add", "replace", "delete") if self.dry_run else ("added", "replaced", "deleted")
         every = zip(verbs, (self.added, self.changed, self.deleted), strict=True)
         lines = [f"{'would ' * self.dry_run}{verb} {_named(ids)}" for verb, ids in every if ids]
-        return "\n".join([*lines, f"left {self.unchanged:,} as they were"])
+        lines.append(f"left {self.unchanged:,} as they were")
+        if self.undecided:
+            lines.append(f"could not read, and left in the index, {_named(self.undecided)}")
+        return "\n".join(lines)
 
 
 def _named(ids: tuple[str, ...]) -> str:
@@ -70,12 +78,17 @@ def sync(
 
     A document is unchanged if what would become of it is what the index keeps, text or passages.
     Only new and changed ones are encoded, and those that are no longer there are deleted, all in
-    one commit. Interrupted and run again, it goes on where it stopped.
+    one commit. Interrupted and run again, it goes on where it stopped. The corpus is read as it was
+    for the index, where settings say nothing else.
+
+    Where a file or line cannot be read, what may have been in it stays in the index, and is named.
     """
     settings = SyncSettings.given(settings, {"model": model})
     check_arguments("sync", {"corpus": corpus, "index": index})
     folder = Path(index)
-    found = _compare(corpus, folder, settings, dry_run)
+    stored = _stored(folder)
+    settings = _read_alike(settings, stored)
+    found = _compare(corpus, stored, settings, dry_run)
     if found and not dry_run:
         wanted = {*found.added, *found.changed}
         put(folder, corpus, settings, wanted, dict.fromkeys(found.deleted))
@@ -85,8 +98,7 @@ def sync(
     return found
 
 
-def _compare(corpus: str, folder: Path, settings: SyncSettings, dry_run: bool) -> Sync:
-    stored = _stored(folder)
+def _compare(corpus: str, stored: StoredDocuments, settings: SyncSettings, dry_run: bool) -> Sync:
     cutter = cutter_of(stored.manifest, stored.folder, None, settings.model)
     source = open_corpus(corpus, problems := settings.account())
     added: list[str] = []
@@ -106,13 +118,17 @@ def _compare(corpus: str, folder: Path, settings: SyncSettings, dry_run: bool) -
                 else:
                     unchanged += 1
             bar.advance(len(block))
-    deleted = tuple(stored.unseen())
+    missing, unread = stored.unseen(), problems.unread
+    # A line that cannot be read may have been any document; a file is the one of its name.
+    undecided = tuple(one for one in missing if problems.without_id or one in unread)
+    deleted = () if problems.without_id else tuple(one for one in missing if one not in unread)
     if problems.counts:
         notice(problems.summary())
-        if deleted:
-            kept = f"{len(deleted):,} documents of the index were not read, and stay as they are"
-            notice(f"{kept}: what was skipped may be among them")
-            deleted = ()
+    if undecided:
+        notice(
+            f"whether {len(undecided):,} documents of the index are still there is not known: mend "
+            "what was skipped and run the same command again, or take them out with isthmus delete"
+        )
     if deleted and not unchanged and not changed:
         raise MismatchError(
             f"not one of the {len(deleted):,} documents of the index is in {corpus!r}",
@@ -120,7 +136,14 @@ def _compare(corpus: str, folder: Path, settings: SyncSettings, dry_run: bool) -
             allowed=f"documents with the ids of the index, such as {deleted[0]!r}",
             remedy="check the path; to replace them all: isthmus index --overwrite",
         )
-    return Sync(tuple(added), tuple(changed), deleted, unchanged, dry_run)
+    return Sync(tuple(added), tuple(changed), deleted, unchanged, dry_run, undecided)
+
+
+def _read_alike(settings: SyncSettings, stored: StoredDocuments) -> SyncSettings:
+    """The settings, with what they leave open of reading as the index was read."""
+    kept = stored.manifest.corpus.reading
+    names = type(kept).model_fields.keys() - settings.model_fields_set
+    return settings.model_copy(update={name: getattr(kept, name) for name in names})
 
 
 def _stored(folder: Path) -> StoredDocuments:
