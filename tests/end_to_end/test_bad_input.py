@@ -85,13 +85,23 @@ def test_bytes_that_are_not_utf8(refuses: Refuses, model: Path, tmp_path: Path) 
     lines = [json.dumps({"_id": str(number), "text": "a word"}).encode() for number in range(3)]
     lines[1] = '{"_id": "1", "text": "café"}'.encode("latin-1")
     corpus.write_bytes(b"\n".join(lines) + b"\n")
-    for retriever in ("bm25", model):
+    unweighted = tmp_path / "model"  # found only after the documents were read
+    shutil.copytree(model, unweighted, ignore=shutil.ignore_patterns("*.safetensors"))
+    for retriever in ("bm25", unweighted):
         message = refuses(
             "index", "--corpus", corpus, "--model", retriever, "--output", tmp_path / "index"
         )
         assert f"{corpus}:2" in message
         assert "byte 0xe9" in message
         assert "iconv" in message
+
+    whole = tmp_path / "whole.jsonl"
+    whole.write_text('{"_id": "1", "text": "a word"}\n')
+    message = refuses(
+        "index", "--corpus", whole, "--model", unweighted, "--output", tmp_path / "index"
+    )
+    assert "has no weights: there is no model.safetensors" in message
+    assert "damaged" not in message
 
 
 def test_judgements_of_unknown_documents(

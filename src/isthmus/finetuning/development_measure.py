@@ -10,9 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from isthmus.evaluation.measures import parse_measure
-from isthmus.finetuning.development_set import DevelopmentSet, DevelopmentSettings, Places
+from isthmus.finetuning.development_set import (
+    SHORTEST,
+    DevelopmentSet,
+    DevelopmentSettings,
+    Places,
+)
 from isthmus.finetuning.mining.candidates import Scores
-from isthmus.progress import notice
+from isthmus.progress import notice, waiting
 from isthmus.records import Ranking
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.training.checkpoints import restoring
@@ -62,7 +67,10 @@ class Development:
         """
         self._first = first_step
         best = Best(self.name, self.better, self.settings.patience, from_step=first_step)
-        trainer.add_callback(EvaluationCallback(trainer, TOPIC, self, self.settings.every, best))
+        callback = EvaluationCallback(
+            trainer, TOPIC, self, self.settings.every, best, at_least=SHORTEST
+        )
+        trainer.add_callback(callback)
 
     def take_best(self, trainer: Trainer) -> dict[str, Any]:
         """Loads the best model's weights into the trained task; returns its step and measure."""
@@ -89,11 +97,14 @@ class Development:
 
     def __call__(self) -> dict[str, float]:
         """The mean over the queries; NaN where a score is NaN."""
-        rankings = []
-        ranked = self.rank(self.depth)
-        for query, (places, scores) in zip(self.chosen.queries, ranked, strict=True):
-            if np.isnan(scores).any():
-                return {self.name: math.nan}
-            ids = [self.corpus[row].id for row in self.chosen.rows[places]]
-            rankings.append(Ranking(query.id, tuple(ids), tuple(scores.tolist())))
-        return {self.name: self.chosen.mean(self.name, rankings)}
+        chosen = self.chosen
+        what = f"{len(chosen.queries):,} queries, {len(chosen.rows):,} documents"
+        with waiting(f"measuring {self.name} of the model on the development set: {what}"):
+            rankings = []
+            ranked = self.rank(self.depth)
+            for query, (places, scores) in zip(chosen.queries, ranked, strict=True):
+                if np.isnan(scores).any():
+                    return {self.name: math.nan}
+                ids = [self.corpus[row].id for row in chosen.rows[places]]
+                rankings.append(Ranking(query.id, tuple(ids), tuple(scores.tolist())))
+            return {self.name: chosen.mean(self.name, rankings)}

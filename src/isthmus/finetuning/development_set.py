@@ -21,6 +21,8 @@ from isthmus.progress import notice
 from isthmus.records import Judgements, Query, Ranking, Run
 from isthmus.training.settings import Steps
 
+SHORTEST = 10
+"""Steps between two evaluations at least, where a share of all steps is asked for."""
 _USUAL = ("dev", "validation", "valid")
 Places = npt.NDArray[np.int64]
 
@@ -53,7 +55,9 @@ class DevelopmentSettings(Settings):
     )
     measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
     every: Steps = Field(
-        0.1, description="steps between two evaluations; below 1: a share of all steps"
+        0.1,
+        description="steps between two evaluations; below 1: a share of all steps, and "
+        f"{SHORTEST} at least",
     )
     patience: int | None = Field(
         None,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from accelerate import PartialState
 
-from isthmus.collections import Collection, Problems
+from isthmus.collections import Collection, Problems, open_corpus
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_folder, named_at
 from isthmus.config.output import claimed, is_complete, writing
@@ -45,7 +45,7 @@ from isthmus.finetuning.stage_data import (
 )
 from isthmus.finetuning.teachers._base import Teacher, taught_scores
 from isthmus.finetuning.teachers._check import check_teacher
-from isthmus.progress import notice
+from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
 from isthmus.training.evaluation_callback import evaluated
 from isthmus.training.launch import main_process_first, wait_for_everyone
@@ -100,10 +100,18 @@ def train(stage: ResolvedStage) -> Path:
     with ExitStack() as claims:
         with main_process_first():
             fingerprint = collection.fingerprint()
-            claims.enter_context(claimed(stage.output, "finetune", stage.identity(fingerprint)))
+            identity = stage.identity(fingerprint)
+            begun = claims.enter_context(claimed(stage.output, "finetune", identity))
             if is_complete(stage.output):
                 notice(f"{stage.output} is complete already")
                 return final
+            if not begun and PartialState().is_main_process:
+                # Bad data ends the command before a model is loaded.
+                read = open_corpus(settings.collection, settings.account())
+                for _ in track(
+                    read.documents(), f"checking {settings.collection}", read.count(), "documents"
+                ):
+                    pass
             selection = Selection.of(settings, split)
             encoder = _encoder(stage, selection)
             source = f"{fingerprint} {settings.kept}"

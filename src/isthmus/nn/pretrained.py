@@ -146,6 +146,15 @@ def check_sizes(name: str, config: Any) -> None:
     transformers allocates what a configuration says before it sees that the weights are others.
     """
     shapes = _stored(name).values()
+    if not shapes and (folder := Path(name)).is_dir():
+        pickled = sorted(file.name for file in folder.glob("*.bin"))
+        raise InputError(
+            f"the model folder {name!r} has no weights: there is no {_WEIGHTS} in it"
+            + (f", only pickled ones ({', '.join(pickled[:3])})" if pickled else ""),
+            where=name,
+            allowed=f"config.json, a fast tokenizer (tokenizer.json) and {_WEIGHTS}",
+            remedy=f"convert them to {_WEIGHTS}" if pickled else f"copy {_WEIGHTS} there too",
+        )
     parameters, tensors = sum(map(math.prod, shapes)), len(shapes)
     named = config.to_dict()
     sizes = {own: named[key] for own, keys in SIZES.items() for key in keys if key in named}

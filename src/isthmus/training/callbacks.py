@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -15,6 +15,9 @@ from torch import distributed
 
 from isthmus.progress import Bar, notice
 from isthmus.training.example_order import EpochOrder, TokenBatches
+
+if TYPE_CHECKING:
+    from isthmus.training.trainer import Trainer
 
 
 class SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
@@ -91,16 +94,21 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
             if name not in hidden and name.count("/") < (2 if name.startswith("probe/") else 3):
                 self.latest[name] = value
         shown = " ".join(f"{name} {value:.3f}" for name, value in self.latest.items())
-        self.bar.advance(0, shown)
+        if self.bar.total is None:  # what is measured before the first step
+            self.bar.note = shown
+        else:
+            self.bar.advance(0, shown)
 
 
 class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
     """On Ctrl-C, finishes the current step, writes a checkpoint, and stops.
 
-    SIGTERM does the same where it has a handler, as on the command line.
+    While the model to start from is evaluated, it stops at once. SIGTERM does the same where it has
+    a handler, as on the command line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
         self.wanted = 0  # the signal that was received
         self.before: dict[int, Any] = {}
         self.process = os.getpid()
@@ -121,11 +129,13 @@ class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
             self.before[self.wanted](self.wanted, None)
 
     def _note(self, number: int, frame: Any) -> None:
-        # A second signal, and any in a worker process, acts at once.
-        if self.wanted or os.getpid() != self.process:
+        # A second signal, any in a worker process, and one that loses no step, acts at once.
+        step, evaluating = self.trainer.state.global_step, self.trainer.evaluating
+        if self.wanted or os.getpid() != self.process or (evaluating and not step):
             self.before[number](number, frame)
         self.wanted = number
-        notice("interrupted: writing a checkpoint (again: stop at once)")
+        first = f"evaluating step {step:,}" if evaluating else f"finishing step {step + 1:,}"
+        notice(f"interrupted: {first}, then writing a checkpoint (again: stop at once)")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After every optimiser step."""

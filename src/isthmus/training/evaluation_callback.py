@@ -45,6 +45,7 @@ class EvaluationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         measure: The numbers by name; called in evaluation mode, without gradient.
         every: Steps between two evaluations; below 1: a share of all steps.
         best: None: no model is kept.
+        at_least: Steps between two evaluations, where `every` is a share.
 
     """
 
@@ -55,12 +56,14 @@ class EvaluationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         measure: Callable[[], Mapping[str, float]],
         every: float,
         best: Best | None = None,
+        at_least: int = 1,
     ) -> None:
         self.trainer = trainer
         self.topic = topic
         self.measure = measure
         self.every = every
         self.best = best
+        self.at_least = at_least
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluates the model to start from; a resumed run has done so already."""
@@ -69,7 +72,9 @@ class EvaluationCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluates every so many steps, and after the last step."""
-        steps = max(1, _steps(self.every, state.max_steps))
+        steps = _steps(self.every, state.max_steps)
+        if self.every < 1:
+            steps = max(steps, self.at_least)
         if state.global_step % steps == 0 or state.global_step == state.max_steps:
             self._evaluate(state, control)
 
@@ -135,6 +140,7 @@ def _evaluating(trainer: Trainer) -> Iterator[None]:
     task, arguments = trainer.task, trainer.args
     was_training = task.training
     task.eval()
+    trainer.evaluating = True
     with (
         torch.no_grad(),
         torch.autocast(arguments.device.type, torch.bfloat16, enabled=arguments.bf16),
@@ -145,6 +151,7 @@ def _evaluating(trainer: Trainer) -> Iterator[None]:
             yield
         finally:
             task.train(was_training)
+            trainer.evaluating = False
 
 
 def _steps(given: float, steps: int) -> int:

@@ -49,6 +49,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.examples = examples
         self.settings = settings
         self.description = description
+        self.evaluating = False
         self._sums: dict[str, Tensor] = {}
         self._steps_summed = 0
         self._sent: dict[str, tuple[Any, Tensor]] = {}
@@ -100,7 +101,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 f"{self.args.train_batch_size} texts, {self._step_batch_size():,} in all "
                 "(training.gradient_accumulation_steps)"
             )
-        interruption = Interruption()
+        interruption = Interruption(self)
         self.add_callback(interruption)
         progress = ShowProgress(self.description)
         self.add_callback(progress)
