@@ -6,7 +6,6 @@ import filecmp
 import json
 import os
 import re
-import signal
 import sys
 import threading
 from collections import Counter
@@ -34,7 +33,6 @@ from isthmus.errors import (
     SettingsError,
 )
 from isthmus.indexes.manifest import CorpusOrigin, Description, workplace
-from isthmus.indexes.segments.served_index import ServedIndex
 from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.backbone import Backbone
@@ -43,7 +41,7 @@ from isthmus.retrieval import shards as shards_module
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs import index as indexing_module
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.search import search
 from isthmus.retrieval.verbs.update import merge
 from isthmus.text import corpus as corpus_module
 from isthmus.text import ngrams as ngrams_module
@@ -153,29 +151,14 @@ def test_dense_vectors_and_rankings_are_the_same(
     parts = [np.load(file) for file in sorted(many.glob("segments/*/vectors.npy"))]
     np.testing.assert_array_equal(np.concatenate(parts), np.load(one / "vectors.npy"))
     queries = list(read_queries(cranfield / "queries.jsonl.zst"))[:20]
-    served = open_searcher(many)
-    assert isinstance(served.index, ServedIndex)
     expected = open_searcher(one).search(queries, DEPTH)
-    assert served.search(queries, DEPTH) == expected
-    # A machine that held some segments is gone, and others open them.
-    process = _fetch_process(served.index)
-    os.kill(process, signal.SIGKILL)
-    assert served.search(queries, DEPTH) == expected
-    assert _fetch_process(served.index) != process
-    ids = expected[0].document_ids
-    assert served.documents(ids) == open_searcher(one).documents(ids)
+    assert open_searcher(many).search(queries, DEPTH) == expected
     index(
         corpus, many, model, settings=IndexSettings(block_size=BLOCK, problems="skip")
     )  # is the same
     merge(many)
     np.testing.assert_array_equal(np.load(many / "vectors.npy"), np.load(one / "vectors.npy"))
     assert open_searcher(many).search(queries, DEPTH) == expected
-
-
-def _fetch_process(served: ServedIndex) -> int:
-    """The process that holds the first of the segments open."""
-    handle = served._served[0]._handle
-    return int(ray.get(handle.__ray_call__.remote(lambda _: os.getpid())))
 
 
 def test_what_was_built_before_an_interruption_stays(
@@ -389,19 +372,11 @@ def test_a_machine_dies_while_encoding(  # after the tests that need two machine
     assert [part.documents for part in manifest.segments or ()] == [192] * 7 + [54]
     queries = cranfield / "queries.jsonl.zst"
     answers = [
-        search(folder, queries=queries, run=tmp_path / f"{n}.trec", settings=chosen)
-        for n, (folder, chosen) in enumerate(
-            [
-                (one, SearchSettings(tag="run")),
-                (many, SearchSettings(tag="run")),
-                (many, SearchSettings(tag="run", cluster=_settings(machines))),
-            ]
-        )
+        Path(str(search(folder, queries=queries, run=f"{folder}.trec", settings={"tag": "run"})))
+        for folder in (one, many)
     ]
-    whole = Path(str(answers[0])).read_text()
-    assert whole.count("\n") > 10_000
-    for other in answers[1:]:
-        assert Path(str(other)).read_text() == whole
+    assert answers[0].read_text().count("\n") > 10_000
+    assert answers[0].read_text() == answers[1].read_text()
 
 
 def test_a_machine_that_cannot_help_says_why(tmp_path: Path) -> None:

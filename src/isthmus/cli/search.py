@@ -9,7 +9,7 @@ import typer
 
 import isthmus
 from isthmus.cli.lines import answer_lines, show
-from isthmus.cli.options import Cluster, Json, Model, Reranker, Split, settings_option
+from isthmus.cli.options import Json, Model, Reranker, Split, settings_option
 
 
 def search(
@@ -33,7 +33,6 @@ def search(
     model: Model = None,
     depth: Annotated[int | None, typer.Option(help="Documents per query.")] = None,
     as_json: Json = False,
-    cluster: Cluster = None,
     settings: Annotated[list[str] | None, settings_option("search", "depth=20")] = None,
 ) -> None:
     """Search an index for one query, for one per line, or write a run file for many.
@@ -48,7 +47,7 @@ def search(
     """
     from isthmus.progress import result
 
-    if query is None and queries is None and run is None and cluster is None:
+    if query is None and queries is None and run is None:
         answer = isthmus.open_search(
             index, hybrid=hybrid or (), rerank=rerank, model=model, depth=depth, settings=settings
         )
@@ -64,7 +63,6 @@ def search(
         model=model,
         depth=depth,
         split=split,
-        cluster=cluster,
         settings=settings,
     )
     if isinstance(found, list):

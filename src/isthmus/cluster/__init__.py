@@ -3,8 +3,8 @@
 Knows nothing of documents or indexes: every layer above brings its own tasks.
 """
 
-from isthmus.cluster.cluster import Cluster, Served, current
+from isthmus.cluster.cluster import Cluster, current
 from isthmus.cluster.connection import connected
 from isthmus.cluster.settings import ClusterSettings
 
-__all__ = ["Cluster", "ClusterSettings", "Served", "connected", "current"]
+__all__ = ["Cluster", "ClusterSettings", "connected", "current"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -80,20 +80,6 @@ class Cluster:
                 for reference in waiting:
                     ray.cancel(reference)
 
-    def serve(self, makers: Sequence[Task[Any]]) -> list[Served]:
-        """Objects that live on the machines, each made there by a function with its arguments.
-
-        An object whose machine dies is made again on another. They end with the connection.
-        """
-        # Without a core of their own they start at once, however many there are.
-        holder = _ray().remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Holder)
-        spread = holder.options(scheduling_strategy="SPREAD")
-        return [Served(spread.remote(make, arguments)) for make, arguments in makers]
-
-    def share(self, value: Any) -> Any:
-        """A reference that stands for a value among arguments of `Served.call`; it is sent once."""
-        return _ray().put(value)
-
     def _notice_if_too_large(self, **portion: float) -> None:
         # No error: some clusters grow when a task requires more than they have.
         found = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
@@ -107,34 +93,15 @@ class Cluster:
         return 1 if there.get("GPU", 0) else 0
 
 
-class Served:
-    """An object on some machine of a cluster."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def call(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Calls a method there; the function that comes back waits for its result."""
-        reference = self._handle.call.remote(__version__, method, *arguments)
-        return lambda: _fetch(reference)
-
-
-class _Holder:
-    def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._make, self._arguments = make, arguments
-        self._made: Any = None
-
-    def call(self, version: str, method: str, *arguments: Any) -> Any:
-        # Made at the first call, and not before: only a call can answer with an error.
-        _check_version(version)
-        if self._made is None:
-            self._made = self._make(*self._arguments)
-        return getattr(self._made, method)(*arguments)
-
-
 def _run(marker: tuple[str, Path], function: Callable[..., Result], *arguments: Any) -> Result:
     version, file = marker
-    _check_version(version)
+    if version != __version__:
+        raise MismatchError(
+            f"the machine {platform.node()!r} has isthmus {__version__}, this one has {version}",
+            where="--cluster",
+            allowed=f"isthmus {version} on every machine",
+            remedy=f"pip install isthmus=={version} there",
+        )
     if not file.is_file():
         raise OutputError(
             f"the machine {platform.node()!r} does not see the folder {str(file.parent)!r}",
@@ -143,16 +110,6 @@ def _run(marker: tuple[str, Path], function: Callable[..., Result], *arguments: 
             remedy="put --output, and ISTHMUS_CACHE, on storage that all machines share",
         )
     return function(*arguments)
-
-
-def _check_version(expected: str) -> None:
-    if expected != __version__:
-        raise MismatchError(
-            f"the machine {platform.node()!r} has isthmus {__version__}, this one has {expected}",
-            where="--cluster",
-            allowed=f"isthmus {expected} on every machine",
-            remedy=f"pip install isthmus=={expected} there",
-        )
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from typing import Any
 
 from isthmus.config.output import only_writer
 from isthmus.errors import MismatchError, SettingsError
+from isthmus.indexes.dense.builder import build_hnsw
 from isthmus.indexes.dense.hnsw import (
     About,
     HnswSettings,
-    build_hnsw,
     building_command,
     import_faiss,
     sampled_rows,

@@ -14,7 +14,6 @@ from isthmus.config.trust import is_trusted, trust
 from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.indexes.segments.index import open_index
-from isthmus.indexes.segments.served_index import spread
 from isthmus.progress import notice
 from isthmus.records import Document, Query, Ranking
 
@@ -156,7 +155,6 @@ def open_searcher(
     In an index of passages, documents are found by their best passage, or `by` passage each by
     itself.
     By `hnsw`, a dense index is searched through the graph that must lie beside it.
-    Inside `with connected(…)`, the segments of an index lie open on the machines of the cluster.
     `encoders` holds those that are loaded already, and takes in one that is loaded here.
     """
     folder = Path(folder)
@@ -170,7 +168,6 @@ def open_searcher(
     key = f"{origin.fingerprint} {origin.backend}"
     if key not in loaded:
         loaded[key] = _query_encoder(folder, origin, model)
-    index = spread(index, folder, hnsw)
     return Searcher(loaded[key], LongDocuments(index) if long else index)
 
 

@@ -21,8 +21,8 @@ from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, IsthmusError
 from isthmus.indexes import integrity
 from isthmus.indexes.bm25.builder import build_bm25
-from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.dense.hnsw import HnswSettings, build_hnsw
+from isthmus.indexes.dense.builder import DenseBuilder, build_hnsw
+from isthmus.indexes.dense.hnsw import HnswSettings
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (

@@ -15,11 +15,10 @@ from tests.index_bytes import verify
 from isthmus.config.output import writing
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError, MissingPackageError, OutputError
-from isthmus.indexes.dense.builder import DenseBuilder
+from isthmus.indexes.dense.builder import DenseBuilder, build_hnsw
 from isthmus.indexes.dense.hnsw import (
     About,
     HnswSettings,
-    build_hnsw,
     building_command,
     has_hnsw,
     read_about,

@@ -19,8 +19,8 @@ from tests.index_bytes import verify
 
 from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError
-from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.dense.hnsw import HnswSettings, build_hnsw
+from isthmus.indexes.dense.builder import DenseBuilder, build_hnsw
+from isthmus.indexes.dense.hnsw import HnswSettings
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import SEGMENTS, Description

@@ -1,7 +1,8 @@
-"""Building a dense index: vectors are appended block by block."""
+"""Building a dense index: vectors are appended block by block; and a graph beside it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.config.output import writing
+from isthmus.config.output import whole_folder, write_json, writing
+from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError
 from isthmus.indexes.arrays import flush, give_up, mapped, write_header
 from isthmus.indexes.construction import (
@@ -22,11 +24,28 @@ from isthmus.indexes.construction import (
     refuse_empty,
     start_anew,
 )
-from isthmus.indexes.dense.index import VECTORS, unusable
+from isthmus.indexes.dense.hnsw import (
+    ABOUT,
+    HNSW,
+    About,
+    Graph,
+    HnswSettings,
+    check_graph,
+    fingerprint,
+    import_faiss,
+    read_about,
+    sampled_rows,
+)
+from isthmus.indexes.dense.index import VECTORS, DenseIndex, unusable
+from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import Description, workplace
+from isthmus.progress import Bar
 from isthmus.records import Document
 
 _NORM_ROWS = 2**16
+_GRAPH = "vectors.faiss"
+_GRAPH_ROWS = 2**14  # added at a time
+_TRAINING = 2**16  # vectors that the quantiser learns from, at most
 
 
 class DenseBuilder(VectorBuilder):
@@ -111,4 +130,85 @@ def _largest_norm(vectors: npt.NDArray[np.floating[Any]]) -> float:
     return max(
         float(np.linalg.norm(vectors[start : start + _NORM_ROWS].astype(np.float64), axis=1).max())
         for start in blocks
+    )
+
+
+def build_hnsw(
+    folder: Path,
+    exact: DenseIndex,
+    settings: HnswSettings,
+    queries: npt.NDArray[np.floating[Any]] | None = None,
+) -> About:
+    """Recall and speed of the graph beside the index in a folder; it is built if it is not there.
+
+    It is measured with these queries, or with some of the index's own vectors.
+    """
+    about = read_about(folder)
+    if about is not None and about.settings == settings:
+        try:
+            check_graph(folder, about)
+        except InputError:
+            about = None
+        if about is not None and about.made_of == fingerprint(exact.manifest):
+            return about
+    faiss = import_faiss("hnsw")
+    built = _build(faiss, exact.vectors, settings)
+    if queries is None:
+        queries = exact.vectors[sampled_rows(len(exact))].astype(np.float32)
+    with whole_folder(folder / HNSW) as partial:
+        faiss.write_index(built, str(partial / _GRAPH))
+        about = _measured(settings, partial / _GRAPH, exact, Graph(built, settings), queries)
+        write_json(partial / ABOUT, sealed(about.model_dump()))
+    return about
+
+
+def _build(faiss: Any, vectors: npt.NDArray[np.floating[Any]], settings: HnswSettings) -> Any:
+    eight_bits = faiss.ScalarQuantizer.QT_8bit
+    index = faiss.IndexHNSWSQ(
+        vectors.shape[1], eight_bits, settings.neighbours, faiss.METRIC_INNER_PRODUCT
+    )
+    index.hnsw.efConstruction = settings.construction
+    step = max(1, len(vectors) // _TRAINING)
+    index.train(np.ascontiguousarray(vectors[::step][:_TRAINING], dtype=np.float32))
+    with Bar("building hnsw", len(vectors), "documents") as bar:
+        for start in range(0, len(vectors), _GRAPH_ROWS):
+            block = np.ascontiguousarray(vectors[start : start + _GRAPH_ROWS], dtype=np.float32)
+            index.add(block)
+            bar.advance(len(block))
+    return index
+
+
+def _measured(
+    settings: HnswSettings,
+    file: Path,
+    exact: DenseIndex,
+    graph: Graph,
+    queries: npt.NDArray[np.floating[Any]],
+) -> About:
+    names = [str(number) for number in range(len(queries))]
+    documents = exact.manifest.documents
+    depths = [depth for depth in (10, 1000) if depth <= documents] or [documents]
+    recall, speedup = [], []
+    for depth in depths:
+        found, seconds = [], []
+        for index in (exact, exact.approximated(graph)):
+            index.find(queries[:1], depth, names[:1])  # warm-up
+            began = time.perf_counter()
+            found.append([rows for rows, _ in index.find(queries, depth, names)])
+            seconds.append(time.perf_counter() - began)
+        shares = [
+            len(np.intersect1d(right, rows)) / len(right)
+            for right, rows in zip(*found, strict=True)
+        ]
+        recall.append(float(np.mean(shares)))
+        speedup.append(seconds[0] / seconds[1])
+    return About(
+        settings=settings,
+        made_of=fingerprint(exact.manifest),
+        file=file.name,
+        stored=described(file.parent, [file.name])[file.name],
+        depths=depths,
+        recall=recall,
+        speedup=speedup,
+        queries=len(queries),
     )

@@ -7,10 +7,9 @@ It may miss documents; those that it finds are ranked by exact inner products. I
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,22 +17,14 @@ import xxhash
 from pydantic import Field
 
 from isthmus.config import Settings
-from isthmus.config.output import whole_folder, write_json
 from isthmus.config.safe_names import PlainName
-from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
+from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, MismatchError, SettingsError, needing
-from isthmus.indexes.integrity import Count, StoredFile, check, damaged, described, parsing
+from isthmus.indexes.integrity import Count, StoredFile, check, damaged, parsing
 from isthmus.indexes.manifest import Manifest
-from isthmus.progress import Bar
-
-if TYPE_CHECKING:
-    from isthmus.indexes.dense.index import DenseIndex
 
 HNSW = "hnsw"
 ABOUT = "about.json"
-_GRAPH = "vectors.faiss"
-_BLOCK = 2**14
-_TRAINING = 2**16  # vectors that the quantiser learns from, at most
 _QUERIES = 200  # that a graph is measured with
 Rows = npt.NDArray[np.int64]
 
@@ -83,7 +74,7 @@ class Graph:
         if about is None:
             raise not_there(folder)
         check_graph(folder, about)
-        if about.made_of != _fingerprint(manifest):
+        if about.made_of != fingerprint(manifest):
             raise MismatchError(
                 f"the hnsw beside {str(folder)!r} was made of another index",
                 where=str(folder / HNSW),
@@ -103,35 +94,6 @@ class Graph:
         _, found = self._index.search(queries, count)
         for rows in found:
             yield np.sort(rows[rows >= 0]).astype(np.int64)
-
-
-def build_hnsw(
-    folder: Path,
-    exact: DenseIndex,
-    settings: HnswSettings,
-    queries: npt.NDArray[np.floating[Any]] | None = None,
-) -> About:
-    """Recall and speed of the graph beside the index in a folder; it is built if it is not there.
-
-    It is measured with these queries, or with some of the index's own vectors.
-    """
-    about = read_about(folder)
-    if about is not None and about.settings == settings:
-        try:
-            check_graph(folder, about)
-        except InputError:
-            about = None
-        if about is not None and about.made_of == _fingerprint(exact.manifest):
-            return about
-    faiss = import_faiss("hnsw")
-    built = _build(faiss, exact.vectors, settings)
-    if queries is None:
-        queries = exact.vectors[sampled_rows(len(exact))].astype(np.float32)
-    with whole_folder(folder / HNSW) as partial:
-        faiss.write_index(built, str(partial / _GRAPH))
-        about = _measured(settings, partial / _GRAPH, exact, Graph(built, settings), queries)
-        write_json(partial / ABOUT, sealed(about.model_dump()))
-    return about
 
 
 def has_hnsw(folder: Path) -> bool:
@@ -185,59 +147,7 @@ def import_faiss(needed_for: str) -> Any:
     return faiss
 
 
-def _build(faiss: Any, vectors: npt.NDArray[np.floating[Any]], settings: HnswSettings) -> Any:
-    eight_bits = faiss.ScalarQuantizer.QT_8bit
-    index = faiss.IndexHNSWSQ(
-        vectors.shape[1], eight_bits, settings.neighbours, faiss.METRIC_INNER_PRODUCT
-    )
-    index.hnsw.efConstruction = settings.construction
-    step = max(1, len(vectors) // _TRAINING)
-    index.train(np.ascontiguousarray(vectors[::step][:_TRAINING], dtype=np.float32))
-    with Bar("building hnsw", len(vectors), "documents") as bar:
-        for start in range(0, len(vectors), _BLOCK):
-            block = np.ascontiguousarray(vectors[start : start + _BLOCK], dtype=np.float32)
-            index.add(block)
-            bar.advance(len(block))
-    return index
-
-
-def _measured(
-    settings: HnswSettings,
-    file: Path,
-    exact: DenseIndex,
-    graph: Graph,
-    queries: npt.NDArray[np.floating[Any]],
-) -> About:
-    names = [str(number) for number in range(len(queries))]
-    documents = exact.manifest.documents
-    depths = [depth for depth in (10, 1000) if depth <= documents] or [documents]
-    recall, speedup = [], []
-    for depth in depths:
-        found, seconds = [], []
-        for index in (exact, exact.approximated(graph)):
-            index.find(queries[:1], depth, names[:1])  # warm-up
-            began = time.perf_counter()
-            found.append([rows for rows, _ in index.find(queries, depth, names)])
-            seconds.append(time.perf_counter() - began)
-        shares = [
-            len(np.intersect1d(right, rows)) / len(right)
-            for right, rows in zip(*found, strict=True)
-        ]
-        recall.append(float(np.mean(shares)))
-        speedup.append(seconds[0] / seconds[1])
-    return About(
-        settings=settings,
-        made_of=_fingerprint(exact.manifest),
-        file=file.name,
-        stored=described(file.parent, [file.name])[file.name],
-        depths=depths,
-        recall=recall,
-        speedup=speedup,
-        queries=len(queries),
-    )
-
-
-def _fingerprint(manifest: Manifest) -> str:
+def fingerprint(manifest: Manifest) -> str:
     """A fingerprint of all files of an index, from which a graph was made."""
     files = sorted((name, stored.xxh3) for name, stored in manifest.files.items())
     return xxhash.xxh3_128(repr(files).encode()).hexdigest()

@@ -55,14 +55,8 @@ class SegmentedIndex(Index):
         folders = [folder / SEGMENTS / one.name for one in manifest.segments or ()]
         if hnsw and not any(map(has_hnsw, folders)):
             raise not_there(folder)
-        return cls.of(folder, manifest, hnsw)
-
-    @classmethod
-    def of(cls, folder: Path, manifest: Manifest, hnsw: bool) -> SegmentedIndex:
-        """The segments in a folder that a manifest names."""
-        segments = manifest.segments or []
-        kind, places = kind_of(manifest.kind), [folder / SEGMENTS / one.name for one in segments]
-        indexes = [kind.open(place, hnsw and has_hnsw(place)) for place in places]
+        kind, segments = kind_of(manifest.kind), manifest.segments or []
+        indexes = [kind.open(place, hnsw and has_hnsw(place)) for place in folders]
         return cls(manifest, indexes, [read_deleted(folder, one) for one in segments])
 
     def search(

@@ -9,7 +9,6 @@ from typing import overload
 
 from pydantic import Field
 
-from isthmus.cluster import ClusterSettings, connected
 from isthmus.collections import open_queries, write_run
 from isthmus.collections.settings import ReadingSettings
 from isthmus.collections.trec import ExistingRun
@@ -58,7 +57,6 @@ class SearchSettings(RetrieverSettings, ReadingSettings):
     tag: str | None = Field(
         None, pattern=r"^\S+$", description="the name of the run; null: that of its file"
     )
-    cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 
 @overload
@@ -73,7 +71,6 @@ def search(
     model: str | None = None,
     depth: int | None = None,
     split: str | None = None,
-    cluster: str | None = None,
     settings: SearchSettings | Overrides = None,
 ) -> Hits: ...
 
@@ -90,7 +87,6 @@ def search(
     model: str | None = None,
     depth: int | None = None,
     split: str | None = None,
-    cluster: str | None = None,
     settings: SearchSettings | Overrides = None,
 ) -> Hits | Path: ...
 
@@ -106,7 +102,6 @@ def search(
     model: str | None = None,
     depth: int | None = None,
     split: str | None = None,
-    cluster: str | None = None,
     settings: SearchSettings | Overrides = None,
 ) -> Hits | Path:
     """The hits of one query, or the run file written for many queries.
@@ -120,7 +115,6 @@ def search(
         "model": model,
         "rerank.model": rerank,
         "split": split,
-        "cluster.address": cluster,
     }
     settings = SearchSettings.given(settings, flags)
     if (query is None) == (queries is None) or (queries is None) != (run is None):
@@ -139,13 +133,12 @@ def search(
             allowed="a split of --queries, where that is a collection",
             remedy="leave it out",
         )
-    with connected(settings.cluster):
-        if query is not None:
-            return _answer(open_retriever(index, settings), query, settings)
-        assert queries is not None
-        assert run is not None
-        with reserved(Path(run)):
-            return _search_many(index, queries, Path(run), settings)
+    if query is not None:
+        return _answer(open_retriever(index, settings), query, settings)
+    assert queries is not None
+    assert run is not None
+    with reserved(Path(run)):
+        return _search_many(index, queries, Path(run), settings)
 
 
 def open_search(
@@ -246,7 +239,7 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> set[s
         raise SettingsError(
             f"{str(index)!r} is a {tuned}hybrid, which says itself what {min(decided)!r} is",
             where=min(decided),
-            allowed="depth, rerank, hnsw, by, split, tag, problems, line_limit and cluster",
+            allowed="depth, rerank, hnsw, by, split, tag, problems and line_limit",
             remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
         )
     return fused
