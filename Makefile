@@ -4,8 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
-# One file, one worker: fixtures are made once. Files with the slowest tests come first, and there is
-# a worker more than cores (tests/conftest.py).
+# One file, one worker: fixtures are made once. There is a worker more than cores (tests/conftest.py).
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 # What test-fast leaves out; naming the rest would have the workers' parent import torch before them.
 OTHERS := breakages end_to_end parity property
@@ -16,7 +15,7 @@ FREEZE := freeze --all --exclude pip --exclude-editable | sed -e 's/+[a-z0-9.]*$
 	-e "/^pytrec_eval/s/$$/ ; platform_machine != 'aarch64'/"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-development quickstart test test-fast test-all breakages torture check lock clean
+.PHONY: help setup setup-development quickstart test test-fast test-nightly torture check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,17 +27,16 @@ setup-development: .venv/test.installed ## the same, with everything the tests a
 quickstart: .venv/run.installed ## an encoder adapted to documentation strings, before and after, one to five minutes on 2 cores
 	$(BIN)/isthmus quickstart
 
-test: .venv/test.installed ## run the tests, seven to ten minutes on 2 idle cores; some of them: make test TESTS=tests/golden
+test: .venv/test.installed ## run the tests, as CI does, seven minutes on 2 idle cores; some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)
 
 test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: two minutes
-	$(PYTEST) -m 'not full and not slow' $(OTHERS:%=--ignore=tests/%)
+	$(PYTEST) -m 'not nightly and not slow' $(OTHERS:%=--ignore=tests/%)
 
-test-all: .venv/test.installed ## everything: every recipe on every architecture, every shape, more random examples
-	$(PYTEST) -m '' --hypothesis-profile full $(TESTS)
-
-breakages: .venv/test.installed ## break the code in one plausible way after another, and see the tests notice, about an hour; some: make breakages WORDS=lexicon, DRAW=3
-	$(BIN)/python -m tests.breakages $(WORDS) $(if $(DRAW),--draw $(DRAW))
+test-nightly: .venv/test.installed ## the slow and rare: two ranks, compilers, browser, cluster, a draw of torture, more random examples, bugs put into the code
+	$(PYTEST) -m nightly
+	$(PYTEST) -m 'not nightly' --hypothesis-profile nightly tests/property
+	$(BIN)/python -m tests.breakages
 
 torture: .venv/test.installed ## do the worst to everything for hours, resumable; some of it: make torture KINDS="kills fuzz"
 	$(BIN)/python -m tests.torture $(KINDS)

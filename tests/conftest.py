@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
 import signal
 import sys
-from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -28,9 +26,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
 
 # Examples are slow when the machine is busy; what is checked is what they compute.
-# Every run draws others; `make test-all` draws more of them at once.
-settings.register_profile("isthmus", deadline=None, max_examples=40)
-settings.register_profile("full", deadline=None, max_examples=200)
+# Every run draws others; `make test-nightly` draws more of them at once.
+settings.register_profile("isthmus", deadline=None, max_examples=25)
+settings.register_profile("nightly", deadline=None, max_examples=200)
 settings.load_profile("isthmus")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,15 +38,6 @@ ROOT = Path(__file__).resolve().parents[1]
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     """One worker more than cores: most wait for the processes that their tests start."""
     return (yield) + 1
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files with the slowest tests first, so that no worker waits for the last of them."""
-    seconds: Counter[str] = Counter()
-    listed = (ROOT / "tests" / "slowest.md").read_text(encoding="utf-8")
-    for file, each in re.findall(r"^\| `([^:`]+)::[^`]+` \| (\d+) ", listed, re.MULTILINE):
-        seconds[f"tests/{file}"] += int(each)
-    items.sort(key=lambda item: -seconds[item.nodeid.partition("::")[0]])
 
 
 def pytest_collection_finish() -> None:

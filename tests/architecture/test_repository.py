@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import ast
-import multiprocessing
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from isthmus.pretraining.scratch import start_from_nothing
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -118,72 +113,3 @@ def test_locks_choose_no_accelerator(name: str) -> None:
     pins = lock(name)
     assert pins["torch"] == "2.13.0"
     assert not [package for package in pins if re.match(r"nvidia|cuda|triton", package)]
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A copy of the repository, as a clone has it."""
-    copy = tmp_path / "checkout"
-    for file in kept_files():
-        place = copy / file.relative_to(ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, place)
-    return copy
-
-
-def run_there(checkout: Path, *arguments: str) -> None:
-    """Runs a module of Python in a checkout, with its sources; it must end well."""
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-
-
-TESTS = ("pytest", "-q", "-p", "no:cacheprovider", "tests/architecture/test_documentation.py")
-
-
-@pytest.mark.slow
-def test_what_lies_in_the_checkout_changes_no_test(checkout: Path) -> None:
-    for name in ("runs/quickstart", "indexes/bm25", "data/scifact", "notes"):
-        (checkout / name).mkdir(parents=True)
-    log = checkout / "notes" / "log"
-    child = multiprocessing.get_context("fork").Process(target=_test_there, args=[checkout, log])
-    child.start()
-    child.join()
-    assert child.exitcode == 0, log.read_text(encoding="utf-8")[-2000:]
-    assert re.search(r"^[1-9]\d* passed", log.read_text(encoding="utf-8"), re.MULTILINE)
-
-
-def _test_there(checkout: Path, log: Path) -> None:
-    """Runs tests of a checkout in this process, which has the same sources imported already."""
-    os.chdir(checkout)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[name]
-    code = pytest.main([*TESTS[1:], "-k", "runs"])
-    sys.stdout.flush()
-    os._exit(code)
-
-
-@pytest.mark.full  # the test above, with all that a quickstart leaves
-def test_the_two_commands_of_the_readme_in_their_order(checkout: Path) -> None:
-    texts = ["documentation of packages", "queries and documents"]
-    start = start_from_nothing(lambda: iter(texts), "tiny", 200, checkout / "runs" / "tiny", 1)
-    short = [
-        "packages=[email, http, logging, asyncio, unittest, json, xml]", f"model={start}",
-        "splits={test: [asyncio, email]}", "adapt.pooling=mean", "adapt.similarity=cosine",
-        "adapt.dense.training.max_steps=3", "adapt.dense.training.per_device_train_batch_size=8",
-        "adapt.finetune.training.max_steps=2",
-    ]  # fmt: skip
-    settings = [part for setting in short for part in ("--set", setting)]
-    run_there(checkout, "isthmus", "quickstart", "--output", "runs/quickstart", *settings)
-    assert (checkout / "runs" / "quickstart" / "adapted" / "report").is_dir()
-    run_there(checkout, *TESTS, "tests/unit/cli")

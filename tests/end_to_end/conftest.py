@@ -111,6 +111,13 @@ class Commands:
         output = [(self.folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
         return Result(self._arguments, code, *output)
 
+    def kill_when(self, reached: Callable[[], object], *arguments: str | Path, **how: Any) -> None:
+        """Kills a command as soon as it has left something on the disk."""
+        self.start(*arguments, **how)
+        while not reached():
+            assert self.wait(0.005) is None, "it ended before it could be killed"
+        assert self.kill().returncode == -signal.SIGKILL
+
     def kill(self) -> Result:
         """Kills the command and its workers; its result, should it have ended by itself."""
         with suppress(ProcessLookupError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +94,7 @@ def test_again_does_nothing_and_rerun_repeats(
     assert verdicts[0] == verdicts[1]
 
 
+@pytest.mark.nightly
 def test_two_processes(
     commands: Any, adapted: Path, judged: Path, model: Path, tmp_path: Path
 ) -> None:
@@ -108,18 +108,13 @@ def test_two_processes(
     assert found["change"] == pytest.approx(wanted["change"], rel=0.01)
 
 
-def test_killed(
-    killed: Callable[..., Any], adapted: Path, judged: Path, model: Path, tmp_path: Path
-) -> None:
+def test_killed(commands: Any, adapted: Path, judged: Path, model: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     arguments = [
         "adapt", judged, "--model", model, "--output", output, "--guard", judged, *sets(*PLAIN)
     ]  # fmt: skip
-
-    def progress() -> int:
-        return sum(1 for _ in output.rglob("*"))
-
-    killed(arguments, progress, kills=4, longest=1.0)
+    commands.kill_when(lambda: list(output.glob("**/checkpoint-2/complete.json")), *arguments)
+    commands.succeed(*arguments)
     weights = "final/model.safetensors"
     assert (output / weights).read_bytes() == (adapted / weights).read_bytes()
     assert results(output)["verdict"] == results(adapted)["verdict"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,22 +70,13 @@ def table(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.full)])
-def test_killed_at_random_it_ends_with_the_same_table(
-    kills: int,
-    killed: Callable[..., Any],
-    whole: Path,
-    protocol: Path,
-    judged: Path,
-    tmp_path: Path,
+def test_killed_it_ends_with_the_same_table(
+    commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "benchmark"
-
-    def progress() -> object:
-        return sorted(str(path) for path in folder.glob("*/*"))
-
-    hits = killed(words(protocol, judged, folder), progress, kills=kills, longest=0.3)
-    assert hits.total() >= kills // 2
+    command = words(protocol, judged, folder)
+    commands.kill_when(lambda: list(folder.glob("models/*")), *command)
+    commands.succeed(*command)
     assert table(folder) == table(whole)
     assert len(table(folder)) == 3
     # What no cell needs any more is not kept.

@@ -54,6 +54,7 @@ from isthmus.text.tokenizer import Tokenizer
 
 ray = pytest.importorskip("ray", reason="the extra [cluster] is not installed")
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.skipif(sys.platform == "win32", reason="clusters run on Linux and macOS"),
     # On some chips the number of threads changes the last bits, and each machine has one.
     pytest.mark.usefixtures("one_thread"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,31 +63,6 @@ def test_one_command_gives_what_indexing_searching_and_evaluating_give(
     assert "indexing" not in compared.stderr
     for row in ("dense", "bm25", "dense+bm25"):
         assert row in compared.stdout
-
-
-def test_killed_it_goes_on(
-    commands: Any, killed: Callable[..., Any], collection: Path, model: Path, tmp_path: Path
-) -> None:
-    command = [
-        "evaluate", "--collection", collection, "--models", model, "bm25", "hybrid",
-        "--output", tmp_path / "report", "--set", "index.block_size=20",
-    ]  # fmt: skip
-    cache = Path(commands.environment["ISTHMUS_CACHE"])
-
-    def progress() -> object:
-        files = cache.glob("indexes/.*.building/progress.json")
-        rankings = len(list(cache.glob("rankings/*.parquet")))
-        return rankings, [file.read_text() for file in files if file.is_file()]
-
-    assert killed(command, progress, kills=3, longest=0.2).total() > 1
-    # By the command too: vectors of an untrained model are so alike that rounding orders them, and
-    # that depends on what else a process has done.
-    command[command.index(tmp_path / "report")] = tmp_path / "whole"
-    commands.succeed(*command, cache=tmp_path / "cache")
-    report, whole = (
-        json.loads((tmp_path / name / "report.json").read_text()) for name in ("report", "whole")
-    )
-    assert report["means"] == whole["means"]
 
 
 def test_ids_with_spaces_from_a_collection_to_the_report(commands: Any, tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def interrupt(whole: Path, resumed: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
+@pytest.mark.nightly
 def test_two_processes_equal_one_and_a_resumed_run_an_uninterrupted_one(
     commands: Any, small: list[str], teacher: Path, tmp_path: Path
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_student_learns_what_the_teacher_prefers(
 
 
 # What tests/golden/test_weight_controller.py shows of a toy, in a real training.
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_controller_reaches_its_target(
     commands: Any, small: list[str], model: Path, tmp_path: Path
 ) -> None:

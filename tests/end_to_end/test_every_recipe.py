@@ -74,25 +74,18 @@ _DECODERS = ("bow", "autoregressive", "condenser", "lexmae", "retromae", "simlm"
 one_of_each_decoder = pytest.mark.parametrize(
     "recipe",
     [
-        pytest.param(recipe, marks=() if recipe in _DECODERS else pytest.mark.full)
+        pytest.param(recipe, marks=() if recipe in _DECODERS else pytest.mark.nightly)
         for recipe in _RECIPES
     ],
 )
-# Every recipe meets BERT; every architecture a bag of words and SimLM, which copies its layers; the
-# other decoders meet ELECTRA, whose embeddings are projected, and RetroMAE's meets ModernBERT too.
-# The rest repeats them; XLM-RoBERTa is RoBERTa by another name.
+# Every recipe meets BERT, and every architecture a bag of words.
 recipe_and_kind = pytest.mark.parametrize(
     ("recipe", "kind"),
     [
         pytest.param(
             recipe,
             kind,
-            marks=()
-            if kind == "bert"
-            or (recipe in ("bow", "simlm") and kind != "xlm-roberta")
-            or (recipe in _DECODERS and kind == "electra")
-            or (recipe, kind) == ("retromae", "modernbert")
-            else pytest.mark.full,
+            marks=() if kind == "bert" or recipe == "bow" else pytest.mark.nightly,
         )
         for recipe, kind in itertools.product(_RECIPES, _MODELS)
     ],

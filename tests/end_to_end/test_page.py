@@ -27,7 +27,7 @@ CHROMIUM = "/usr/bin/chromium"
 if not Path(CHROMIUM).exists():
     pytest.skip(f"no browser at {CHROMIUM} (apt install chromium)", allow_module_level=True)
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 expect = playwright.expect
 DOCUMENTS = {
     "keeper": ("The keeper", "The keeper lights the lighthouse at dusk. He sleeps by day."),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+pytestmark = pytest.mark.nightly
 _STEPS = 6
 _GLOBAL_BATCH = 16
 

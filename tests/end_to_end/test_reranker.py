@@ -45,6 +45,7 @@ def weights(output: Path) -> dict[str, Any]:
     return load_file(output / "final" / "model.safetensors")
 
 
+@pytest.mark.nightly
 def test_two_processes_equal_one(
     commands: Any, command: list[str], reranker: Path, tmp_path: Path
 ) -> None:

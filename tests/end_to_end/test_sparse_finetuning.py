@@ -49,6 +49,7 @@ def weights(output: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 def test_two_processes_equal_one(commands: Any, small: list[str], tmp_path: Path) -> None:
     kinds = {
         "splade": ["--recipe", "splade", "--set", "regularizers.flops.queries=0.1"],

@@ -144,26 +144,14 @@ def test_every_stage_restarts_and_the_last_retriever_is_final(whole: Path, start
     assert any("kl" in line and line["kl"] > 0 for line in log(made["distilled"]))
 
 
-def test_killed_between_and_inside_stages(
+def test_killed_inside_a_stage(
     commands: Any, command: Callable[..., list[str]], whole: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
-    arguments = command("three-stage", output)
-
-    def inside(name: str) -> bool:
-        return any(output.glob(f"{name}-*/checkpoint-2/complete.json"))
-
-    def after(name: str) -> bool:
-        found = [json.loads(file.read_text()) for file in output.glob(f"{name}-*/isthmus.json")]
-        return any(snapshot["complete"] for snapshot in found)
-
-    moments = [(inside, "bm25"), (after, "bm25"), (inside, "reranker"), (after, "reranker")]
-    for reached, name in [*moments, (inside, "distilled")]:
-        assert not reached(name)
-        commands.start(*arguments)
-        while not reached(name):
-            assert commands.wait(0.005) is None, "it ended before it could be killed"
-        commands.kill()
+    commands.kill_when(
+        lambda: list(output.glob("distilled-*/checkpoint-2/complete.json")),
+        *command("three-stage", output),
+    )
     assert not (output / "final").exists()
     said = commands.succeed("finetune", "--resume", output).stderr
     assert said.count(" is done") == 3
@@ -267,6 +255,7 @@ def test_what_was_trained_is_the_same_in_sentence_transformers(
     )
 
 
+@pytest.mark.nightly
 def test_two_processes(commands: Any, command: Callable[..., list[str]], tmp_path: Path) -> None:
     """Without dropout, which draws differently on two processes, they differ by rounding alone."""
     more = ["training.dropout=0.0", "stages.reranker=null", "stages.distilled=null"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import isthmus
-from isthmus.config.trust import trust
 from isthmus.indexes.segments.index import open_index
 from isthmus.retrieval.hybrid_folder import read_hybrid
 
@@ -147,36 +144,3 @@ def test_a_line_that_cannot_be_read_may_have_been_any_document(
     assert documents(index) == [set("abcd")]
     corpus.write_text("".join(lines[1:]))
     assert "deleted 1: a" in commands.succeed("sync", corpus, index).stdout
-
-
-# A single index alone: with several it is one of them.
-@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_killed_it_goes_on(
-    commands: Any,
-    killed: Callable[..., Counter[str]],
-    model: Path,
-    notes: Path,
-    tmp_path: Path,
-    together: bool,
-) -> None:
-    trust(str(model))
-    index = tmp_path / "index"
-    chosen = ("--with", f"{model},bm25") if together else ("--model", model)
-    commands.succeed("index", "--corpus", notes, *chosen, "--output", index)
-    for file in notes.glob("*.md"):
-        file.write_text(file.read_text(encoding="utf-8") + " changed", encoding="utf-8")
-    change(notes)
-    before, after = documents(index)[0], names(notes)
-
-    def progress() -> object:
-        every = documents(index)
-        assert all(one == every[0] for one in every)
-        assert every[0] in (before, after)
-        files = sorted(index.glob("**/segments/.*.building/progress.json"))
-        return every[0] == after, [file.read_text() for file in files if file.is_file()]
-
-    command = ["sync", notes, index, "--set", "block_size=2"]
-    assert killed(command, progress, kills=3, longest=0.3).total() > 1
-    assert documents(index)[0] == after
-    assert "up to date" in commands.succeed("sync", notes, index).stdout
-    assert not list(index.glob("**/.*"))

@@ -12,6 +12,7 @@ KINDS = ("kills", "fuzz", "damage", "hostile", "contention", "resources")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and forks after importing torch")
+@pytest.mark.nightly
 def test_nothing_is_found(commands: Any) -> None:
     # One process goes through all kinds, and forks: no test has run in the one it comes from.
     ended = commands.run("--short", module="tests.torture.__main__")

@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import random
-import time
-from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse
-from tests.index_bytes import verify
 
-from isthmus.config import output
-from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.inverted.builder import InvertedBuilder
-from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
-from isthmus.indexes.segments import merge_policy
 from isthmus.indexes.segments.index import open_index
-from isthmus.indexes.segments.writer import IndexWriter
-from isthmus.records import Document, Query
+from isthmus.records import Query
 from isthmus.retrieval.searcher import Searcher, open_searcher
-
-SIZE = 12
-FORK = multiprocessing.get_context("fork")
-
-
-def change(folder: Path, kind: str, seed: int, said: Connection) -> None:
-    """Adds, replaces and deletes for ever; says what it is about to do, and when it is done."""
-    output.environment = dict  # quicker
-    merge_policy._TOGETHER = 3
-    generator = random.Random(seed)
-    with IndexWriter(folder) as writer:
-        for turn in range(10**6):
-            added = {
-                f"d{generator.randrange(60)}": f"{seed}-{turn}"
-                for _ in range(generator.randrange(4))
-            }
-            deleted = [f"d{generator.randrange(60)}" for _ in range(generator.randrange(3))]
-            said.send((deleted, added))
-            writer.delete(deleted)
-            vectors = np.random.default_rng(turn).random((len(added), SIZE)).astype(np.float32)
-            rows = vectors if kind == "dense" else scipy.sparse.csr_matrix(vectors)
-            if added:
-                writer.add([Document(i, text) for i, text in added.items()], rows)
-            writer.merge() if generator.random() < 0.1 else writer.commit()
-            said.send("done")
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -60,61 +21,6 @@ def contents(folder: Path) -> dict[str, str]:
     found = {document.id: document.text for document in documents}
     assert len(found) == len(documents), "a document is there twice"
     return found
-
-
-def build(folder: Path, kind: str) -> Path:
-    dense = kind == "dense"
-    description = Description(
-        kind="dense" if dense else "inverted",
-        corpus=CorpusOrigin(spec="c", fingerprint="c"),
-        titles=True,
-        encoder=EncoderOrigin(name="e", fingerprint="e"),
-        dimension=SIZE,
-        dtype="float32" if dense else None,
-        inverted=None if dense else InvertedSettings(),
-    )
-    vectors = np.random.default_rng(0).random((30, SIZE)).astype(np.float32)
-    builder: Any = DenseBuilder if dense else InvertedBuilder
-    with builder(folder, description) as building:
-        documents = [Document(f"d{number}", "first") for number in range(30)]
-        building.add(documents, vectors if dense else scipy.sparse.csr_matrix(vectors))
-        building.finish({})
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["dense", "inverted"])
-def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
-    folder = build(tmp_path / "index", kind)
-    generator = random.Random(0)
-    living = contents(folder)
-    commits = 0
-    for life in range(4):
-        hears, said = FORK.Pipe(duplex=False)
-        child = FORK.Process(target=change, args=(folder, kind, life, said))
-        child.start()
-        said.close()
-        # Some whole commits, and then a moment that is nobody's choice.
-        heard = [hears.recv() for _ in range(2 * generator.randint(1, 3))]
-        time.sleep(generator.uniform(0, 0.4))
-        child.kill()
-        with suppress(EOFError):
-            while True:
-                heard.append(hears.recv())
-        child.join()
-        planned = living
-        for message in heard:
-            if message == "done":
-                living = planned
-                commits += 1
-                continue
-            deleted, added = message
-            kept = {i: text for i, text in living.items() if i not in deleted}
-            planned = {**kept, **added}
-        verify(folder)
-        found = contents(folder)
-        assert found in (living, planned), f"life {life}"
-        living = found
-    assert commits > 4
 
 
 @pytest.fixture(scope="module")
@@ -179,32 +85,6 @@ def same_scores(one: Searcher, two: Searcher, queries: list[Query]) -> None:
     documents = [ranking.document_ids[0] for ranking in two.search(queries, 1)]
     assert [ranking.document_ids[0] for ranking in one.search(queries, 1)] == documents
     assert one.documents(documents) == two.documents(documents)
-
-
-def test_adding_is_killed_and_goes_on(
-    commands: Any,
-    killed: Callable[..., Counter[str]],
-    model: Path,
-    corpora: dict[str, Path],
-    tmp_path: Path,
-) -> None:
-    index = tmp_path / "index"
-    commands.succeed("index", "--model", model, "--corpus", corpora["first"], "--output", index)
-    before = contents(index)
-
-    def progress() -> object:
-        """What is recorded of the segment that is being made."""
-        if contents(index) == before:
-            files = index.glob("segments/.*.building/progress.json")
-            return [file.read_text(encoding="utf-8") for file in files if file.is_file()]
-        return "done"
-
-    arguments = ["add", index, "--corpus", corpora["more"], "--set", "block_size=2"]
-    hits = killed(arguments, progress, kills=5, longest=0.3)
-    assert hits.total() > 1
-    assert len(contents(index)) == 300
-    assert not list(index.glob("segments/.*"))
-    verify(index)
 
 
 def test_what_cannot_be_changed_is_refused(

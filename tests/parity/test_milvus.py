@@ -21,6 +21,8 @@ from pymilvus import AnnSearchRequest, MilvusClient, RRFRanker
 
 from isthmus.indexes.milvus import Milvus, _rows
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def both(medline, tmp_path_factory) -> str:

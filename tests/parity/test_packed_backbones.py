@@ -54,7 +54,7 @@ compiled_architecture = pytest.mark.parametrize(
             way,
             marks=()
             if kind in ("bert", "modernbert") or (kind, use_packing) == ("mpnet", False)
-            else pytest.mark.full,
+            else pytest.mark.nightly,
         )
         for kind in MODELS
         for use_packing in (True, False)
@@ -146,6 +146,7 @@ def test_states_and_gradients(kind: str, implementation: str) -> None:
 
 
 @compiled_architecture
+@pytest.mark.nightly
 def test_compiled_layers(kind: str, use_packing: bool) -> None:
     backbone = random_backbone(kind, "eager")
     backbone.use_packing = use_packing
@@ -201,7 +202,7 @@ def test_padding_is_zero_and_the_places_may_be_given(kind: str) -> None:
 # One text or several, of one token or more: the mixed cases repeat these two.
 @pytest.mark.parametrize(
     "lengths",
-    [[5, 5, 5], [1], *(pytest.param(each, marks=pytest.mark.full) for each in ([7], [1, 1]))],
+    [[5, 5, 5], [1], *(pytest.param(each, marks=pytest.mark.nightly) for each in ([7], [1, 1]))],
     ids=str,
 )
 def test_a_batch_without_padding_needs_no_mask(kind: str, lengths: list[int], way: str) -> None:

@@ -118,7 +118,7 @@ def check(classifier: Classifier, scores: Tensor, expected: Tensor) -> None:
         pytest.param("sdpa", True, id="sdpa-segments"),
         pytest.param("sdpa", False, id="sdpa-one segment"),
         pytest.param("eager", True, id="eager-segments"),
-        pytest.param("eager", False, id="eager-one segment", marks=pytest.mark.full),
+        pytest.param("eager", False, id="eager-one segment", marks=pytest.mark.nightly),
     ],
 )
 def test_scores_and_gradients(

@@ -15,6 +15,14 @@ if not ON_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves the interpreter, which is slow, to the night."""
+    for item in items:
+        if not ON_GPU and "triton" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.nightly)
+
+
 @pytest.fixture(scope="session")
 def triton() -> Iterator[Any]:
     """Triton, ready for kernels of ours."""

@@ -14,7 +14,7 @@ from isthmus.benchmarks.runner.steps import Place
 from isthmus.benchmarks.runner.workers import Ended, Workers
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_lost_process_is_replaced_and_all_end_with_their_starter(tmp_path: Path) -> None:
     def step(name: str) -> Step:
         return Step(name, "base", "0" * 32, (0,))

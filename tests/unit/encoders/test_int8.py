@@ -78,7 +78,7 @@ REPEATED = {
     *(("sparse", name) for name in MASKED_LM if name != "bert"),
 }
 PAIRS = [
-    pytest.param(*pair, marks=pytest.mark.full if pair in REPEATED else ())
+    pytest.param(*pair, marks=pytest.mark.nightly if pair in REPEATED else ())
     for pair in itertools.product(KINDS, MASKED_LM)
 ]
 

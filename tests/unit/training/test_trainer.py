@@ -293,6 +293,7 @@ def test_the_curve_of_a_packed_run_is_that_of_a_padded_one(made: Callable[..., T
     check_same_curves(made, "packing", trained)
 
 
+@pytest.mark.nightly
 def test_the_curve_of_a_compiled_run_is_that_of_an_uncompiled_one(
     made: Callable[..., Trainer],
 ) -> None:
@@ -785,6 +786,7 @@ def test_no_process_is_left_without_a_text(corpus: TokenisedCorpus, tmp_path: Pa
         TokenBatches(examples, int(total), seed=0, processes=most + 1)
 
 
+@pytest.mark.nightly
 def test_an_evaluation_compiles_nothing(
     corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
