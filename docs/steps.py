@@ -1,6 +1,6 @@
 """One step of every pre-training recipe on one text, as docs/steps.md writes it out.
 
-python -m tests.golden.steps    # writes the numbers of the page anew
+python docs/steps.py    # writes the numbers of the page again
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "steps.md"
+PAGE = Path(__file__).with_name("steps.md")
 BLOCK = re.compile(r"(<!-- step of ([\w-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 TEXTS = (
     "hokey stuff is a crossword puzzle clue. there are related clues.",
