@@ -234,11 +234,6 @@ def plain_linear() -> Callable[[nn.Linear], Map]:
     return linear
 
 
-@pytest.fixture
-def plain_norm() -> Callable[[nn.LayerNorm], Map]:
-    return norm
-
-
 def linear(module: nn.Linear) -> Map:
     weight, bias = module.weight.tolist(), module.bias.tolist()
     return lambda vector: [dot(row, vector) + b for row, b in zip(weight, bias, strict=True)]

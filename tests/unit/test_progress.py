@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import time
 
 import pytest
 from rich.console import Console
 
 from isthmus import progress
-from isthmus.progress import Bar, Part, notice, planned, said_once, track, waiting
+from isthmus.progress import Bar, Part, notice, planned, track
 
 
 @pytest.fixture
@@ -40,22 +39,6 @@ def test_a_log_gets_a_line_every_half_minute(screen: io.StringIO, clock: list[fl
     ]
 
 
-def test_what_was_done_before_counts_and_is_not_fast(
-    screen: io.StringIO, clock: list[float]
-) -> None:
-    with Bar("encode", 400, "texts", done=300) as bar:
-        clock[0] += 20
-        bar.advance(100)
-    assert screen.getvalue() == "encode: 400/400, 5.0 texts/s, 20 s, done\n"
-
-
-def test_work_without_a_known_end(screen: io.StringIO, clock: list[float]) -> None:
-    with Bar("read", unit="documents") as bar:
-        clock[0] += 2
-        bar.advance(3000)
-    assert screen.getvalue() == "read: 3,000, 1,500.0 documents/s, 2 s, done\n"
-
-
 def test_a_plan_tells_the_time_left_of_the_whole(screen: io.StringIO, clock: list[float]) -> None:
     with planned("adapt", [Part("train", 60.0), Part("index", 10.0), Part("index", 30.0)]):
         with Bar("tokenise", 5):
@@ -78,32 +61,6 @@ def test_a_plan_tells_the_time_left_of_the_whole(screen: io.StringIO, clock: lis
         "adapt 70 %, 43 s left)",
         "adapt 100 %, 0 s left)",
         "",
-    ]
-
-
-def test_a_resumed_plan_measures_what_it_does_itself(
-    screen: io.StringIO, clock: list[float]
-) -> None:
-    parts = [Part("train", 60.0), Part("index", 40.0)]
-    with planned("adapt", parts), Bar("index", 4, done=2) as bar:
-        clock[0] += 60
-        bar.advance(1)
-    assert screen.getvalue().splitlines()[0].endswith("(adapt 90 %, 60 s left)")
-
-
-def test_a_bar_without_a_total_nears_what_its_plan_expects(
-    screen: io.StringIO, clock: list[float]
-) -> None:
-    parts = [Part("train", 60.0), Part("index", 40.0, 200)]
-    with planned("adapt", parts), Bar("index", unit="passages") as bar:
-        for _ in range(3):
-            clock[0] += 60
-            bar.advance(100)
-    assert [line.partition("(")[2] for line in screen.getvalue().splitlines()] == [
-        "adapt 80 %, 60 s left)",
-        "adapt 100 %, 0 s left)",
-        "adapt 100 %, 0 s left)",
-        "adapt 100 %, 0 s left)",
     ]
 
 
@@ -160,25 +117,3 @@ def test_what_a_terminal_would_obey_is_shown(screen: io.StringIO) -> None:
 def test_tracked_items_pass_unchanged(screen: io.StringIO) -> None:
     assert list(track(iter("abc"), "letters", unit="letters")) == ["a", "b", "c"]
     assert screen.getvalue().startswith("letters: 3, ")
-
-
-def test_only_a_long_silence_is_explained(
-    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with waiting("reading"):
-        pass
-    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
-    with waiting("loading a model"):
-        time.sleep(0.2)
-    assert screen.getvalue() == "loading a model …\n"
-
-
-def test_what_is_said_of_several_indexes_is_said_once(screen: io.StringIO) -> None:
-    with said_once():
-        notice("skipped 3")
-        with said_once():
-            notice("skipped 3")
-            notice("skipped 4")
-        notice("skipped 4")
-    notice("skipped 3")
-    assert screen.getvalue().split("\n") == ["skipped 3", "skipped 4", "skipped 3", ""]

@@ -9,10 +9,9 @@ import pytest
 
 from isthmus.collections import open_corpus
 from isthmus.errors import InputError
-from isthmus.workflows.survey import _language, survey
+from isthmus.workflows.survey import survey
 
 ENGLISH = "The cell number {} is the one that divides, and the other rests for a day."
-GERMAN = "Die Zelle Nummer {} ist nicht die, mit der das Experiment von heute beginnt."
 CHINESE = "第{}个细胞在今天的实验中分裂得很快而另一个在休息"
 
 
@@ -37,7 +36,7 @@ def test_documents_without_spaces_are_measured_by_characters(tmp_path: Path) -> 
 
 
 SAMPLES = {
-    "English": "How do you do it? What the cell does is divide, and it does so for a day.",
+    "German": "Die Zelle ist nicht die, mit der das Experiment von heute beginnt.",
     "Spanish": "La célula se divide en dos partes, y cada una de las partes es una nueva célula.",
     "French": "La cellule se divise en deux parties, et chacune est une nouvelle cellule du corps.",
     "Italian": "La cellula si divide in due parti, e ognuna è una nuova cellula che non si ferma.",
@@ -49,12 +48,6 @@ SAMPLES = {
     "Russian": "Клетка делится на две части, и каждая из них становится новой клеткой.",
     "Arabic": "تنقسم الخلية إلى جزأين",
 }
-
-
-@pytest.mark.parametrize("language", SAMPLES)
-def test_language(language: str) -> None:
-    assert _language(SAMPLES[language]) == language
-    assert _language("Numbers 1 2 3") is None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +63,7 @@ def test_refused(tmp_path: Path, texts: list[str], message: str) -> None:
         found(tmp_path, texts)
 
 
-@pytest.mark.parametrize("other", [GERMAN, CHINESE])
-def test_several_languages(tmp_path: Path, other: str) -> None:
-    texts = [(other if n % 3 == 0 else ENGLISH).format(n) for n in range(60)]
-    assert "SEVERAL LANGUAGES (English 67%, " in found(tmp_path, texts)
+@pytest.mark.parametrize("language", SAMPLES)
+def test_several_languages(tmp_path: Path, language: str) -> None:
+    texts = [f"{SAMPLES[language]} {n}" if n % 3 == 0 else ENGLISH.format(n) for n in range(60)]
+    assert f"SEVERAL LANGUAGES (English 67%, {language} 33%)" in found(tmp_path, texts)

@@ -19,12 +19,9 @@ from isthmus.config.output import (
     finish,
     is_complete,
     only_writer,
-    publish,
     read_snapshot,
     whole_folder,
     write_json,
-    write_snapshot,
-    writing,
 )
 from isthmus.errors import InputError, OutputError
 
@@ -96,13 +93,6 @@ def test_an_empty_folder_is_free(folder: Path) -> None:
     assert claim(folder, "pretrain", IDENTITY) is False
 
 
-def test_a_claim_that_was_killed_while_it_wrote_is_free(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    (folder / f".{SNAPSHOT}.partial").write_text('{"verb": "pre')
-    assert claim(folder, "pretrain", IDENTITY) is False
-    assert read_snapshot(folder)["verb"] == "pretrain"
-
-
 def test_a_folder_that_holds_something_else(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("years of work")
@@ -136,18 +126,6 @@ def test_another_jobs_folder(verb: str, change: dict[str, Any], reason: str, fol
     assert (folder / SNAPSHOT).read_bytes() == before
 
 
-def test_a_job_that_failed_before_its_first_result_owns_nothing(folder: Path) -> None:
-    claim(folder, "pretrain", IDENTITY)
-    (folder / "start").mkdir()
-    corrected = {**IDENTITY, "data": {"corpus": "corrected"}}
-    assert not claim(folder, "pretrain", corrected)
-    assert read_snapshot(folder)["identity"] == corrected
-    assert not (folder / "start").exists()
-    finish(folder)
-    with pytest.raises(OutputError, match=r"differs in data\.corpus"):
-        claim(folder, "pretrain", IDENTITY)
-
-
 def test_a_file_where_the_folder_should_be(folder: Path) -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("a file")
@@ -166,13 +144,6 @@ def test_snapshots_that_cannot_be_read(folder: Path) -> None:
         with pytest.raises(InputError, match=r"isthmus\.json is damaged") as caught:
             read_snapshot(folder)
         assert caught.value.where == str(folder / SNAPSHOT)
-
-
-def test_write_snapshot_is_complete_at_once(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    write_snapshot(folder, "index", IDENTITY, {"documents": 3})
-    assert is_complete(folder)
-    assert read_snapshot(folder)["results"] == {"documents": 3}
 
 
 def test_a_whole_folder_appears_only_when_it_is_whole(folder: Path) -> None:
@@ -200,16 +171,6 @@ def test_publishing_replaces_the_old_folder(folder: Path) -> None:
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
 
 
-def test_publishing_over_what_a_kill_left_behind(tmp_path: Path) -> None:
-    folder, partial, old = tmp_path / "x", tmp_path / ".x.partial", tmp_path / ".x.old"
-    for path in (folder, partial, old):
-        path.mkdir()
-        (path / path.name).write_text("")
-    publish(partial, folder)
-    assert [file.name for file in folder.iterdir()] == [".x.partial"]
-    assert not old.exists()
-
-
 def test_json_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,39 +185,6 @@ def test_json_is_written_whole_or_not_at_all(
     with pytest.raises(OutputError, match="no space left on the disk"):
         write_json(file, {"new": 1})
     assert json.loads(file.read_text(encoding="utf-8")) == {"naïve": [1, 2]}
-
-
-@pytest.mark.parametrize(
-    ("number", "what", "remedy"),
-    [
-        (
-            errno.ENOSPC,
-            "no space left on the disk",
-            "free some space and run again",
-        ),
-        (errno.EACCES, "no permission to write", "choose another --output"),
-        (errno.EPERM, "no permission to write", "choose another --output"),
-        (errno.EROFS, "no permission to write", "choose another --output"),
-        (errno.ENOTDIR, "a file stands where a folder should be", "choose another --output"),
-    ],
-)
-def test_the_systems_refusals(number: int, what: str, remedy: str, tmp_path: Path) -> None:
-    target = tmp_path / "not" / "there" / "yet"
-    with pytest.raises(OutputError) as caught, writing(target):
-        raise OSError(number, os.strerror(number))
-    assert caught.value.what == f"{what} ({os.strerror(number)})"
-    assert caught.value.where == str(target)
-    assert caught.value.allowed.startswith("a writable folder; ")
-    assert caught.value.allowed.endswith(" MiB free there")
-    assert caught.value.remedy == remedy
-    with pytest.raises(OutputError) as named, writing(target):
-        raise OSError(number, os.strerror(number), "/some/file")
-    assert named.value.where == "/some/file"
-
-
-def test_other_troubles_keep_their_name(tmp_path: Path) -> None:
-    with pytest.raises(ConnectionResetError), writing(tmp_path):
-        raise ConnectionResetError(errno.ECONNRESET, "reset")
 
 
 def test_a_folder_behind_a_closed_door(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from isthmus.config import find_recipe, resolve, shipped_recipes
-from isthmus.config.recipes import PROTOCOL_VERB, Recipe, merged
+from isthmus.config.recipes import Recipe, merged
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, IsthmusError, SettingsError
@@ -74,171 +71,6 @@ def test_the_recipes_of_experiments_and_protocols_still_work(file: Path) -> None
         pipeline.assemble(values, str(file))
     else:
         resolve_stage(FinetuneSettings.parse(values, str(file)))
-
-
-def numbers(node: yaml.Node) -> Iterator[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        for _, value in node.value:
-            yield from numbers(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from numbers(value)
-    elif re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", node.value):
-        yield node
-
-
-@pytest.mark.parametrize("recipe", shipped_recipes("pretrain"), ids=lambda recipe: recipe.name)
-def test_every_number_says_where_it_comes_from(recipe: Recipe) -> None:
-    """On its line, above it in its block, or for the whole recipe on the line of `settings:`."""
-    text = recipe.file.read_text(encoding="utf-8")
-    lines = text.splitlines()
-    root = yaml.compose(text)
-    ((top, settings),) = (pair for pair in root.value if pair[0].value == "settings")
-    found = 0
-    for key, value in settings.value:
-        opening = key.start_mark.line
-        if lines[opening - 1].lstrip().startswith("#"):  # a line of its own above the block
-            opening -= 1
-        for number in numbers(value):
-            line = number.start_mark.line
-            above = [lines[top.start_mark.line], *lines[opening : line + 1]]
-            assert "#" in "".join(above), f"{recipe.file}:{line + 1}: {number.value}"
-            found += 1
-    assert found > 5
-
-
-def test_the_recipes_of_the_papers_say_what_the_papers_say() -> None:
-    flags = {"corpus": "c", "output": "o", "model": "m"}
-    bow = PretrainSettings.parse(resolve("pretrain", "bow", flags), "bow")
-    assert set(bow.objectives) == {"masked_lm", "bag_of_words"}
-    assert bow.corruption == {"name": "uniform", "rate": 0.30}
-    training = bow.training
-    assert training.per_device_train_batch_size * training.gradient_accumulation_steps == 2048
-    assert (training.learning_rate, training.weight_decay) == (3e-4, 0.01)
-    assert (training.lr_scheduler_type, training.min_lr_rate) == ("cosine_with_min_lr", 0.1)
-    dense = FinetuneSettings.parse(
-        resolve("finetune", "dense", {"collection": "c", "output": "o", "model": "m"}), "dense"
-    )
-    assert (dense.pooling, dense.similarity, dense.temperature) == ("cls", "dot", 1.0)
-    assert dense.negatives == {"name": "bm25", "num_negatives": 15, "range_max": 1000}
-
-
-PAPERS: dict[str, dict[str, Any]] = {
-    "mlm": {},
-    "mlm-term-frequency": {},
-    "autoencoding": {"decoder": ("bidirectional", 1), "rates": (0.3, 0.5)},
-    "autoregressive": {"decoder": ("autoregressive", None), "rates": (0.3, None)},
-    "retromae": {"decoder": ("enhanced", None), "rates": (0.3, None)},
-    "dupmae": {"decoder": ("enhanced", None), "rates": (0.3, None)},
-    "cotmae": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.45)},
-    "cdmae": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.5)},
-    "lexmae": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.5)},
-    "lexmae-saturated": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.5)},
-    "condenser": {"decoder": ("condenser", 2), "rates": (0.15, None)},
-    "cocondenser": {"decoder": ("condenser", 2), "rates": (0.15, None)},
-    "simlm": {"decoder": ("bidirectional", 2), "rates": (0.3, 0.5)},
-}
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_decoders_and_rates_of_the_papers(name: str) -> None:
-    overrides = ["corruption.generator=g"] if name == "simlm" else []
-    flags = {"corpus": "c", "output": "o", "model": "m"}
-    parts = assemble(PretrainSettings.parse(resolve("pretrain", name, flags, overrides), name))
-    kind, layers = PAPERS[name].get("decoder", (None, None))
-    encoder_rate, decoder_rate = PAPERS[name].get("rates", (0.3, None))
-    assert parts.corruption is not None
-    assert parts.corruption.settings.rate == encoder_rate
-    if kind is None:
-        assert not any((parts.decoder, parts.bottleneck, parts.decoder_corruption))
-        return
-    assert type(parts.decoder).__name__.lower() == kind
-    assert parts.decoder is not None
-    assert getattr(parts.decoder.settings, "layers", None) == layers
-    if decoder_rate is None:
-        assert parts.decoder_corruption is None
-    else:
-        assert parts.decoder_corruption is not None
-        assert parts.decoder_corruption.settings.rate == decoder_rate
-        assert parts.decoder_corruption.side == "decoder"
-
-
-def stages(name: str) -> dict[str, FinetuneSettings]:
-    flags = {"collection": "c", "output": "o", "model": "m"}
-    found = pipeline.assemble(resolve("finetune", name, flags), name).stages
-    return {name: stage.settings for name, stage in found.items()}
-
-
-# Of each stage: queries a step, negatives, the deepest rank, epochs, learning rate.
-RETRIEVERS: dict[str, dict[str, list[Any]]] = {
-    "three-stage": {
-        "bm25": [64, 15, 1000, 3, 2e-5], "mined": [64, 15, 200, 3, 2e-5],
-        "reranker": [64, 15, 200, 3, 3e-5], "distilled": [64, 15, 200, 3, 2e-5],
-    },
-    "bow-retriever": {"bm25": [64, 15, 1000, 3, 2e-5], "mined": [64, [8, 7], [200, 1000], 3, 2e-5]},
-    "cotmae-retriever": {
-        "bm25": [64, 15, 1000, 3, 2e-5], "mined": [64, [8, 7], [200, 1000], 4, 2e-5],
-    },
-    "cdmae-retriever": {
-        "bm25": [64, 31, 1000, 3, 2e-5], "mined": [64, 31, 200, 3, 2e-5],
-        "reranker": [8, 63, 200, 3, 3e-5], "distilled": [32, 63, 200, 3, 2e-5],
-    },
-    "lexmae-retriever": {
-        "bm25": [24, 15, 1000, 3, 2e-5], "mined": [24, 15, 200, 3, 2e-5],
-        "reranker": [24, 15, 200, 3, 3e-5], "distilled": [16, 23, 200, 3, 2e-5],
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", RETRIEVERS)
-def test_stages_of_the_papers(name: str) -> None:
-    found = stages(name)
-    assert list(found) == list(RETRIEVERS[name])
-    for stage_name, settings in found.items():
-        size, *of_negatives, epochs, rate = RETRIEVERS[name][stage_name]
-        training = settings.training
-        assert training.per_device_train_batch_size == size
-        assert (training.num_train_epochs, training.learning_rate) == (epochs, rate)
-        chosen = settings.negatives
-        keys = ("num_negatives", "range_max")
-        if isinstance(chosen, list):
-            assert [[source[key] for source in chosen] for key in keys] == of_negatives
-        else:
-            assert chosen is not None
-            assert [chosen[key] for key in keys] == of_negatives
-    if "distilled" in found:
-        assert found["distilled"].losses == {"kl": {"weight": 1.0}, "contrastive": {"weight": 0.2}}
-        assert found["distilled"].teacher == {"name": "cross_encoder", "model": "stage:reranker"}
-
-
-def test_flops_of_lexmae_by_stage() -> None:
-    found = stages("lexmae-retriever")
-    for name, weight in (("bm25", 0.002), ("mined", 0.008), ("distilled", 0.008)):
-        assert found[name].regularizers == {
-            "flops": {"documents": weight, "queries": pytest.approx(0.75 * weight)}
-        }
-        assert (found[name].encoder, found[name].sparse.form) == ("sparse", "lexmae")
-    assert found["reranker"].encoder == "cross"
-    assert not found["reranker"].regularizers
-
-
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize(("negatives", "length", "loss"), [(1, 256, "margin_mse"), (32, 128, "kl")])
-def test_the_four_protocols(kind: str, negatives: int, length: int, loss: str) -> None:
-    for distilled in (False, True):
-        name = f"benchmark-{kind}-{negatives}" + ("-distilled" if distilled else "")
-        flags = {"collection": "c", "output": "o", "model": "m"}
-        file = str(PROTOCOLS / f"{name}.yaml")
-        settings = FinetuneSettings.parse(resolve("finetune", file, flags), name)
-        assert settings.encoder == kind
-        assert settings.query_max_length == settings.document_max_length == length
-        assert isinstance(settings.negatives, dict)
-        assert settings.negatives["num_negatives"] == negatives
-        assert settings.training.learning_rate == 2e-5
-        assert (settings.teacher is not None) == distilled
-        assert set(settings.losses) == {"contrastive"} | ({loss} if distilled else set())
-        assert bool(settings.regularizers) == (kind == "sparse")
-        assert (settings.start_terms is None) == (kind == "sparse")
 
 
 def recipe(**change: Any) -> PretrainSettings:
@@ -418,19 +250,6 @@ def test_an_override_without_path_or_value(override: str) -> None:
     assert caught.value.remedy == "write --set PATH=VALUE"
 
 
-def test_an_override_that_is_no_yaml() -> None:
-    with pytest.raises(SettingsError, match="is not a YAML value") as caught:
-        resolve("pretrain", overrides=["a=[1"])
-    assert caught.value.where == "--set a=[1"
-
-
-def test_an_override_through_a_number() -> None:
-    with pytest.raises(SettingsError) as caught:
-        resolve("pretrain", "mlm", overrides=["max_length.training=3"])
-    assert caught.value.what == "'max_length.training' goes through 'max_length', which holds 144"
-    assert caught.value.where == "--set max_length.training"
-
-
 def test_a_recipe_that_does_not_exist() -> None:
     with pytest.raises(SettingsError) as caught:
         find_recipe("bwo", "pretrain")
@@ -441,15 +260,6 @@ def test_a_recipe_that_does_not_exist() -> None:
         find_recipe("no/such.yaml", "pretrain")
     assert "there is no recipe file 'no/such.yaml'" in missing.value.what
     assert "bow" in missing.value.allowed
-
-
-def test_a_protocol_that_does_not_exist() -> None:
-    with pytest.raises(
-        SettingsError, match="there is no protocol named 'pretraining-smal'"
-    ) as caught:
-        find_recipe("pretraining-smal", PROTOCOL_VERB)
-    assert caught.value.where == "PROTOCOL"
-    assert "`isthmus list protocols`" in caught.value.remedy
 
 
 def test_a_recipe_for_another_verb() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import Field, ValidationError
 
-import isthmus
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
-from isthmus.evaluation import summarise
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -126,36 +122,6 @@ def test_values_that_disagree(change: dict[str, Any], message: str) -> None:
     assert message in refusal(change).what
 
 
-def test_no_start_says_how_to_give_one() -> None:
-    error = refusal({"init": ...})
-    assert error.remedy == (
-        "add --model NAME to go on from a model, or --init tiny|mini|small|base to start from "
-        "nothing"
-    )
-    assert "titles" not in error.allowed  # which has nothing to do with it
-    assert "leave one of them out" in refusal({"model": "m"}).remedy
-
-
-def test_masked_lm_without_corruption_names_who_provides_labels() -> None:
-    error = refusal({"corruption": ...})
-    assert error.what == (
-        "objectives.masked_lm requires 'labels', which nothing in this recipe provides"
-    )
-    assert error.where == "objectives.masked_lm"
-    assert error.allowed == (
-        "'labels' comes from: corruption generator, corruption importance, "
-        "corruption random_token, corruption uniform, corruption whole_word"
-    )
-    assert error.remedy == "add one of these to the recipe, or remove objectives.masked_lm"
-
-
-def test_bag_of_words_alone_needs_no_corruption() -> None:
-    values = {**PRETRAIN, "corruption": None, "objectives": {"bag_of_words": 0.5}}
-    parts = assemble(PretrainSettings.parse(values, where="test"))
-    assert parts.corruption is None
-    assert parts.objectives["bag_of_words"].settings.weight == 0.5
-
-
 def test_short_forms_are_the_long_ones() -> None:
     short = PretrainSettings.parse(
         {**PRETRAIN, "view": "same", "corruption": "uniform", "objectives": {"masked_lm": None}},
@@ -197,78 +163,6 @@ class Outer(Settings):
 def test_a_function_takes_settings_or_a_mapping_of_them(given: Any) -> None:
     assert Outer.given(given) == Outer(depth=3, inner=Inner(amount=2))
     assert Outer.given(None) == Outer.given({}) == Outer()
-
-
-def test_arguments_of_a_call_lie_below_its_settings() -> None:
-    flags = {"depth": 5, "inner.amount": None}
-    assert Outer.given(None, flags) == Outer(depth=5)
-    assert Outer.given(["inner.amount=2"], flags) == Outer(depth=5, inner=Inner(amount=2))
-    assert Outer.given({"depth": 3}, flags) == Outer(depth=3)
-    assert Outer.given(Outer(inner=Inner(amount=2)), flags) == Outer(depth=5, inner=Inner(amount=2))
-    assert Outer.given(Outer(depth=3), flags) == Outer(depth=3)
-
-
-@pytest.mark.parametrize(
-    ("given", "what", "allowed"),
-    [
-        ({"depht": 3}, "unknown key 'depht'", "depth, inner"),
-        ({"inner.amount": 0}, "inner.amount = 0 cannot be used", "int"),
-        ({3: "depth"}, "{3: 'depth'} cannot be used: a key is no name", "Outer"),
-        (
-            7,
-            "settings = 7 cannot be used: it is of type int",
-            "Outer(…), or a mapping with the keys depth, inner",
-        ),
-        ("depth=3", "of type str", "Outer"),
-        (Inner(), "of type Inner", "Outer"),
-    ],
-)
-def test_what_a_function_does_not_take_is_explained(given: Any, what: str, allowed: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        Outer.given(given)
-    assert what in caught.value.what
-    assert caught.value.allowed.startswith(allowed)
-    assert "search" in caught.value.where
-
-
-def test_a_flag_is_what_to_change_where_it_was_given() -> None:
-    with pytest.raises(SettingsError) as caught:
-        Outer.given(None, {"depth": "x"})
-    assert caught.value.remedy == "change the value of --depth"
-    with pytest.raises(SettingsError) as caught:
-        Outer.given({"depth": "x"}, {"depth": 1})
-    assert "--set depth" in caught.value.remedy
-
-
-def test_settings_made_in_python_are_explained_as_those_of_a_recipe() -> None:
-    with pytest.raises(SettingsError, match=r"depth = 'deep' cannot be used") as caught:
-        Outer(depth="deep")  # type: ignore[arg-type]
-    assert caught.value.where == "Outer(…): depth"
-    with pytest.raises(SettingsError, match=r"inner\.amount = 0 cannot be used"):
-        Outer(inner={"amount": 0})  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="unknown key 'depht'"):
-        Outer(depht=3)  # type: ignore[call-arg]
-
-
-def test_every_function_with_settings_takes_a_mapping(tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "nothing")
-    calls: list[Callable[[Any], Any]] = [
-        lambda settings: isthmus.search(nowhere, "snow", settings=settings),
-        lambda settings: isthmus.index(nowhere, nowhere, settings=settings),
-        lambda settings: isthmus.add(nowhere, nowhere, settings=settings),
-        lambda settings: isthmus.delete(nowhere, ["d"], settings=settings),
-        lambda settings: isthmus.merge(nowhere, settings=settings),
-        lambda settings: isthmus.export(nowhere, nowhere, settings=settings),
-        lambda settings: isthmus.tune([nowhere] * 2, nowhere, nowhere, tmp_path, settings=settings),
-        lambda settings: isthmus.sparsify(
-            nowhere, nowhere, nowhere, nowhere, tmp_path, settings=settings
-        ),
-        lambda settings: isthmus.evaluate(nowhere, nowhere, settings=settings),
-        lambda settings: summarise({}, settings),
-    ]
-    for call in calls:
-        with pytest.raises(SettingsError, match="unknown key 'probelms'"):
-            call({"probelms": "skip"})
 
 
 def test_defaults_are_checked_too() -> None:

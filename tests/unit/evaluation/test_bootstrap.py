@@ -25,15 +25,5 @@ def test_the_interval_equals_plain_resampling() -> None:
     assert high == pytest.approx(means[19_500], abs=0.004)
 
 
-def test_blocks_rows_and_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = np.random.default_rng(0).random((3, 50))
-    whole = mean_intervals(scores, samples=300)
-    assert np.array_equal(whole, mean_intervals(scores, samples=300))
-    assert not np.array_equal(whole, mean_intervals(scores, samples=300, seed=1))
-    assert np.allclose(whole[1], mean_intervals(scores[1], samples=300)[0])
-    monkeypatch.setattr("isthmus.evaluation.bootstrap._BLOCK", 50 * 7)
-    assert np.allclose(whole, mean_intervals(scores, samples=300))
-
-
 def test_one_query_has_no_spread() -> None:
     assert mean_intervals([0.25]).tolist() == [[0.25, 0.25]]

@@ -61,15 +61,6 @@ def test_the_randomisation_test_never_says_zero_and_repeats_itself() -> None:
     assert randomisation_tests(uncertain, 999, 3) != randomisation_tests(uncertain, 999, 4)
 
 
-def test_blocks_do_not_change_which_pairs_are_found_extreme(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    differences = np.random.default_rng(0).normal(0.2, 1, 64)  # whole words of random bits per row
-    whole = randomisation_tests(differences, 500, seed=0)
-    monkeypatch.setattr("isthmus.evaluation.significance._BLOCK", 64 * 7)
-    assert randomisation_tests(differences, 500, seed=0) == whole
-
-
 def test_a_pairs_p_value_does_not_depend_on_the_other_systems() -> None:
     generator = np.random.default_rng(5)
     systems = {name: by_query(list(generator.random(40))) for name in "xyz"}

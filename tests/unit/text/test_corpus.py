@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import pickle
 from collections.abc import Iterator
 from itertools import islice
@@ -12,25 +10,11 @@ from pathlib import Path
 import pytest
 
 from isthmus.collections import open_corpus
-from isthmus.errors import OutputError
 from isthmus.records import Document
 from isthmus.text.corpus import cache_folder, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox"], 60)
-
-
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("isthmus.text.corpus.pa.OSFile", full)
-    with pytest.raises(OutputError, match="no space left on the disk") as caught:
-        tokenise([Document("1", "fox")], "s", TOKENIZER.serialised, cache=tmp_path)
-    assert caught.value.where.startswith(str(tmp_path))
-    monkeypatch.undo()
-    again = tokenise([Document("1", "fox")], "s", TOKENIZER.serialised, cache=tmp_path)
-    assert len(again) == 1
 
 
 def test_an_empty_text_is_a_document_without_tokens(tmp_path: Path) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import random
 import re
 import shutil
-import signal
-import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -19,14 +15,12 @@ import pytest
 
 from isthmus.collections import open_corpus
 from isthmus.config.models import MINILM, model_folder
-from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.records import Document
 from isthmus.text import ngrams as ngrams_module
-from isthmus.text import pmi as pmi_module
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.ngrams import NgramCounts, count_ngrams
-from isthmus.text.pmi import pmi_column
 from isthmus.text.tokenizer import Tokenizer
 
 WORDS = [
@@ -86,6 +80,7 @@ def test_real_text(shared_data: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_write_the_same_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,18 +89,6 @@ def test_two_processes_write_the_same_tables(
     one = count_ngrams(synthetic(600, tmp_path / "one"), TOKENIZER, 32 << 20, workers=1)
     two = count_ngrams(synthetic(600, tmp_path / "two"), TOKENIZER, 32 << 20, workers=2)
     assert contents(one.folder) == contents(two.folder)
-
-
-def test_counts_that_are_there_are_not_counted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = synthetic(20, tmp_path)
-    first = count_ngrams(corpus, TOKENIZER)
-    monkeypatch.setattr(ngrams_module, "read", lambda *_: pytest.fail("read"))
-    # A killed process may have left this after the rename.
-    (corpus.folder / ".ngrams.building").mkdir()
-    assert count_ngrams(corpus, TOKENIZER).totals == first.totals
-    assert not (corpus.folder / ".ngrams.building").exists()
 
 
 def test_an_interrupted_count_keeps_what_is_whole(
@@ -141,75 +124,6 @@ def test_an_interrupted_count_keeps_what_is_whole(
     counts = count_ngrams(corpus, TOKENIZER, 40 << 20, workers=1)
     assert steps == {"read": pieces + 1, "merge": 5}, "each piece is read once, orders merged once"
     assert contents(counts.folder) == contents(whole.folder)
-
-
-def test_an_interrupted_count_under_another_bound_starts_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 1 << 15)
-    whole = count_ngrams(synthetic(300, tmp_path / "whole"), TOKENIZER, 40 << 20, workers=1)
-    corpus = synthetic(300, tmp_path)
-    monkeypatch.setattr(ngrams_module, "cuts_of", lambda *_: [][0])
-    with pytest.raises(IndexError):
-        count_ngrams(corpus, TOKENIZER, 40 << 20, workers=1)
-    monkeypatch.undo()
-    assert list(corpus.folder.glob(".ngrams.building/spill-*"))
-    counts = count_ngrams(corpus, TOKENIZER, workers=1)
-    assert contents(counts.folder) == contents(whole.folder)
-
-
-def count(corpus: TokenisedCorpus, workers: int) -> None:
-    """Counts in many small pieces, and reads all of them; for a process that may be killed."""
-    os.setsid()  # with its workers it is a group
-    os.nice(5)  # a kill at a chosen moment must not come late
-    ngrams_module._ENTRY_BYTES, ngrams_module._WORTH_PROCESSES = 1 << 14, 0
-    pmi_module._PIECE_TOKENS = 1000
-    os.cpu_count = lambda: workers
-    counts = count_ngrams(corpus, TOKENIZER, 56 << 20, workers)
-    pmi_column(corpus, counts, TOKENIZER, 2)
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment(tmp_path: Path) -> None:
-    fork = multiprocessing.get_context("fork")
-
-    def start(corpus: TokenisedCorpus, workers: int) -> multiprocessing.process.BaseProcess:
-        process = fork.Process(target=count, args=(corpus, workers))
-        process.start()
-        return process
-
-    def end(process: multiprocessing.process.BaseProcess) -> int | None:
-        process.join()
-        return process.exitcode
-
-    def names(folder: Path) -> set[str]:
-        return {f"{parent}/{name}" for parent, _, files in os.walk(folder) for name in files}
-
-    whole = synthetic(2000, tmp_path / "whole")
-    assert end(start(whole, 1)) == 0
-    for workers, lives in ((1, 3), (2, 2)):
-        corpus = synthetic(2000, tmp_path / f"killed-{workers}")
-        generator = random.Random(workers)
-        kills = 0
-        for life in range(lives):
-            before = names(corpus.folder)
-            process = start(corpus, workers)
-            # Every life leaves something new, so the end is reached.
-            while process.is_alive() and names(corpus.folder) == before:
-                time.sleep(0.002)
-            time.sleep(generator.uniform(0, 0.06) * (life % 2))
-            if process.is_alive():
-                os.killpg(process.pid or 0, signal.SIGKILL)
-            code = end(process)
-            assert code in (0, -signal.SIGKILL)
-            kills += code == -signal.SIGKILL
-        assert kills >= 2
-        assert end(start(corpus, workers)) == 0
-        one, two = whole.folder, corpus.folder
-        assert contents(one / "ngrams") == contents(two / "ngrams")
-        (column,) = one.glob("pmi-*.npy")
-        assert column.read_bytes() == (two / column.name).read_bytes()
-        assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
 
 
 def test_a_corpus_without_ngrams(tmp_path: Path) -> None:
@@ -277,16 +191,3 @@ def test_folders_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     assert NgramCounts.load(folder).totals[1]
     with pytest.raises(InputError):
         NgramCounts.load(tmp_path / "nowhere")
-
-
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus = synthetic(20, tmp_path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr("isthmus.text.spills.write_whole", full)
-    with pytest.raises(OutputError, match="no space left on the disk"):
-        count_ngrams(corpus, TOKENIZER)
-    monkeypatch.undo()
-    assert count_ngrams(corpus, TOKENIZER).totals[1] == corpus.lengths.sum()

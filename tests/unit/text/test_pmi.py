@@ -10,7 +10,6 @@ import pytest
 
 from isthmus.errors import InputError, MismatchError
 from isthmus.records import Document
-from isthmus.text import pmi as pmi_module
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.ngrams import count_ngrams
@@ -55,46 +54,6 @@ def test_below_the_threshold_and_unseen_are_zero(tmp_path: Path) -> None:
     column = pmi_column(other, counts, TOKENIZER, minimum_count=1)
     assert column[0][:3, 0].tolist() == [0, 0, 0]
     assert column[1][0, 0] == twice[0][0, 0]
-
-
-def test_it_is_kept_beside_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus, other = corpus_of(TEXTS, tmp_path), corpus_of(["a city"], tmp_path)
-    counts, others = count_ngrams(corpus, TOKENIZER), count_ngrams(other, TOKENIZER)
-    columns = [
-        pmi_column(corpus, statistics, TOKENIZER, minimum)
-        for statistics in (counts, others)
-        for minimum in (1, 2)
-    ]
-    assert len(list(corpus.folder.glob("pmi-*.npy"))) == 4
-    monkeypatch.setattr(pmi_module, "read", lambda *_: pytest.fail("read"))
-    again = pmi_column(corpus, counts, TOKENIZER, 1)
-    np.testing.assert_array_equal(again.values, columns[0].values)
-    assert isinstance(again[0].base, np.memmap)
-
-
-def test_what_an_interrupted_call_computed_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = corpus_of(TEXTS, tmp_path / "whole")
-    expected = pmi_column(whole, count_ngrams(whole, TOKENIZER), TOKENIZER, 1).values
-    corpus = corpus_of(TEXTS, tmp_path)
-    counts = count_ngrams(corpus, TOKENIZER)
-    calls, read = [], pmi_module.read
-
-    def reading(*arguments: object) -> object:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return read(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr(pmi_module, "_PIECE_TOKENS", 2)
-    monkeypatch.setattr(pmi_module, "read", reading)
-    with pytest.raises(KeyboardInterrupt):
-        pmi_column(corpus, counts, TOKENIZER, 1)
-    column = pmi_column(corpus, counts, TOKENIZER, 1)
-    assert len(calls) == 6, "nine tokens are five pieces, and one was read twice"
-    np.testing.assert_array_equal(column.values, expected)
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
