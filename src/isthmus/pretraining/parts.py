@@ -29,7 +29,6 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
 from isthmus.nn.randomness import draw, draw_together
-from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.corruption._budget import MaskingSettings, replace
 from isthmus.pretraining.labels import IGNORED, at_labels
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -91,16 +90,8 @@ class Part:
         """Fingerprints of what the part reads beside corpus and model."""
         return {}
 
-    def random_columns(self, tokens: int) -> Mapping[str, npt.NDArray[Any]]:
-        """Columns of one random text, where speed is measured and statistics would cost time."""
-        return {}
-
     def lack(self) -> SettingsError | None:
         """The refusal of settings without which it cannot train; inspection does without them."""
-        return None
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """Operations of the matrix products of training on a batch; None where it cannot tell."""
         return None
 
     def most_labels(self, batch: Batch) -> int | None:
@@ -140,14 +131,6 @@ class View(Part, ABC):
     def survey(self, corpus: TokenisedCorpus, room: int) -> str:
         """A notice about this corpus before training starts; "" for none."""
         return ""
-
-    def filling(self, length: int) -> Mapping[str, Any]:
-        """Settings under which texts have `length` tokens where documents are long enough."""
-        return {}
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """Zero: it runs where data is read, not on the training device."""
-        return 0
 
     @abstractmethod
     def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
@@ -205,10 +188,6 @@ class Corruption(Part, ABC):
     def labels_nothing(self) -> bool:
         """Whether no token of any text is there to be predicted."""
         return getattr(self.settings, "rate", 1) == 0
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """Zero unless it runs a model."""
-        return 0
 
     def __call__(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
         """Ids and labels, under the names of this side."""

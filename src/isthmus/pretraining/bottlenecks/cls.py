@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.parts import Bottleneck, first_states
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -15,10 +14,6 @@ class Cls(Bottleneck):
     """H_0."""
 
     reads = "first"
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """Zero: the state is there already."""
-        return 0
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""

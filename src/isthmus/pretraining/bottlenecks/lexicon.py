@@ -10,7 +10,6 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import FIXED, FORWARD, TRAINED, Shape, Texts
 from isthmus.pretraining.parts import Bottleneck
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -43,15 +42,6 @@ class Lexicon(Bottleneck):
     uses_head = True
     trains = "lexicon"
     finetune_with = "lexmae-sparse"
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The logits of every token, and the weights times the embeddings.
-
-        Only the largest logits have a gradient, so the backward pass has no product for them; the
-        embeddings are not trained here.
-        """
-        head, logits = texts.inside * shape.head, texts.inside * shape.vocabulary
-        return TRAINED * head + FORWARD * logits + FIXED * len(texts.lengths) * shape.vocabulary
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts
 from isthmus.pretraining.parts import Bottleneck, first_states
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -22,10 +21,6 @@ class ProjectedCls(Bottleneck):
         self.projection = nn.Linear(backbone.dimension, backbone.dimension)
         nn.init.normal_(self.projection.weight, std=0.02)
         nn.init.zeros_(self.projection.bias)
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """One product for each text."""
-        return TRAINED * len(texts.lengths) * shape.width**2
 
     def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The vectors [rows, width]."""

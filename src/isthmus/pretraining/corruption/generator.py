@@ -13,7 +13,6 @@ from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import uniform
-from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.corruption._budget import most_hidden
 from isthmus.pretraining.corruption.random_token import RandomToken, ReplacementSettings
 from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
@@ -65,10 +64,6 @@ class Generator(RandomToken):
             "such as google/electra-base-generator",
             remedy=f"--set {self.where}=NAME",
         )
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """None: it runs another model."""
-        return None
 
     @property
     def where(self) -> str:

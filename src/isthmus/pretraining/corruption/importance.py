@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as functional
 from pydantic import Field
@@ -107,10 +104,6 @@ class Importance(Corruption):
         """The PMI of the n-grams that begin at each token."""
         counts = self.counts(corpus, tokenizer)
         return {"pmi": pmi_column(corpus, counts, tokenizer, self.settings.minimum_count)}
-
-    def random_columns(self, tokens: int) -> Mapping[str, npt.NDArray[Any]]:
-        """Random PMI."""
-        return {"pmi": np.random.default_rng(0).normal(size=(tokens, 3)).astype(np.float32)}
 
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
         """True at the tokens to hide."""

@@ -12,7 +12,6 @@ from isthmus.config import Settings
 from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer
-from isthmus.pretraining.arithmetic import Shape, Texts, causal_pairs, decoder
 from isthmus.pretraining.decoders._shared import layout_of, own_positions
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Decoder
@@ -63,10 +62,6 @@ class Autoregressive(Decoder):
         if "regular" not in batch:
             return None
         return len(batch["regular"]) + len(batch["input_ids"])
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The layer, and the logits of the labels."""
-        return decoder(shape, texts, 1, causal_pairs(texts.lengths, self.settings.window))
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""

@@ -15,7 +15,6 @@ from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import TiedHead
 from isthmus.nn.prediction import Prediction
-from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
 from isthmus.pretraining.decoders._shared import (
     Stack,
     StackSettings,
@@ -55,11 +54,6 @@ class Bidirectional(Decoder):
             epsilon = LayerShape.of(backbone.config).norm_epsilon
             self.own_head = TiedHead(backbone.dimension, backbone.word_embeddings, epsilon)
         self.uses_head = self.own_head is None
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The layers, and the logits of the labels."""
-        seen = pairs(texts.lengths)
-        return decoder(shape, texts, self.settings.layers, seen, texts.decoder_labelled)
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""

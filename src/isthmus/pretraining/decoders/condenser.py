@@ -8,7 +8,6 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
 from isthmus.pretraining.decoders._shared import Stack, StackSettings, labelled, layout_of
 from isthmus.pretraining.parts import Decoder
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -62,11 +61,6 @@ class Condenser(Decoder):
     def most_labels(self, batch: Batch) -> int | None:
         """The number of the encoder's labels."""
         return len(batch["label_places"]) if "label_places" in batch else None
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The layers, and the logits of the labels."""
-        seen = pairs(texts.lengths)
-        return decoder(shape, texts, self.settings.layers, seen, texts.decoder_labelled)
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The head's states."""

@@ -11,7 +11,6 @@ from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer
 from isthmus.nn.visibility import draw_visibility
-from isthmus.pretraining.arithmetic import Shape, Texts, decoder, pairs
 from isthmus.pretraining.decoders._shared import layout_of, own_positions, position_rows
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Decoder
@@ -62,11 +61,6 @@ class Enhanced(Decoder):
         visible = visibility(batch["keys"], batch["words"], attended, rate)
         regular = ~vocabulary.is_special(batch["input_ids"])
         return rate, (~visible & regular[:, :, None] & regular[:, None]).sum(1)
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The layer, and the logits of the labels."""
-        # Of all pairs: those that a row does not see lie scattered among those it sees.
-        return decoder(shape, texts, 1, pairs(texts.lengths))
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""

@@ -7,7 +7,6 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import TRAINED, Shape
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Objective
 from isthmus.text.tokenizer import Tokenizer
@@ -27,9 +26,6 @@ class Detector(Objective, nn.Module):
         for layer in (self.dense, self.decision):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
-
-    def _operations(self, shape: Shape, tokens: int) -> int:
-        return TRAINED * tokens * (shape.width**2 + shape.width)
 
     def _losses(self, states: Tensor, seen: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The summed loss over tokens whose original is known, and how many are judged right."""

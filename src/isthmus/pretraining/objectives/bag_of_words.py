@@ -16,7 +16,6 @@ from torch import Tensor
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.prediction import Prediction
-from isthmus.pretraining.arithmetic import FORWARD, TRAINED, Shape, Texts, prediction
 from isthmus.pretraining.parts import (
     Objective,
     ObjectiveSettings,
@@ -78,15 +77,6 @@ class BagOfWords(Objective):
         """The texts with at least one token that is not special."""
         # A partner's bag counts once for its partner: the number is the same for both targets.
         return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The logits of each text; of the largest ones, those of every token."""
-        if self.settings.vector == "max":  # only the largest have a gradient
-            every = shape.vocabulary * FORWARD + shape.head * TRAINED
-            return texts.inside * every
-        if self.settings.projection == "embeddings":
-            return TRAINED * len(texts.lengths) * shape.vocabulary
-        return TRAINED * prediction(shape, len(texts.lengths))
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

@@ -9,7 +9,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.labels import IGNORED, at_labels
 from isthmus.pretraining.objectives._detection import Detector
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -28,10 +27,6 @@ class DecoderDetection(Detector):
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The positions that the decoder labels."""
         return (step["decoder_labels"] != IGNORED).sum()
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The head, for every label of the decoder."""
-        return self._operations(shape, sum(texts.decoder_labelled))
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

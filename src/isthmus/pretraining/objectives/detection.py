@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.labels import at_regular
 from isthmus.pretraining.objectives._detection import Detector
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -24,10 +23,6 @@ class Detection(Detector):
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The tokens that are not special."""
         return (~vocabulary.is_special(step["input_ids"])).sum()
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The head, for every token that is not special."""
-        return self._operations(shape, texts.inside)
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, prediction
 from isthmus.pretraining.labels import IGNORED, at_labels
 from isthmus.pretraining.parts import Objective
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -22,10 +21,6 @@ class MaskedLm(Objective):
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The labelled positions."""
         return (step["labels"] != IGNORED).sum()
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The logits of the labelled positions."""
-        return TRAINED * prediction(shape, sum(texts.labelled))
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

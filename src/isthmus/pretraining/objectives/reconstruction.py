@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import Shape, Texts
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Objective, decoder_prediction
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -20,10 +19,6 @@ class Reconstruction(Objective):
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The positions that the decoder labels."""
         return (step["decoder_labels"] != IGNORED).sum()
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """Zero: the logits are the decoder's."""
-        return 0
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

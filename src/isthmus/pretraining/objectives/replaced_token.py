@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, prediction
 from isthmus.pretraining.labels import at_regular
 from isthmus.pretraining.parts import Objective
 from isthmus.pretraining.vocabulary import Vocabulary
@@ -26,10 +25,6 @@ class ReplacedToken(Objective):
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The tokens that are not special."""
         return (~vocabulary.is_special(step["input_ids"])).sum()
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The logits of every token that is not special."""
-        return TRAINED * prediction(shape, texts.inside)
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

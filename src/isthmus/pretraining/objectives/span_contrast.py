@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts
 from isthmus.pretraining.parts import Objective, ObjectiveSettings, first_states
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.gather import gather, rank, row_counts
@@ -39,10 +38,6 @@ class SpanContrast(Objective):
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The texts."""
         return torch.full((), len(step["partner"]), device=step["partner"].device)
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The products of all pairs of texts."""
-        return TRAINED * len(texts.lengths) ** 2 * shape.width
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

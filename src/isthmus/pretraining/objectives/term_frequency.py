@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.arithmetic import TRAINED, Shape, Texts, prediction
 from isthmus.pretraining.parts import Objective, first_states
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
@@ -28,10 +27,6 @@ class TermFrequency(Objective):
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
         """The texts with at least one token that is not special."""
         return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
-
-    def operations(self, shape: Shape, texts: Texts) -> int | None:
-        """The logits of each text."""
-        return TRAINED * prediction(shape, len(texts.lengths))
 
     def __call__(
         self, step: Batch, backbone: Backbone, vocabulary: Vocabulary

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
 from itertools import accumulate
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -63,10 +62,6 @@ class Neighbours(View):
     settings: NeighboursSettings
     rows = 2
     provides = View.provides | {"pairs"}
-
-    def filling(self, length: int) -> Mapping[str, Any]:
-        """Spans of that length."""
-        return {"span": length}
 
     def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
         """The document's length, or that of a full span."""
