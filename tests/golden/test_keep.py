@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
@@ -13,8 +12,6 @@ from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.losses.keep import keep
 from isthmus.finetuning.losses.keep_similarities import keep_similarities
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.objectives.keep import Keep, KeepSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 Vector = list[float]
@@ -74,33 +71,3 @@ def test_the_start_stays_what_it_was(backbone: Backbone, tokenizer: Tokenizer) -
     sums["keep"].backward()
     assert any(parameter.grad is not None for parameter in backbone.parameters())
     assert len(list(task.parameters())) == len(list(backbone.parameters()))
-
-
-@pytest.mark.parametrize("vector", ["cls", "mean"])
-def test_pretraining(
-    backbone: Backbone, tokenizer: Tokenizer, vocabulary: Vocabulary, vector: str
-) -> None:
-    objective = Keep(KeepSettings(vector=vector))  # type: ignore[arg-type]
-    objective.build(backbone, tokenizer)
-    ids = torch.tensor([[2, 5, 6, 7, 3], [2, 8, 9, 3, 0]])
-    mask = (ids != 0).long()
-    masked = ids.clone()
-    masked[0, 1] = tokenizer.mask_id
-
-    def of(states: torch.Tensor, row: int) -> list[float]:
-        length = int(mask[row].sum())
-        rows = states[row, :1] if vector == "cls" else states[row, :length]
-        return [float(value) for value in rows.mean(0)]
-
-    before = backbone(ids, mask).detach()
-    with torch.no_grad():
-        for parameter in backbone.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
-    now = backbone(masked, mask)
-    wanted = sum(1 - cosine(of(now.detach(), row), of(before, row)) for row in range(2))
-    step = {"hidden_states": now, "input_ids": ids, "encoder_ids": masked, "attention_mask": mask}
-    (found,) = objective(step, backbone, vocabulary).values()
-    assert found.item() == pytest.approx(wanted, abs=1e-6)
-    assert objective.count(step, vocabulary) == 2
-    found.backward()
-    assert all(parameter.grad is None for parameter in objective._start.parameters())

@@ -32,11 +32,6 @@ TEXTS = [
     "dog ran to xyz. the end to the cat. on the mat the cat sat.",
 ]
 SPECIAL = (0, 1, 2, 3, 4)
-DETECTION = {
-    "objectives.replaced_token": False, "objectives.reconstruction": False,
-    "objectives.detection.weight": 1.0, "objectives.decoder_detection.weight": 1.0,
-}  # fmt: skip
-RANDOM = {side: {"name": "random_token"} for side in ("corruption", "decoder_corruption")}
 
 
 @pytest.fixture
@@ -47,7 +42,7 @@ def make(backbone: Backbone, tokenizer: Tokenizer, tmp_path: Path) -> Any:
         overrides: dict[str, Any] = {"max_length": 16, **more}
         if name in PAIRED:
             overrides["view.span"] = 10
-        if name == "simlm" and "corruption" not in more:
+        if name == "simlm":
             backbone.save(tmp_path)
             tokenizer.save(tmp_path)
             overrides["corruption.generator"] = str(tmp_path)
@@ -142,8 +137,6 @@ class Loops:
     [
         *((name, {}) for name in NAMES),
         ("cotmae", {"corruption.rate": 0.0}),  # CoT-MAE's table 3
-        ("simlm", DETECTION),  # LexMAE's table 8, Enc-Dec RTD
-        ("simlm", {**DETECTION, **RANDOM}),
     ],
 )
 def test_the_loss_of_a_step(
@@ -209,33 +202,7 @@ def test_the_loss_of_a_step(
             loss -= dots[loops.partner[row]] - math.log(total)
         return loss, len(rows)
 
-    def detected(part: Any, states: list[list[Vector]], seen: list[list[int]]) -> tuple[float, int]:
-        loss, count = 0.0, 0
-        for row in rows:
-            for place in loops.regular(row):
-                state = torch.tensor(states[row][place]).double()
-                inner = (part.dense.weight @ state + part.dense.bias).tolist()
-                inner = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in inner]
-                weights = part.decision.weight[0].tolist()
-                logit = sum(w * x for w, x in zip(weights, inner, strict=True))
-                logit += part.decision.bias.item()
-                sign = 1 if seen[row][place] != loops.texts[row][place] else -1
-                loss += math.log1p(math.exp(-sign * logit))
-                count += 1
-        return loss, count
-
-    def detection() -> tuple[float, int]:
-        part = task.parts.objectives["detection"]
-        return detected(part, states, batch["encoder_ids"].tolist())
-
-    def decoder_detection() -> tuple[float, int]:
-        part, decoder = task.parts.objectives["decoder_detection"], task.decoder
-        assert decoder is not None
-        found = decoder.decode(loops.step, task.backbone, task.vocabulary).tolist()
-        return detected(part, found, batch["decoder_ids"].tolist())
-
     plain = {
-        "detection": detection, "decoder_detection": decoder_detection,
         "masked_lm": masked_lm, "replaced_token": replaced_token, "bag_of_words": bag_of_words,
         "reconstruction": reconstruction, "term_frequency": term_frequency,
         "span_contrast": span_contrast,

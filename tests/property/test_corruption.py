@@ -20,7 +20,6 @@ from isthmus.pretraining.corruption import generator
 from isthmus.pretraining.corruption._budget import MaskingSettings, most_hidden, replace
 from isthmus.pretraining.corruption.importance import Importance
 from isthmus.pretraining.corruption.nested import Nested
-from isthmus.pretraining.corruption.random_token import RandomToken
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.corruption.whole_word import WholeWord, _fill
 from isthmus.pretraining.decoders import enhanced
@@ -163,7 +162,7 @@ def test_importance_spends_the_floor_of_its_rate(batch: list[OneText], rate: flo
 
 
 @settings(deadline=None)
-@given(st.sampled_from([*CORRUPTIONS, Nested, RandomToken]), BATCHES, SIDES)
+@given(st.sampled_from([*CORRUPTIONS, Nested]), BATCHES, SIDES)
 def test_a_rate_of_0_hides_nothing(
     kind: type[Corruption], batch: list[OneText], side: Side
 ) -> None:
@@ -171,13 +170,12 @@ def test_a_rate_of_0_hides_nothing(
     if kind is Nested:
         side = "decoder"
         before |= part(Uniform, 0.0)(before, VOCABULARY)
-    shares = "0 1" if kind is RandomToken else "0.8 0.1"
-    made = part(kind, 0.0, side, shares)
+    made = part(kind, 0.0, side)
     hidden, labels = made(before, VOCABULARY).values()
     assert torch.equal(hidden, before["input_ids"])
-    assert (labels == IGNORED).all() == (kind is not RandomToken or not before["regular"].numel())
-    assert made.labels_nothing() == (kind is not RandomToken)
-    assert made.most_labels(before) in (0, None, len(before["regular"]))
+    assert (labels == IGNORED).all()
+    assert made.labels_nothing()
+    assert made.most_labels(before) in (0, None)
 
 
 @pytest.mark.parametrize(

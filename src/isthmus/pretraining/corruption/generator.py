@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -13,10 +14,9 @@ from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import uniform
-from isthmus.pretraining.corruption._budget import most_hidden
-from isthmus.pretraining.corruption.random_token import RandomToken, ReplacementSettings
-from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
-from isthmus.pretraining.labels import at_places, places_of
+from isthmus.pretraining.corruption._budget import MaskingSettings, most_hidden
+from isthmus.pretraining.corruption.uniform import CHOICE_STREAM, Uniform
+from isthmus.pretraining.labels import IGNORED, at_places, places_of
 from isthmus.pretraining.parts import Corruption
 from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
@@ -25,18 +25,21 @@ from isthmus.training.task import Batch
 _SAMPLE_STREAM = 7
 
 
-class GeneratorSettings(ReplacementSettings):
+class GeneratorSettings(MaskingSettings):
     """Which model fills in, and which tokens must then be predicted."""
 
     mask_share: float = Field(1.0, ge=0, le=1, description="of the chosen, masked first")
     random_share: float = Field(0.0, ge=0, le=1, description="of the chosen, made random first")
+    labels: Literal["all", "chosen"] = Field(
+        "all", description="every token that is not special, or only those that were chosen"
+    )
     generator: str | None = Field(
         None,
         description="a masked LM with this tokenizer, frozen; null: that of the encoder's side",
     )
 
 
-class Generator(RandomToken):
+class Generator(Uniform):
     """Uniformly chosen tokens, masked, then sampled from the generator's softmax.
 
     Sampling follows the generator's own arithmetic, so another device may draw another token where
@@ -102,6 +105,23 @@ class Generator(RandomToken):
                 allowed=f"a masked language model with the model's {len(tokenizer):,} tokens",
                 remedy="choose a generator made with the model's own tokenizer",
             )
+
+    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+        """Every token that is not special, unless the settings say otherwise."""
+        if self.settings.labels == "chosen":
+            return super().labels(batch, chosen, vocabulary)
+        special = vocabulary.is_special(batch["input_ids"])
+        return torch.where(special, IGNORED, batch["input_ids"])
+
+    def labels_nothing(self) -> bool:
+        """Whether only chosen tokens have a label, and none is chosen."""
+        return self.settings.labels == "chosen" and super().labels_nothing()
+
+    def most_labels(self, batch: Batch) -> int | None:
+        """The tokens that are not special, or the budget."""
+        if self.settings.labels == "chosen":
+            return super().most_labels(batch)
+        return len(batch["regular"]) if "regular" in batch else None
 
     @torch.no_grad()
     def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
