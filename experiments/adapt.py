@@ -53,8 +53,6 @@ PARTS = {  # what is removed, or put in the place of another part
     "no titles": ["dense.pseudo_queries.sources.title=null"],
     "no sentences": ["dense.pseudo_queries.sources.sentence=null"],
     "no keep, no average": ["dense.losses.keep=null", "dense.merge=null"],
-    "keep similarities": ["dense.losses.keep=null", "dense.losses.keep_similarities.weight=100.0"],
-    "key phrases": ["dense.pseudo_queries.sources.key_phrases.share=1000.0"],
     "BM25 negatives": ["dense.negatives.name=bm25", "dense.negatives.num_negatives=1"],
 }
 PAPERS: dict[str, list[str]] = {

@@ -1,4 +1,4 @@
-"""Keep: 1 - cosine to the vector of before; keep similarities: the squared change of cosines."""
+"""Keep: 1 - cosine to the vector of before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.losses.keep import keep
-from isthmus.finetuning.losses.keep_similarities import keep_similarities
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 
@@ -30,19 +29,6 @@ def test_keep() -> None:
         for nows, thens in zip(NOW, THEN, strict=True)
     ]
     found = keep(torch.tensor(NOW, dtype=torch.float64), torch.tensor(THEN, dtype=torch.float64))
-    torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64))
-
-
-def test_keep_similarities() -> None:
-    now, then = ([vector for group in groups for vector in group] for groups in (NOW, THEN))
-    changes = [
-        sum((cosine(now[i], now[j]) - cosine(then[i], then[j])) ** 2 for j in range(4)) / 4
-        for i in range(4)
-    ]
-    wanted = [(changes[0] + changes[1]) / 2, (changes[2] + changes[3]) / 2]
-    found = keep_similarities(
-        torch.tensor(NOW, dtype=torch.float64), torch.tensor(THEN, dtype=torch.float64)
-    )
     torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64))
 
 

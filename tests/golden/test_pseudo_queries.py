@@ -42,14 +42,6 @@ def test_title() -> None:
     assert draw("title", Document("a", "", "A title alone")) == []
 
 
-def test_heading() -> None:
-    text = "# Budding yeast\nYeast buds.\n\nMitosis\n=======\nCells divide.\n\nThe end"
-    found = draw("heading", Document("a", text))
-    assert sorted(found, key=lambda query: query.text) == [
-        PseudoQuery("Budding yeast", "# Budding yeast"), PseudoQuery("Mitosis", "Mitosis"),
-    ]  # fmt: skip
-
-
 def test_crop() -> None:
     words = TEXT.split()
     for query in draw("crop", count=50, min_words=2, max_words=5):
@@ -59,16 +51,6 @@ def test_crop() -> None:
         assert not query.cut
     assert all(query.cut == query.text for query in draw("crop", left_in=0.0))
     assert draw("crop", Document("a", "two words")) == []
-
-
-def test_key_phrases() -> None:
-    text = "compact yeast cells and the yeast of bread, with compact yeast cells"
-    found = draw("key_phrases", Document("a", text), count=200, phrases=1)
-    # RAKE: yeast has degree 3 + 1 + 3 = 7 over 3 occurrences; compact and cells 6 / 2; bread 1.
-    scores = {"compact yeast cells": 3 + 7 / 3 + 3, "yeast": 7 / 3, "bread": 1.0}
-    share = sum(query.text == "compact yeast cells" for query in found) / len(found)
-    assert {query.text for query in found} == set(scores)
-    assert share == pytest.approx(scores["compact yeast cells"] / sum(scores.values()), abs=0.1)
 
 
 def test_generator(tmp_path: Path) -> None:

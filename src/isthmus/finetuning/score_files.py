@@ -1,4 +1,4 @@
-"""Files of scores as they are published: tabs, TREC runs, jsonl, parquet; never pickles."""
+"""Files of scores as they are published: tabs, TREC runs, jsonl; never pickles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from isthmus.collections import Problems
 from isthmus.collections.fields import json_lines
-from isthmus.collections.files import lines, plain_name, require_file
+from isthmus.collections.files import lines, plain_name
 from isthmus.collections.trec import decimal
 from isthmus.errors import InputError, shown
 
@@ -20,7 +20,7 @@ _SCORE = ("score", "ce-score")
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 _FORMS = (
     "query, document and score separated by tabs; a TREC run; jsonl with qid, pid and score, or "
-    "with qid and scores {document: score}; parquet with such columns"
+    "with qid and scores {document: score}"
 )
 
 Score = tuple[str, str, float]
@@ -40,12 +40,10 @@ def read_scores(file: Path, problems: Problems) -> Iterator[Score]:
         )
     if name.endswith((".jsonl", ".ndjson")):
         return _from_json(file, problems)
-    return (
-        _from_parquet(file, problems) if name.endswith(".parquet") else _from_text(file, problems)
-    )
+    return _from_text(file, problems)
 
 
-def listed_id(value: Any) -> str | None:
+def _id(value: Any) -> str | None:
     """The id that a text or a whole number is; None for other values."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         return None
@@ -83,63 +81,18 @@ def _from_json(file: Path, problems: Problems) -> Iterator[Score]:
 
 
 def _pairs(record: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Documents and scores of a line: one, a mapping, or lists as in msmarco-hard-negatives."""
+    """Documents and scores of a line: one, or a mapping."""
     if isinstance(scores := record.get("scores"), dict):
         return list(scores.items())
-    if "pos" not in record and "neg" not in record:
-        return [(_first(record, _DOCUMENT), _first(record, _SCORE))]
-    lists = record.get("neg")
-    several = [record.get("pos"), *(lists.values() if isinstance(lists, dict) else [lists])]
-    entries = [one for part in several for one in (part if isinstance(part, list) else [part])]
-    return [
-        (_first(one, _DOCUMENT), _first(one, _SCORE)) if isinstance(one, dict) else (one, None)
-        for one in entries
-        if one is not None
-    ]
-
-
-def _from_parquet(file: Path, problems: Problems) -> Iterator[Score]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    require_file(file)
-    try:
-        with pq.ParquetFile(file) as table:
-            known = table.schema_arrow.names
-            chosen = [next((n for n in names if n in known), None) for names in _COLUMNS]
-            if None in chosen:
-                raise InputError(
-                    f"the columns are {', '.join(map(str, known))}",
-                    where=str(file),
-                    allowed="; ".join(" or ".join(names) for names in _COLUMNS),
-                    remedy="rename the columns",
-                )
-            number = 0
-            for batch in table.iter_batches(columns=chosen):
-                for query, document, score in zip(
-                    *(batch.column(name).to_pylist() for name in chosen), strict=True
-                ):
-                    number += 1
-                    where = f"{file}, row {number:,}"
-                    yield from _checked(query, [(document, score)], where, problems)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{str(file)!r} cannot be read as parquet: {error}",
-            where=str(file),
-            allowed=_FORMS,
-            remedy="copy or download it again",
-        ) from None
-
-
-_COLUMNS = (_QUERY, _DOCUMENT, _SCORE)
+    return [(_first(record, _DOCUMENT), _first(record, _SCORE))]
 
 
 def _checked(
     query: Any, pairs: Iterable[tuple[Any, Any]], where: str, problems: Problems
 ) -> Iterator[Score]:
-    query_id = listed_id(query)
+    query_id = _id(query)
     for document, score in pairs:
-        document_id = listed_id(document)
+        document_id = _id(document)
         if query_id is None or document_id is None:
             detail = f"{shown(query)} and {shown(document)} are not both ids"
             problems.report("broken line", where, detail, f"write {_FORMS}")

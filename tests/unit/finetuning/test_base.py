@@ -33,7 +33,6 @@ def test_every_loss_can_be_had_and_says_what_it_needs() -> None:
     assert found == {
         "contrastive": {"scores", "targets"},
         "keep": {"passages", "start_passages"},
-        "keep_similarities": {"passages", "start_passages"},
         "kl": {"group", "teacher"},
         "listwise": {"group"},
         "margin_mse": {"group", "teacher"},
@@ -74,7 +73,7 @@ def test_null_leaves_out_what_a_recipe_chose() -> None:
         (
             {"losses": {"kl": {}}, **NEGATIVES},
             "the loss 'kl' needs a teacher's scores, and there are none",
-            "contrastive, keep, keep_similarities, listwise",
+            "contrastive, keep, listwise",
             "teacher.name=cross_encoder",
         ),
         (

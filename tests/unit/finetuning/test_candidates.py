@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from isthmus.collections.settings import ReadingSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, MismatchError
 from isthmus.finetuning.mining import candidates as module
 from isthmus.finetuning.mining.candidates import (
     NOTHING,
@@ -226,37 +225,6 @@ def test_a_run_file(
     assert f"{len(QUERIES) - 2} of {len(QUERIES)} training queries have no ranking" in told
     write(file, {"q0": ["d1"]})
     assert open_ranked(corpus, name="run", file=str(file), depth=3).rows[0, 0] == 1, "by content"
-
-
-def as_list(file: Path, **queries: dict[str, list[Any]]) -> Path:
-    lines = [json.dumps({"qid": q, "pos": ["d1"], "neg": of}) + "\n" for q, of in queries.items()]
-    file.write_bytes(gzip.compress("".join(lines).encode()))
-    return file
-
-
-def test_a_published_list_takes_its_systems_in_turns(
-    corpus: TrainingCorpus, tmp_path: Path
-) -> None:
-    lists = {"bm25": ["d5", "d2", "d7"], "dense": [{"pid": "d2"}, {"pid": "d9"}], "other": []}
-    file = as_list(tmp_path / "negatives.jsonl.gz", q0=lists, q3={"dense": ["d4"]})
-    found = open_ranked(corpus, name="listed", file=str(file), depth=5)
-    assert found.rows[0].tolist() == [5, 2, 9, 7, NOTHING]
-    assert (np.diff(found.scores[0, :4]) < 0).all()
-    assert found.rows[3].tolist() == [4, *[NOTHING] * 4]
-    one = open_ranked(corpus, name="listed", file=str(file), systems=["dense"], depth=5)
-    assert one.rows[0].tolist() == [2, 9, *[NOTHING] * 3]
-    with pytest.raises(SettingsError, match="no list of a system 'bm52'") as caught:
-        open_ranked(corpus, name="listed", file=str(file), systems=["bm52"])
-    assert caught.value.allowed.startswith("bm25")
-    with pytest.raises(SettingsError, match="a list has no scores for a margin"):
-        open_ranked(corpus, name="listed", file=str(file), absolute_margin=1.0)
-
-
-@pytest.mark.parametrize("lists", [None, ["d1"], {"bm25": "d1"}, {"bm25": [None]}, {"bm25": [[]]}])
-def test_a_list_that_is_none(lists: Any, corpus: TrainingCorpus, tmp_path: Path) -> None:
-    file = as_list(tmp_path / "negatives.jsonl.gz", q0=lists)
-    with pytest.raises(InputError, match="no query with lists of documents"):
-        open_ranked(corpus, name="listed", file=str(file))
 
 
 def test_a_run_file_from_another_corpus(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertModel
@@ -277,31 +274,19 @@ def test_a_file_of_scores(written: str, corpus: TrainingCorpus, tmp_path: Path) 
 
 
 def as_published(run: str, form: str) -> bytes:
-    """The same scores as jsonl of pairs, of queries, of lists with ce-scores, and as parquet."""
+    """The same scores as jsonl of pairs or of queries."""
     rows = [(q, d, float(score)) for q, _, d, _, score, _ in map(str.split, run.splitlines())]
-    if form == "parquet":
-        columns = dict(zip(("qid", "pid", "score"), zip(*rows, strict=True), strict=True))
-        made = io.BytesIO()
-        pq.write_table(pa.table({name: list(values) for name, values in columns.items()}), made)
-        return made.getvalue()
     records: list[dict[str, Any]] = [{"qid": q, "pid": d, "score": s} for q, d, s in rows]
     if form != "pairs":
         queries = {q: {d: s for other, d, s in rows if other == q} for q, _, _ in rows}
         records = [{"qid": q, "scores": scores} for q, scores in queries.items()]
-        if form == "lists":
-            every = {q: [{"pid": d, "ce-score": s} for d, s in of.items()] for q, of in
-                     queries.items()}  # fmt: skip
-            records = [
-                {"qid": q, "pos": of[:1], "neg": {"bm25": of[1:]}} for q, of in every.items()
-            ]
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-@pytest.mark.parametrize("form", ["pairs", "queries", "lists", "parquet"])
+@pytest.mark.parametrize("form", ["pairs", "queries"])
 def test_scores_as_they_are_published(form: str, corpus: TrainingCorpus, tmp_path: Path) -> None:
-    file = tmp_path / ("scores.parquet" if form == "parquet" else "scores.jsonl.gz")
-    content = as_published(RUN, form)
-    file.write_bytes(content if form == "parquet" else gzip.compress(content))
+    file = tmp_path / "scores.jsonl.gz"
+    file.write_bytes(gzip.compress(as_published(RUN, form)))
     taught = teacher(corpus, name="scores", file=str(file))
     np.testing.assert_array_equal(taught.scores(LABELLED, ROWS), np.array(KNOWN, dtype=np.float32))
 
@@ -314,8 +299,6 @@ def test_scores_as_they_are_published(form: str, corpus: TrainingCorpus, tmp_pat
         ("s.jsonl", b'{"qid": 1, "pid": 2, "score": true}', "the score True is not a finite"),
         ("s.jsonl", b'{"qid": 1, "pid": 2, "score": NaN}', "the score nan is not a finite"),
         ("s.jsonl", b'{"qid": [], "pid": 2, "score": 1}', "are not both ids"),
-        ("s.jsonl", b'{"qid": 1, "neg": {"bm25": [7]}}', "the score None is not a finite"),
-        ("s.parquet", b"PAR1", "cannot be read as parquet"),
     ],
 )
 def test_scores_that_cannot_be_used(

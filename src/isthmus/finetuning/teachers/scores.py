@@ -26,7 +26,7 @@ class ScoresSettings(Settings):
     """The file, and the score of pairs that it does not have."""
 
     file: str = Field(
-        description="query, document and score separated by tabs, a TREC run file, jsonl or parquet"
+        description="query, document and score separated by tabs, a TREC run file, or jsonl"
     )
     missing: float | None = Field(
         None, description="the score of pairs that are not in the file; null: they are refused"
