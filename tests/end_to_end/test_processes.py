@@ -102,19 +102,6 @@ def test_pretraining(
     assert_same_training(one, passes)
 
 
-def test_pretraining_with_a_budget_of_tokens(
-    commands: Any, model: Path, collection: Path, shared: list[str], tmp_path: Path
-) -> None:
-    command: list[str | Path] = ["pretrain", "--recipe", "bow", "--corpus", collection, *shared]
-    command += ["--model", model, "--set", "max_length=32", "--set", "probes.documents=0"]
-    command += ["--set", "training.per_device_train_tokens=128", "--output"]
-    # Two passes of one process are one pass of two, which take the batches in turn.
-    one, two = tmp_path / "one", tmp_path / "two"
-    commands.succeed(*command, one, "--set", "training.gradient_accumulation_steps=2")
-    commands.succeed(*command, two, processes=2)
-    assert_same_training(one, two)
-
-
 def test_pretraining_with_decoders_and_pairs(
     commands: Any,
     model: Path,
@@ -138,11 +125,7 @@ def test_pretraining_with_decoders_and_pairs(
         one, two = (str(tmp_path / f"{recipe}-{count}") for count in ("one", "two"))
         commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
         commands.succeed(*command, "--output", two, *split(_GLOBAL_BATCH // 2), processes=2)
-        if recipe == "cocondenser":  # and with another number of texts in each process
-            tokens = ["--set", "training.per_device_train_tokens=256"]
-            commands.succeed(*command, "--output", tmp_path / "tokens", *tokens, processes=2)
         assert_same_training(Path(one), Path(two), steps)
-    assert (tmp_path / "tokens" / "final").is_dir()
 
 
 def test_finetuning(

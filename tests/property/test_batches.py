@@ -12,7 +12,6 @@ from isthmus.text.batches import (
     bucketed_order,
     length_sorted_batches,
     mixed_order,
-    token_batches,
 )
 
 LENGTHS = st.lists(st.integers(0, 512), max_size=300)
@@ -88,36 +87,6 @@ def test_pools_mix_lengths_between_epochs() -> None:
         rows = bucketed_order(lengths, 10, 0, epoch).reshape(-1, 10)
         company.append(set(next(row for row in rows.tolist() if 7 in row)))
     assert len(company[0] & company[1]) < 5
-
-
-@given(
-    st.lists(st.integers(1, 512), min_size=1, max_size=300),
-    st.integers(512, 3000),
-    st.integers(0, 5),
-    st.integers(0, 5),
-)
-def test_batches_of_like_many_tokens(sizes: list[int], tokens: int, seed: int, epoch: int) -> None:
-    lengths = np.array(sizes)
-    count = max(1, sum(sizes) // tokens)
-    batches = token_batches(lengths, count, seed, epoch)
-    assert len(batches) == count
-    assert sorted(np.concatenate(batches).tolist()) == list(range(len(sizes))), "each once"
-    mean = sum(sizes) / count
-    for batch in batches:
-        assert len(batch) > 0
-        assert mean - max(sizes) < lengths[batch].sum() < mean + max(sizes)
-
-
-def test_token_batches_differ_by_epoch_and_hold_like_lengths() -> None:
-    lengths = np.random.default_rng(0).integers(10, 129, 5000)
-    first, again, other = (token_batches(lengths, 100, 3, epoch) for epoch in (0, 0, 1))
-    assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
-    assert not any(np.array_equal(one, two) for one, two in zip(first, other, strict=True))
-    padded = sum(len(batch) * lengths[batch].max() for batch in first)
-    assert padded < 1.1 * lengths.sum(), "little padding; at random 1.8"
-    texts = [len(batch) for batch in first]
-    assert max(texts) > 4 * min(texts), "of short texts there are more"
-    assert abs(np.corrcoef(texts, np.arange(100))[0, 1]) < 0.4, "not in order of length"
 
 
 def test_examples_that_sit_out_take_turns() -> None:

@@ -93,7 +93,6 @@ def resolve_stage(
     settings = written if earlier is None else with_folders(written, earlier)
     sources = tuple(negative_sources(settings.negatives, teacher=settings.teacher is not None))
     _check_foreign(settings)
-    _check_batch(settings)
     kind: Kind = KINDS.load(settings.encoder)(settings.model_dump())
     teacher = teacher_source(settings.teacher)
     given = {*kind.gives, *(["group"] if sources else []), *(["teacher"] if teacher else [])}
@@ -118,19 +117,6 @@ def _check_foreign(settings: FinetuneSettings) -> None:
                 allowed=f"{key} with encoder={' or '.join(others)}",
                 remedy=f"--set encoder={others[0]}, or leave {key} out",
             )
-
-
-def _check_batch(settings: FinetuneSettings) -> None:
-    """Raises on batches whose number of queries, hence of negatives, changes from step to step."""
-    if (tokens := settings.training.per_device_train_tokens) is not None:
-        raise SettingsError(
-            f"training.per_device_train_tokens = {tokens} is for pre-training: here the texts of a "
-            "batch are each other's negatives",
-            where="training.per_device_train_tokens",
-            allowed="null",
-            remedy="--set training.per_device_train_batch_size=N, and mini_batch_size where memory "
-            "is short",
-        )
 
 
 def _check_teacher(stage: ResolvedStage) -> None:

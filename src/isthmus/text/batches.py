@@ -26,7 +26,9 @@ def bucketed_order(
     if len(order) <= batch:
         return order
     order = order[: len(order) // batch * batch]
-    order = _sorted_in_pools(order, np.asarray(lengths), batch * _POOL_BATCHES)
+    known, pool = np.asarray(lengths), batch * _POOL_BATCHES
+    pools = (order[start : start + pool] for start in range(0, len(order), pool))
+    order = np.concatenate([some[np.argsort(known[some], kind="stable")] for some in pools])
     batches = order.reshape(-1, batch)
     return batches[generator.permutation(len(batches))].reshape(-1)
 
@@ -47,30 +49,6 @@ def mixed_order(
     order = order[np.argsort(np.asarray(lengths)[order], kind="stable")]
     batches = generator.permuted(order.reshape(batch, -1), axis=1).T
     return generator.permuted(batches, axis=1).reshape(-1)
-
-
-def token_batches(
-    lengths: npt.NDArray[np.integer], count: int, seed: int, epoch: int
-) -> list[Order]:
-    """The examples of one epoch in `count` batches of as many tokens each as can be.
-
-    Shuffled, sorted in pools and shuffled again as above, but nothing is left over. No batch is
-    empty where no example is longer than the mean of a batch.
-    """
-    generator = np.random.default_rng([seed, epoch])
-    order = generator.permutation(len(lengths))
-    order = _sorted_in_pools(order, lengths, max(1, len(order) * _POOL_BATCHES // count))
-    ends = np.cumsum(lengths[order], dtype=np.int64)
-    # Cut after the example that reaches each part of the whole.
-    reached = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
-    batches = np.split(order, reached + 1)
-    return [batches[number] for number in generator.permutation(count)]
-
-
-def _sorted_in_pools(order: Order, lengths: npt.NDArray[np.integer], pool: int) -> Order:
-    """The examples in this order, but sorted by length among each `pool` of them."""
-    pools = (order[start : start + pool] for start in range(0, len(order), pool))
-    return np.concatenate([chosen[np.argsort(lengths[chosen], kind="stable")] for chosen in pools])
 
 
 def length_sorted_batches(

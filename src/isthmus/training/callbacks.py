@@ -14,7 +14,7 @@ import transformers
 from torch import distributed
 
 from isthmus.progress import Bar, notice
-from isthmus.training.example_order import EpochOrder, TokenBatches
+from isthmus.training.example_order import EpochOrder
 
 if TYPE_CHECKING:
     from isthmus.training.trainer import Trainer
@@ -25,7 +25,7 @@ class SetEpoch(transformers.TrainerCallback):  # type: ignore[misc]
 
     # accelerate's own set_epoch does not reach a sampler inside both a shard and a skip wrapper,
     # which a resumed run on several processes has.
-    def __init__(self, order: EpochOrder | TokenBatches) -> None:
+    def __init__(self, order: EpochOrder) -> None:
         self.order = order
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

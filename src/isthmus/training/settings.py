@@ -30,9 +30,6 @@ class TrainingSettings(Settings):
     """How long, how fast, in which precision, and what is kept."""
 
     per_device_train_batch_size: int = Field(32, ge=1, description="examples per device and pass")
-    per_device_train_tokens: int | None = Field(
-        None, ge=1, description="about so many tokens instead; for pre-training, where texts differ"
-    )
     gradient_accumulation_steps: int = Field(1, ge=1, description="passes per optimiser step")
     num_train_epochs: float = Field(3.0, gt=0, description="passes over the data")
     max_steps: int | None = Field(None, ge=1, description="optimiser steps; replaces the epochs")

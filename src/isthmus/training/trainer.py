@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Sampler
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from isthmus.config.output import writing
@@ -23,7 +23,7 @@ from isthmus.training.arguments import check_trackers, training_arguments
 from isthmus.training.callbacks import Interruption, SaveByTime, SetEpoch, ShowProgress
 from isthmus.training.checkpoints import kept, last_checkpoint, restoring, rotate, seal
 from isthmus.training.cuda_graphs import Graphs
-from isthmus.training.example_order import EpochOrder, TokenBatches
+from isthmus.training.example_order import EpochOrder
 from isthmus.training.memory import growing_segments
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
@@ -72,7 +72,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.graphs = Graphs(self._pass, list(task.parameters())) if self._captures() else None
         # compute_loss divides by the items of the whole optimiser step already.
         self.loss_is_scaled_for_ga = True
-        self.order = self._order()
+        self.order = EpochOrder(examples, self._step_batch_size(), settings.seed)
         self.compiled = self._pays_to_compile()
         if self.compiled:
             compile_layers(task)
@@ -95,7 +95,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 self.state = state
                 finished: list[dict[str, float]] = state.log_history
                 return finished
-        if self.args.gradient_accumulation_steps > 1 and isinstance(self.order, EpochOrder):
+        if self.args.gradient_accumulation_steps > 1:
             notice(
                 f"a step is {self.args.gradient_accumulation_steps} passes of "
                 f"{self.args.train_batch_size} texts, {self._step_batch_size():,} in all "
@@ -144,35 +144,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         per_pass = self.args.train_batch_size * self.args.world_size
         return int(per_pass * self.args.gradient_accumulation_steps)
 
-    def _order(self) -> EpochOrder | TokenBatches:
-        tokens = self.settings.per_device_train_tokens
-        if tokens is None:
-            return EpochOrder(self.examples, self._step_batch_size(), self.settings.seed)
-        return TokenBatches(self.examples, tokens, self.settings.seed, self.args.world_size)
-
-    def get_train_dataloader(self) -> Any:
-        """Batches of so many texts, made by transformers, or of so many tokens."""
-        if isinstance(self.order, EpochOrder):
-            return super().get_train_dataloader()
-        loader: DataLoader[Any] = DataLoader(
-            self.examples,  # type: ignore[arg-type]
-            batch_sampler=self.order,
-            collate_fn=self.examples.collate,
-            num_workers=self.args.dataloader_num_workers,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
-        return self.accelerator.prepare(loader)
-
     def _pays_to_compile(self) -> bool:
         if self.settings.torch_compile != "auto":
             return self.settings.torch_compile
-        per_step = self._step_batch_size()
-        if isinstance(self.order, TokenBatches):
-            passes = self.args.world_size * self.args.gradient_accumulation_steps
-            per_step = len(self.examples) / len(self.order) * passes
         epochs = self.settings.num_train_epochs
-        steps = self.settings.max_steps or len(self.examples) / per_step * epochs
+        steps = self.settings.max_steps or len(self.examples) / self._step_batch_size() * epochs
         return torch.cuda.is_available() and steps >= _WORTH_COMPILING
 
     def _steady(self) -> bool:
@@ -180,7 +156,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         backbones = [part for part in self.task.modules() if isinstance(part, Backbone)]
         packed = bool(backbones) and all(part.leaves_padding_out for part in backbones)
         quick = torch.cuda.is_available() and self.args.bf16 and self.settings.graphs
-        return bool(quick and packed and self.settings.per_device_train_tokens is None)
+        return bool(quick and packed)
 
     def _captures(self) -> bool:
         """Whether passes are captured into CUDA graphs: each must be a whole step."""
@@ -329,7 +305,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return {name: value.item() for name, value in self._sums.items()}
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any]:
-        assert isinstance(self.order, EpochOrder)
         return self.order
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:

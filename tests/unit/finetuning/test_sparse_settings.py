@@ -55,11 +55,6 @@ def test_a_fine_tuning_is_dense_unless_told_otherwise() -> None:
             "encoder=sparse",
         ),
         (
-            {"training": {"per_device_train_tokens": 4096}},
-            "training.per_device_train_tokens = 4096 is for pre-training",
-            "per_device_train_batch_size",
-        ),
-        (
             {"sparse": {"form": "lexmae"}},
             "sparse = {'form': 'lexmae'} means nothing to a dense",
             "encoder=sparse",

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from isthmus.config.sealed_json import sealed
-from isthmus.errors import InputError, SettingsError
+from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels import available
 from isthmus.nn.kernels.bert_layer import Rates
@@ -36,7 +36,6 @@ from isthmus.training.arguments import worker_count
 from isthmus.training.checkpoints import kept, last_checkpoint, seal
 from isthmus.training.cuda_graphs import Graphs, _Captured
 from isthmus.training.evaluation_callback import EvaluationCallback, evaluated
-from isthmus.training.example_order import TokenBatches
 from isthmus.training.gather import gather, rank
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
@@ -691,9 +690,8 @@ def test_what_is_captured(made: Callable[..., Trainer], monkeypatch: pytest.Monk
     assert isinstance(run.task, PretrainTask)
     assert decided("use_packing", False, run.task.backbone) == (False, False)
     assert decided("packs", False, run.task.backbone) == (False, False)
-    for setting in ({"graphs": False}, {"per_device_train_tokens": 64}):
-        settings = run.settings.model_copy(update=setting)
-        assert decided("settings", settings, run) == (False, False)
+    settings = run.settings.model_copy(update={"graphs": False})
+    assert decided("settings", settings, run) == (False, False)
     settings = run.settings.model_copy(update={"gradient_checkpointing": True})
     assert decided("settings", settings, run) == (True, False)
 
@@ -713,15 +711,12 @@ def test_a_resumed_run_goes_on_in_the_order_it_began_with(
     assert again.examples.steady is steady
 
 
-@pytest.mark.parametrize("tokens", [None, 32], ids=["so many texts", "so many tokens"])
-def test_batches_that_others_prepare_are_the_same(
-    corpus: TokenisedCorpus, tmp_path: Path, tokens: int | None
-) -> None:
+def test_batches_that_others_prepare_are_the_same(corpus: TokenisedCorpus, tmp_path: Path) -> None:
     curves = []
     for workers in (0, 2):
         run = trainer(
             corpus, tmp_path / str(workers), dataloader_num_workers=workers, max_steps=12,
-            logging_steps=1, save_steps=100, per_device_train_tokens=tokens,
+            logging_steps=1, save_steps=100,
         )  # fmt: skip
         assert run.args.dataloader_num_workers == workers
         curves.append([entry["masked_lm"] for entry in run.fit() if "loss" in entry])
@@ -738,52 +733,6 @@ def test_who_prepares_batches(
     settings = TrainingSettings()
     assert worker_count(settings) == expected
     assert worker_count(settings.model_copy(update={"dataloader_num_workers": 5})) == 5
-
-
-def test_batches_of_so_many_tokens(corpus: TokenisedCorpus, tmp_path: Path) -> None:
-    run = trainer(
-        corpus, tmp_path / "run", per_device_train_tokens=32, max_steps=None, num_train_epochs=2,
-        logging_steps=1, save_steps=3,
-    )  # fmt: skip
-    lengths = run.examples.lengths
-    assert lengths.tolist() == [len(corpus[row].tokens) + 2 for row in range(12)]
-    seen: list[Batch] = []
-    prepare = run.task.prepare
-    run.task.prepare = lambda batch: seen.append(batch) or prepare(batch)  # type: ignore[method-assign, func-returns-value]
-    run.fit()
-    count = int(lengths.sum()) // 32
-    assert run.state.global_step == len(seen) == 2 * count
-    for epoch in (seen[:count], seen[count:]):
-        tokens = [int(batch["attention_mask"].sum()) for batch in epoch]
-        assert sum(tokens) == lengths.sum(), "every text, once"
-        assert all(abs(each - lengths.sum() / count) < lengths.max() for each in tokens)
-    assert len({len(batch["input_ids"]) for batch in seen}) > 1
-
-
-def test_batches_of_so_many_tokens_are_resumed(
-    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def made(name: str) -> Trainer:
-        return trainer(corpus, tmp_path / name, per_device_train_tokens=32, max_steps=8)
-
-    check_resumed_to_the_bit(made, 7, monkeypatch)  # in the second epoch, of five steps each
-
-
-def test_no_room_for_a_text(corpus: TokenisedCorpus, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no room for a text of") as caught:
-        trainer(corpus, tmp_path, per_device_train_tokens=8)
-    assert "per_device_train_tokens=4096" in caught.value.remedy
-
-
-def test_no_process_is_left_without_a_text(corpus: TokenisedCorpus, tmp_path: Path) -> None:
-    examples = trainer(corpus, tmp_path, max_steps=1).examples
-    longest, total = examples.lengths.max(), examples.lengths.sum()
-    most = int(total // longest)
-    batches = list(TokenBatches(examples, int(total), seed=0, processes=most))
-    assert len(batches) == most
-    assert all(batches)
-    with pytest.raises(SettingsError, match=f"too few for a batch on each of {most + 1} processes"):
-        TokenBatches(examples, int(total), seed=0, processes=most + 1)
 
 
 @pytest.mark.nightly
@@ -916,7 +865,6 @@ def test_defaults_are_settings_of_transformers() -> None:
         "kernels",
         "min_lr_rate",
         "packing",
-        "per_device_train_tokens",
         "save_minutes",
         "warmup_ratio",
     }
