@@ -81,7 +81,7 @@ def test_the_audit_before_training(
 ) -> None:
     command = ["negatives", "--model", model, "--collection", collection]
     shown = commands.succeed(*command, "--set", "negatives.num_negatives=3")
-    assert "bm25: negatives" in shown.stdout
+    assert "relevant documents that bm25 ranks" in shown.stdout
     refused = commands.run(*command, "--set", "negatives=null")
     assert "there are no negatives but those of the batch" in refused.stderr
     output, told = stage("silent", "{name: bm25, num_negatives: 2}", "audit=false")

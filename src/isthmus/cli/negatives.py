@@ -27,14 +27,14 @@ def negatives(
         list[str] | None, settings_option("negatives", "negatives.num_negatives=7")
     ] = None,
 ) -> None:
-    """Show which negatives a fine-tuning draws: false ones, duplicates, leaks, ranks.
+    """Show which negatives a fine-tuning draws: false ones, duplicates, ranks.
 
     Examples: isthmus negatives --collection beir:scifact --model bert-base-uncased
     --output negatives.html; isthmus negatives runs/dense
     """
     from rich.console import Console
 
-    from isthmus.finetuning.mining.audit_page import audit_table
+    from isthmus.finetuning.mining.audit import audit_table
 
     found = isthmus.negatives(
         run, model=model, collection=collection, recipe=recipe, output=output, settings=settings

@@ -21,8 +21,7 @@ from isthmus.finetuning.development_measure import Development
 from isthmus.finetuning.development_set import development_split, draw_development_set
 from isthmus.finetuning.losses._base import outweighed_batch
 from isthmus.finetuning.merge import Merger, weights_of
-from isthmus.finetuning.mining.audit import audit
-from isthmus.finetuning.mining.audit_page import write_page
+from isthmus.finetuning.mining.audit import audit, write_page
 from isthmus.finetuning.mining.candidates import Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.pairs import (

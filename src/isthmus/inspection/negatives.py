@@ -10,8 +10,7 @@ from isthmus.config import Overrides, resolve
 from isthmus.config.models import model_folder
 from isthmus.config.output import SNAPSHOT, read_snapshot, reserved
 from isthmus.errors import InputError, SettingsError, choices
-from isthmus.finetuning.mining.audit import Audit, audit
-from isthmus.finetuning.mining.audit_page import write_page
+from isthmus.finetuning.mining.audit import Audit, audit, write_page
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.negatives._base import negative_sources
