@@ -1,4 +1,4 @@
-"""The few exceptions a user can meet, each with the same four parts."""
+"""The few exceptions a user can meet: each says what is wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -20,23 +20,30 @@ _SHORT.maxstring = _SHORT.maxother = 200
 
 
 class IsthmusError(Exception):
-    """Something the user gave cannot be used: what is wrong, where, what is allowed, what to do."""
+    """Something the user gave cannot be used.
 
-    def __init__(self, what: str, *, where: str, allowed: str, remedy: str) -> None:
-        self.what, self.where, self.allowed, self.remedy = (
-            shortened(visible(part)) for part in (what, where, allowed, remedy)
+    `what` is wrong, with the value and its place; the `fix` is an instruction; `expected` lists
+    the choices, where there are any.
+    """
+
+    def __init__(self, what: str, fix: str, expected: str = "") -> None:
+        self.what, self.fix, self.expected = (
+            shortened(visible(part)) for part in (what, fix, expected)
         )
         super().__init__(self.what)
+
+    def at(self, place: str) -> None:
+        """Says at which place the error is, unless its sentence begins with that."""
+        if not self.what.startswith(place):
+            self.what = f"{place}: {self.what}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Raised in a worker process, it must reach the user as it is.
         return _restored, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
-        return (
-            f"{self.what}\n  where:   {self.where}\n  allowed: {self.allowed}\n"
-            f"  to do:   {self.remedy}"
-        )
+        expected = f"\n  expected: {self.expected}" if self.expected else ""
+        return f"{self.what}{expected}\n  fix: {self.fix}"
 
 
 def _restored(
@@ -56,23 +63,7 @@ class InputError(IsthmusError):
 
 
 class OutputError(IsthmusError):
-    """An output cannot be written where the user wants it.
-
-    With `again`, the remedy ends with running the command again.
-    """
-
-    def __init__(
-        self, what: str, *, where: str, allowed: str, remedy: str, again: bool = False
-    ) -> None:
-        remedy = f"{remedy} and run again" if again else remedy
-        super().__init__(what, where=where, allowed=allowed, remedy=remedy)
-        self.again = again
-
-    def promise_to_resume(self) -> None:
-        """Adds to the remedy, once, that the command run again resumes where it stopped."""
-        if self.again:
-            self.remedy += ": it resumes"
-            self.again = False
+    """An output cannot be written where the user wants it."""
 
 
 class MismatchError(IsthmusError):
@@ -86,12 +77,10 @@ class TrainingError(IsthmusError):
 class MissingPackageError(IsthmusError):
     """A feature needs an optional package that is not installed."""
 
-    def __init__(self, package: str, *, extra: str, needed_for: str) -> None:
+    def __init__(self, package: str, extra: str, needed_for: str) -> None:
         super().__init__(
-            f"the Python package {package!r} is not installed",
-            where=needed_for,
-            allowed=f"the extra [{extra}] brings it",
-            remedy=f"pip install 'isthmus[{extra}]'",
+            f"{needed_for} needs the Python package {package!r}, which is not installed",
+            f"pip install 'isthmus[{extra}]'",
         )
 
 
@@ -101,7 +90,7 @@ def needing(package: str, *, extra: str, needed_for: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
-        raise MissingPackageError(package, extra=extra, needed_for=needed_for) from None
+        raise MissingPackageError(package, extra, needed_for) from None
 
 
 def visible(text: str) -> str:
@@ -146,23 +135,20 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def choices(name: str, known: Iterable[str], limit: int = 12) -> str:
-    """The allowed names as a sentence part, nearest first, with a suggestion where one is close."""
+    """The known names for `expected`, those that look like `name` first; "" if there are none."""
     ordered = nearest(name, known)
-    if not ordered:
-        return "nothing: there are none"
-    shown = ", ".join(ordered[:limit])
-    if len(ordered) > limit:
-        shown += f", … ({len(ordered)} in all)"
-    return shown
+    more = f", … ({len(ordered)} in all)" if len(ordered) > limit else ""
+    return ", ".join(ordered[:limit]) + more
 
 
-def existing(what: str, path: Path) -> str:
-    """What is allowed where a path leads nowhere: a file, say, and the few of a similar name."""
-    if not path.parent.is_dir():
-        return f"an existing {what}; there is no folder {str(path.parent)!r} either"
-    names = sorted(entry.name for entry in path.parent.iterdir())
-    close = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
-    return f"an existing {what}" + (f", perhaps {', '.join(close)}" if close else "")
+def similar(path: Path) -> str:
+    """Paths for `expected` that are there and look like one that is not."""
+    missing = path
+    while not missing.parent.is_dir() and missing != missing.parent:
+        missing = missing.parent
+    names = sorted(entry.name for entry in missing.parent.iterdir())
+    close = difflib.get_close_matches(missing.name, names, n=3, cutoff=0.5)
+    return ", ".join(str(missing.with_name(name)) for name in close)
 
 
 @contextlib.contextmanager
@@ -178,7 +164,5 @@ def readable(path: Path) -> Iterator[None]:
             f"no permission to read {str(path)!r}"
             if refused
             else f"{str(path)!r} cannot be read: {error.strerror}",
-            where=str(path),
-            allowed="a readable file or folder",
-            remedy="change its permissions, or copy it" if refused else "check the path",
+            "change its permissions, or copy it" if refused else "check the path",
         ) from None

@@ -55,11 +55,10 @@ class Registry:
         """Refuses a name that nothing answers to, before anything is imported."""
         if name not in self._files and name not in self._outsiders:
             raise SettingsError(
-                f"there is no {self.kind} named {name!r}",
-                where=where,
-                allowed=choices(name, self.names()),
-                remedy=f"choose one of these, or write {self.kind} {name!r} as a module and "
-                f"announce it under the entry-point group {self.package!r}",
+                f"{where}: there is no {self.kind} named {name!r}",
+                "choose one of these, or announce your own module under the entry-point group "
+                f"{self.package!r}",
+                choices(name, self.names()),
             )
 
     def load(self, name: str, where: str = "") -> Any:
@@ -94,8 +93,6 @@ class Registry:
             if not isinstance(own, Mapping):
                 raise SettingsError(
                     f"{where} = {own!r} is no mapping",
-                    where=where,
-                    allowed=f"a mapping with the key {key}, or null to leave it out",
-                    remedy=f"--set {where}.{key}={own}",
+                    f"--set {where}.{key}={own}, or null to leave it out",
                 )
             yield name, part, own

@@ -281,7 +281,7 @@ def test_errors_of_other_machines_arrive(
     )
     with pytest.raises(MismatchError, match="has another encoder") as caught:
         builder.add(source.documents(), partial(shards_module._fill_shard, {}, BLOCK))
-    assert caught.value.where == str(models["dense"])
+    assert str(models["dense"]) in caught.value.what
     assert not list(workplace(tmp_path / "index").glob("*attempt*"))
 
 
@@ -387,7 +387,7 @@ def test_a_machine_that_cannot_help_says_why(tmp_path: Path) -> None:
         _run(("0.0.1", tmp_path), print)
     with pytest.raises(Exception, match="does not see the folder") as caught:
         _run((__version__, tmp_path / "elsewhere" / "marker"), print)
-    assert "ISTHMUS_CACHE" in caught.value.remedy  # type: ignore[attr-defined]
+    assert "ISTHMUS_CACHE" in caught.value.fix  # type: ignore[attr-defined]
 
 
 def test_what_cannot_be_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +416,7 @@ def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError) as caught:
         index("c", "o", "m", settings=IndexSettings(cluster=ClusterSettings(address="local")))
-    assert caught.value.remedy == "pip install 'isthmus[cluster]'"
+    assert caught.value.fix == "pip install 'isthmus[cluster]'"
 
 
 def _refused(**_: object) -> None:

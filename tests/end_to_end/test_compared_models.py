@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import isthmus
+from isthmus.workflows.compared_systems import System, systems
 
 
 def test_one_command_gives_what_indexing_searching_and_evaluating_give(
@@ -85,15 +86,28 @@ def test_ids_with_spaces_from_a_collection_to_the_report(commands: Any, tmp_path
     assert report.per_query["RR@10"]["bm25"] == {"q 1": 1, "q2": 1, "q3": 0}
 
 
+def test_names_of_systems() -> None:
+    found = systems(["runs/a", "org/b", "bm25", "hybrid", "runs/a+org/b"])
+    assert found == [
+        System("a", ("runs/a",)),
+        System("b", ("org/b",)),
+        System("bm25", ("bm25",)),
+        System("a+bm25", ("runs/a", "bm25")),
+        System("b+bm25", ("org/b", "bm25")),
+        System("a+b", ("runs/a", "org/b")),
+    ]
+    assert [one.name for one in systems(["x/final", "y/final"])] == ["x/final", "y/final"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"collection": "nothing", "models": ["hybrid", "bm25"]}, "none is named"),
         ({"collection": "nothing", "models": ["a++b"]}, "names no system"),
         ({"collection": "nothing"}, "no system is named"),
-        ({"collection": "nothing", "models": "bm25", "qrels": "q"}, "judgements of its own"),
-        ({"runs": "run", "qrels": "q", "models": "bm25"}, "--models has no meaning"),
-        ({"runs": "run", "qrels": "q", "depth": 5}, "depth has no meaning"),
+        ({"collection": "nothing", "models": "bm25", "qrels": "q"}, "has its judgements already"),
+        ({"runs": "run", "qrels": "q", "models": "bm25"}, "--models has no effect"),
+        ({"runs": "run", "qrels": "q", "depth": 5}, "depth has no effect"),
         ({"runs": "run"}, "no judgements"),
     ],
 )

@@ -52,10 +52,10 @@ def test_an_index_that_lost_a_part_is_refused(
 
     refused = commands.run("search", index, "ba")
     assert refused.returncode == 2
-    assert f"damaged: {largest.name!r}: it has" in refused.stderr
+    assert f"{largest.name}' is damaged: it has" in refused.stderr
 
     largest.unlink()
-    assert f"damaged: {largest.name!r}: it is missing" in commands.run("search", index, "ba").stderr
+    assert "' is damaged: it is missing" in commands.run("search", index, "ba").stderr
     (index / "manifest.json").unlink()
     assert "half-written: it has no manifest.json" in commands.run("search", index, "ba").stderr
 

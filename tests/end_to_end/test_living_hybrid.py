@@ -84,7 +84,7 @@ def test_indexes_of_one_folder_change_together(
     shown = commands.succeed("search", index, "changed", "--set", "fusion=reciprocal_rank")
     assert "changed" in shown.stdout
     refused = commands.run("search", index, "ba", "--with", anew)
-    assert "says itself what 'hybrid' is" in refused.stderr
+    assert "already stores its hybrid" in refused.stderr
     other = commands.run("index", "--corpus", corpora["more"], "--with", f"bm25,{model}",
                          "--output", index)  # fmt: skip
     assert "already holds another index" in other.stderr

@@ -93,4 +93,4 @@ def test_runs_hold_documents_or_passages_and_both_are_evaluated(
     refused = commands.run(*cut_otherwise, "--set", "by=passage")
     assert "hold different passages" in refused.stderr
     refused = commands.run("search", indexes / "whole", QUESTION, "--set", "by=passage")
-    assert "holds whole documents, not passages" in refused.stderr
+    assert "holds complete documents" in refused.stderr

@@ -213,3 +213,41 @@ def plain_vectors(folder: Path, texts: list[str], pooling: str) -> Any:
             states = encoder.eval()(row["input_ids"], row["attention_mask"]).last_hidden_state[0]
         found.append(states[0] if pooling == "cls" else states.mean(0))
     return torch.stack(found).numpy()
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "expected"),
+    [
+        ("probes.measure=[masked_ml]", "there is no probe named 'masked_ml'", "masked_lm"),
+        ("probes.best_by=bottleneck", "'bottleneck' is not measured", "bag_of_words"),
+        ("probes.patience=3", "probes.patience is set", "bag_of_words"),
+    ],
+)
+def test_bad_settings(
+    commands: Any, collection: Path, model: Path, tmp_path: Path,
+    change: str, what: str, expected: str,
+) -> None:  # fmt: skip
+    result = commands.run(
+        "pretrain", "--corpus", collection, "--model", model, "--output", tmp_path / "run",
+        "--set", change,
+    )  # fmt: skip
+    check_refusal(result, what, f"expected: {expected}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_masking_names_a_missing_file_of_stop_words(
+    commands: Any, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "stop.txt"
+    result = commands.run(
+        "masking", "--corpus", collection, "--model", model, "--stop-words", missing
+    )
+    check_refusal(result, "there is no file", str(missing))
+
+
+def check_refusal(result: Any, *texts: str) -> None:
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    assert "\n  fix: " in result.stderr
+    for text in texts:
+        assert text in result.stderr

@@ -117,8 +117,8 @@ def test_what_it_cannot_be(commands: Any, command: list[str], model: Path, tmp_p
     for change, what in {
         "negatives=null": "needs negatives in the query's own group",
         "losses={contrastive: {}}": "the loss 'contrastive' needs",
-        "temperature=0.05": "temperature = 0.05 means nothing to a cross encoder",
-        "pooling=mean": "pooling = 'mean' means nothing to a cross encoder",
+        "temperature=0.05": "temperature = 0.05 has no effect on a cross encoder",
+        "pooling=mean": "pooling = 'mean' has no effect on a cross encoder",
     }.items():
         ended = commands.run(*command, "--set", change, "--output", tmp_path / "none")
         assert ended.returncode == 2, change

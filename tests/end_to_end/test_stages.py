@@ -191,7 +191,7 @@ def test_resuming_takes_a_finetuning_and_nothing_else(
     for arguments, what in (
         ((start,), "was made by 'pretrain'"),
         ((whole, "--model", start), "there is a new --model"),
-        ((whole, "--recipe", "dense"), "there is a new --recipe"),
+        ((whole, "--recipe", "dense"), "--recipe cannot be given with --resume"),
         ((whole, "--set", "training.max_steps=1"), "there is a new --set"),
     ):
         ended = commands.run("finetune", "--resume", *arguments)

@@ -162,4 +162,4 @@ def test_a_generator_with_other_tokens_is_refused(
     other = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 60)
     with pytest.raises(MismatchError, match="another vocabulary") as caught:
         made(folder, backbone, other)
-    assert caught.value.where == "corruption.generator"
+    assert "corruption.generator" in caught.value.what

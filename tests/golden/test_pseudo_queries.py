@@ -151,5 +151,5 @@ def test_large_corpora_are_sampled() -> None:
 
 
 def test_too_few() -> None:
-    with pytest.raises(InputError, match="too few, or too short"):
+    with pytest.raises(InputError, match="queries can be drawn from"):
         collection(10, 20).judgements("train")

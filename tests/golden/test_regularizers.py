@@ -84,11 +84,11 @@ def test_the_ramp_is_a_setting_and_a_side_without_weight_is_not_computed() -> No
         ({"flop": {}}, "there is no regularizer named 'flop'", "flops, l1"),
         ({"l1": {"query": 1.0}}, "unknown key 'regularizers.l1.query'", "queries"),
         ({"l1": {"queries": -1.0}}, "regularizers.l1.queries = -1.0", "weight on the queries"),
-        ({"flops": 0.1}, "regularizers.flops = 0.1 does not say on which side", "documents"),
+        ({"flops": 0.1}, "regularizers.flops = 0.1 does not say whether", "documents"),
     ],
 )
 def test_what_cannot_be_used(chosen: dict[str, Any], what: str, allowed: str) -> None:
     with pytest.raises(SettingsError) as caught:
         regularizers(chosen)
     assert what in caught.value.what
-    assert allowed in caught.value.allowed
+    assert allowed in caught.value.expected

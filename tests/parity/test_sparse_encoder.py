@@ -203,7 +203,7 @@ def test_a_router_of_opensearchs_layout(activation: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"structure": {"query": ["."], "document": ["."]}}, "goes through other modules"),
+        ({"structure": {"query": ["."], "document": ["."]}}, "a Router with these modules"),
         ({"structure": None}, "does not say how queries and documents go"),
         ({"types": {"../x": "SparseStaticEmbedding"}}, "does not say how"),
     ],

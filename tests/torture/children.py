@@ -65,10 +65,10 @@ class Ended:
 
     @property
     def refused(self) -> bool:
-        """Whether it ended in the project's own four-part error."""
+        """Whether it ended in the project's own error: what is wrong, and what to do."""
         last = self.err[self.err.rfind("error: ") :]
-        parts = [last.find(part) for part in ("error: ", "where: ", "allowed: ", "to do: ")]
-        return self.code == 2 and "Traceback" not in self.err and parts == sorted(parts) != [-1] * 4
+        told = last.startswith("error: ") and "\n  fix: " in last
+        return self.code == 2 and "Traceback" not in self.err and told
 
     @property
     def tail(self) -> str:

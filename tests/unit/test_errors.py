@@ -1,31 +1,48 @@
-"""Every error a user meets has four parts, and the nearest name comes first."""
+"""Every error says what is wrong and what to do, and the nearest name comes first."""
 
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from isthmus import errors
-from isthmus.errors import IsthmusError, MissingPackageError, SettingsError, choices, nearest
+from isthmus.errors import (
+    IsthmusError,
+    MissingPackageError,
+    SettingsError,
+    choices,
+    nearest,
+    similar,
+)
 
 
-def test_four_parts_in_the_message() -> None:
-    error = SettingsError("rate = 2", where="corruption.rate", allowed="below 1", remedy="lower it")
-    assert str(error).splitlines() == [
-        "rate = 2", "  where:   corruption.rate", "  allowed: below 1", "  to do:   lower it",
-    ]  # fmt: skip
+def test_a_message_has_choices_only_where_there_are_any() -> None:
+    error = SettingsError("corruption.rate = 2", "lower it", "0 to 1")
+    assert str(error) == "corruption.rate = 2\n  expected: 0 to 1\n  fix: lower it"
+    assert str(SettingsError("no rate", "set one")) == "no rate\n  fix: set one"
 
 
-def test_none_of_the_parts_can_be_left_out() -> None:
-    with pytest.raises(TypeError):
-        IsthmusError("what", where="here", allowed="that")  # type: ignore[call-arg]
+def test_a_place_is_said_once() -> None:
+    error = SettingsError("rate = 2", "lower it")
+    for _ in range(2):
+        error.at("corruption")
+    assert "corruption: rate = 2" in error.what
+
+
+@pytest.mark.parametrize(
+    ("missing", "found"), [("runs/bwo", "runs/bow"), ("rusn/bow/final", "runs")]
+)
+def test_what_looks_like_a_missing_path(missing: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "bow").mkdir(parents=True)
+    assert similar(tmp_path / missing) == str(tmp_path / found)
 
 
 def test_an_error_of_a_worker_process_arrives_whole() -> None:
     for error in (
-        SettingsError("rate = 2", where="rate", allowed="below 1", remedy="lower it"),
-        MissingPackageError("faiss", extra="ann", needed_for="approximate search"),
+        SettingsError("rate = 2", "lower it", "0 to 1"),
+        MissingPackageError("faiss", "ann", "approximate search"),
     ):
         arrived = pickle.loads(pickle.dumps(error))
         assert type(arrived) is type(error)
@@ -39,10 +56,10 @@ def test_all_exceptions_are_one_family() -> None:
 
 
 def test_a_missing_package_gives_the_command() -> None:
-    error = MissingPackageError("faiss", extra="ann", needed_for="approximate search")
-    assert "'faiss' is not installed" in error.what
-    assert error.remedy == "pip install 'isthmus[ann]'"
-    assert error.where == "approximate search"
+    error = MissingPackageError("faiss", "ann", "approximate search")
+    assert "'faiss', which is not installed" in error.what
+    assert error.fix == "pip install 'isthmus[ann]'"
+    assert "approximate search" in error.what
 
 
 def test_nearest_first_then_the_rest_by_alphabet() -> None:
@@ -52,7 +69,7 @@ def test_nearest_first_then_the_rest_by_alphabet() -> None:
 
 
 def test_choices_are_cut_and_counted() -> None:
-    assert choices("x", []) == "nothing: there are none"
+    assert choices("x", []) == ""
     assert choices("b", ["c", "b", "a"]) == "b, a, c"
     many = [f"name{number:02d}" for number in range(20)]
     shown = choices("name07", many)

@@ -50,10 +50,10 @@ def test_a_misspelt_name(shapes: Registry) -> None:
     with pytest.raises(SettingsError) as caught:
         shapes.load("rond_circle", "shapes.first")
     error = caught.value
-    assert error.what == "there is no shape named 'rond_circle'"
-    assert error.where == "shapes.first"
-    assert error.allowed == "round_circle, broken, square"
-    assert "entry-point group 'drawing_shapes'" in error.remedy
+    assert "there is no shape named 'rond_circle'" in error.what
+    assert "shapes.first" in error.what
+    assert error.expected == "round_circle, broken, square"
+    assert "entry-point group 'drawing_shapes'" in error.fix
 
 
 def test_other_distributions_add_variants(

@@ -133,9 +133,7 @@ def main() -> None:
             # A file error that no reader handles: no permission, a name too long, a device.
             error = InputError(
                 f"{error.strerror or type(error).__name__}: {error.filename!r}",
-                where=str(error.filename),
-                allowed="files and folders that can be read and written",
-                remedy="check the path and its permissions",
+                "check the path and its permissions",
             )
         if not isinstance(error, IsthmusError):
             raise
@@ -171,9 +169,7 @@ def _refuse_other_encodings(arguments: list[str]) -> None:
         if lone_surrogate(argument):
             raise InputError(
                 f"the argument {argument!r} is not UTF-8",
-                where="command line",
-                allowed="UTF-8: names of files end up in JSON, and queries in tokenizers",
-                remedy="rename the file or folder, or set the terminal to UTF-8",
+                "rename the file or folder, or set the terminal to UTF-8",
             )
 
 

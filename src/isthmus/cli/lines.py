@@ -32,8 +32,8 @@ def _fields(rank: int, hit: Hit) -> dict[str, Any]:
     return found | {"snippet": hit.snippet}
 
 
-def _print_json(query: str, found: Sequence[dict[str, Any]] = (), **more: str) -> None:
-    """One line; of further texts, those that are not empty."""
+def _print_json(query: str, found: Sequence[dict[str, Any]] = (), **more: Any) -> None:
+    """One line; of what follows, only what is not empty."""
     readable = query.encode(errors="backslashreplace").decode()  # of bytes that are not UTF-8
     texts = {key: text for key, text in more.items() if text}
     typer.echo(json.dumps({"query": readable, "hits": found, **texts}, ensure_ascii=False))
@@ -56,7 +56,9 @@ def answer_lines(answer: Callable[[str], Hits], as_json: bool) -> None:
             failed = True
             sys.stderr.write(visible(f"error: {error}\n"))
             if as_json:
-                _print_json(line, error=error.what)
+                _print_json(
+                    line, error={"what": error.what, "fix": error.fix, "expected": error.expected}
+                )
     if failed:
         raise typer.Exit(1)
 

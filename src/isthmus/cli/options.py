@@ -53,10 +53,8 @@ def refuse_new_recipe(context: typer.Context, resume: str | None) -> None:
     chosen = context.get_parameter_source("recipe")
     if resume is not None and chosen is not None and chosen.name == "COMMANDLINE":
         raise SettingsError(
-            f"--resume goes on with the recipe of {resume!r}; there is a new --recipe",
-            where="--recipe",
-            allowed="--resume FOLDER alone",
-            remedy="leave out --recipe, or start anew without --resume in another --output",
+            f"--recipe cannot be given with --resume {resume}: the run has its recipe",
+            "leave out --recipe, or train again in another --output without --resume",
         )
 
 

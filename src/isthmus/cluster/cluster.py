@@ -97,17 +97,15 @@ def _run(marker: tuple[str, Path], function: Callable[..., Result], *arguments: 
     version, file = marker
     if version != __version__:
         raise MismatchError(
-            f"the machine {platform.node()!r} has isthmus {__version__}, this one has {version}",
-            where="--cluster",
-            allowed=f"isthmus {version} on every machine",
-            remedy=f"pip install isthmus=={version} there",
+            f"--cluster: the machine {platform.node()!r} has isthmus {__version__}, this one has "
+            f"{version}",
+            f"pip install isthmus=={version} there",
         )
     if not file.is_file():
         raise OutputError(
-            f"the machine {platform.node()!r} does not see the folder {str(file.parent)!r}",
-            where="--cluster",
-            allowed="a folder that every machine reads and writes under the same path",
-            remedy="put --output, and ISTHMUS_CACHE, on storage that all machines share",
+            f"--cluster: the machine {platform.node()!r} does not see the folder "
+            f"{str(file.parent)!r}",
+            "put --output and ISTHMUS_CACHE on storage that all machines share under one path",
         )
     return function(*arguments)
 
@@ -148,18 +146,14 @@ def _fetch(reference: Any) -> Any:
         raise
     except LocalRayletDiedError:
         raise OutputError(
-            "a machine has left the Ray cluster in the middle of a task: its raylet died",
-            where="--cluster",
-            allowed="machines on which Ray goes on running, with memory for it",
-            remedy="look into its /tmp/ray/session_latest/logs, start Ray there again",
-            again=True,
+            "--cluster: a machine left the Ray cluster during a task (its raylet died)",
+            "read its /tmp/ray/session_latest/logs, start Ray there again, and run the same "
+            "command again",
         ) from None
     except (NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
         raise OutputError(
-            f"a task was begun {_LIVES + 1} times and its machine or process died every time: "
-            f"{str(error).strip().splitlines()[0]}",
-            where="--cluster",
-            allowed="tasks that fit the memory of the machines they run on",
-            remedy="take more cores for a task, so that fewer run beside each other "
-            "(--set cluster.cpus=…), or make shards smaller (--set cluster.shard_documents=…)",
+            f"--cluster: a task was tried {_LIVES + 1} times, and its machine or process died "
+            f"every time: {str(error).strip().splitlines()[0]}",
+            "give each task more memory: fewer at a time (--set cluster.cpus=…) or smaller "
+            "shards (--set cluster.shard_documents=…)",
         ) from None

@@ -55,10 +55,9 @@ def _join(address: str) -> None:
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"no Ray cluster answers at {address!r}: {first[0]}",
-            where="--cluster",
-            allowed=f"{LOCAL}, auto, or HOST:PORT of a running cluster",
-            remedy="start one (ray start --head), check the address, or use --cluster local",
+            f"--cluster: no Ray cluster answers at {address!r}: {first[0]}",
+            "start one (ray start --head), check the address, or use --cluster local",
+            f"{LOCAL}, auto, HOST:PORT",
         ) from None
 
 

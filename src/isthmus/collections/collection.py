@@ -64,9 +64,8 @@ def choose_split(parts: Mapping[str, T], split: str, where: str) -> T:
     """What belongs to a split, or a SettingsError naming the splits that there are."""
     if split not in parts:
         raise SettingsError(
-            f"there is no split named {split!r}",
-            where=where,
-            allowed=choices(split, parts),
-            remedy="choose one of these",
+            f"{where}: there is no split named {split!r}",
+            "choose one of these",
+            choices(split, parts),
         )
     return parts[split]

@@ -40,10 +40,8 @@ def screened(
             yield document
     if empty:
         raise InputError(
-            "the corpus holds no document",
-            where=source,
-            allowed="at least one document with a text",
-            remedy=f"check the path and the format{_told(problems)}",
+            f"{source}: the corpus has no document with a text",
+            f"check the path and the format{_told(problems)}",
         )
 
 
@@ -65,10 +63,9 @@ def screened_queries(
             found[query.id] = query
     if not found:
         raise InputError(
-            "there is no query",
-            where=source,
-            allowed='lines such as {"_id": "q1", "text": "…"}, or q1, a tab and the text',
-            remedy=f"check the path and the format{_told(problems)}",
+            f"{source}: there is no query",
+            'check the path and the format: lines such as {"_id": "q1", "text": "…"}, or q1, a '
+            f"tab and the text{_told(problems)}",
         )
     return found
 

@@ -18,7 +18,7 @@ import xxhash
 import zstandard
 
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, choices, existing, readable
+from isthmus.errors import InputError, choices, readable, similar
 
 ENDINGS = ("", ".gz", ".zst", ".xz")
 """What a file's name may end in beside its own ending; its content decides how it is read."""
@@ -56,9 +56,7 @@ def lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
         if number == 0:
             raise InputError(
                 f"{str(file)!r} is empty",
-                where=str(file),
-                allowed="a file with at least one line",
-                remedy="check that it was written or downloaded completely",
+                "check that it was written or downloaded completely",
             )
 
 
@@ -70,8 +68,8 @@ def report_encoding(
     detail = f"byte 0x{error.object[error.start]:02x} at position {error.start} is not {name}"
     # Without a mark nobody can say; the commonest is a guess.
     guess = "UTF-16" if error.object.startswith(UTF_16_MARKS) else "LATIN1"
-    remedy = _CONVERT.format(guess) if name == "UTF-8" else "correct the encoding that it declares"
-    problems.report("wrong encoding", where, detail, remedy, file, file is not None)
+    fix = _CONVERT.format(guess) if name == "UTF-8" else "correct the encoding that it declares"
+    problems.report("wrong encoding", where, detail, fix, file, file is not None)
 
 
 @contextlib.contextmanager
@@ -83,11 +81,9 @@ def open_bytes(file: Path) -> Iterator[BinaryIO]:
             yield _decompressed(raw)
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
         raise InputError(
-            f"the compressed file is damaged or cut off: {error}",
-            where=str(file),
-            allowed="complete gzip, zstd or xz files that are read in "
-            f"{_MOST_MEMORY // 2**20} MiB, or plain ones",
-            remedy="copy or download it again",
+            f"{str(file)!r} is damaged or cut off: {error}",
+            f"copy or download it again; what takes more than {_MOST_MEMORY // 2**20} MiB of "
+            "memory must be decompressed first",
         ) from error
 
 
@@ -97,30 +93,24 @@ def require_file(file: Path, what: str = "file") -> None:
         if file.is_dir():
             raise InputError(
                 f"{str(file)!r} is a folder where a file should be",
-                where=str(file),
-                allowed=choices(file.name, (entry.name for entry in file.iterdir())),
-                remedy="name the file itself",
+                "name the file itself",
+                choices(file.name, (entry.name for entry in file.iterdir())),
             )
         if file.is_symlink() and not file.exists():
             raise InputError(
-                f"{str(file)!r} is a link to {str(file.readlink())!r}, which is not there",
-                where=str(file),
-                allowed=f"a {what}, or a link to one",
-                remedy="correct the link, or name what it should lead to",
+                f"{str(file)!r} is a link to {str(file.readlink())!r}, which does not exist",
+                f"correct the link, or name the {what} itself",
             )
         if not file.exists():
             raise InputError(
                 f"there is no {what} {str(file)!r}",
-                where=str(file),
-                allowed=existing(what, file),
-                remedy="check the path",
+                "check the path",
+                similar(file),
             )
         if not file.is_file():
             raise InputError(
                 f"{str(file)!r} is a pipe or a device, which can be read only once",
-                where=str(file),
-                allowed="a plain file",
-                remedy="write its content to a file first",
+                "write its content to a file first",
             )
 
 

@@ -69,8 +69,6 @@ def _after(pattern: re.Pattern[str], text: str, place: int) -> int:
 
 def _broken(file: Path, where: str) -> InputError:
     return InputError(
-        f"{str(file)!r} does not go on as a JSON array of objects, in UTF-8, up to its end",
-        where=where,
-        allowed="[{…}, {…}, …], each object no longer than line_limit",
-        remedy="download it again, or correct the place",
+        f"{where}: not a JSON array of objects in UTF-8 up to its end",
+        "download it again, or correct it: [{…}, {…}, …], each object no longer than line_limit",
     )

@@ -33,10 +33,8 @@ def open_queries(
     if not isinstance(collection, Collection):
         raise InputError(
             f"{spec!r} has documents, but no queries",
-            where=spec,
-            allowed="a file of queries (jsonl or tsv), a BEIR or MS MARCO folder, irds:ID, "
-            "hf:ORG/NAME",
-            remedy="name the file of queries, or put queries.jsonl beside corpus.jsonl",
+            "name a file of queries (jsonl or tsv), or a collection with queries: a BEIR or MS "
+            "MARCO folder, irds:ID, hf:ORG/NAME",
         )
     if not collection.splits() and split is None:
         return list(collection.queries())
@@ -99,8 +97,6 @@ def _is_file(spec: str) -> bool:
 def _refuse_split(split: str | None, spec: str) -> None:
     if split is not None:
         raise SettingsError(
-            f"split = {split!r}, but {spec!r} is a file, which has no splits",
-            where="--split",
-            allowed="a split of a collection: a BEIR or MS MARCO folder, irds:ID, hf:ORG/NAME",
-            remedy="leave it out, or name the collection in the place of its file",
+            f"--split {split}: {spec!r} is a file, which has no splits",
+            "leave it out, or name the collection instead of its file",
         )

@@ -14,17 +14,6 @@ Action = Literal["refuse", "skip"] | None
 """What to do with bad input; None: files of a folder are skipped, everything else is refused."""
 
 _KEPT_EXAMPLES = 5
-_ALLOWED = {
-    "broken line": "lines of the file's format",
-    "duplicate id": "every id once",
-    "duplicate judgement": "one relevance for a query and a document",
-    "empty text": "texts with at least one visible character",
-    "too long": "lines, and files of a folder of texts, within line_limit",
-    "unknown document": "ids of documents in the corpus",
-    "unknown query": "ids of queries in the collection",
-    "unreadable file": "files that can be opened",
-    "wrong encoding": "UTF-8; in a folder also UTF-16 with its mark, and what a page declares",
-}
 
 
 class Problems:
@@ -35,7 +24,7 @@ class Problems:
         self.line_limit = line_limit
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
-        self._remedies: dict[str, str] = {}
+        self._fixes: dict[str, str] = {}
         self._unread: set[str] = set()
         self._without_id = False
         self._readings: dict[str, Problems] = {}
@@ -45,7 +34,7 @@ class Problems:
         kind: str,
         where: str,
         detail: str,
-        remedy: str,
+        fix: str,
         document: str | None = None,
         whole_file: bool = False,
     ) -> None:
@@ -56,17 +45,15 @@ class Problems:
         """
         if self.action == "refuse" or (self.action is None and not whole_file):
             raise InputError(
-                f"{kind}: {detail}",
-                where=where,
-                allowed=_ALLOWED.get(kind, "data without this problem"),
-                remedy=f"{remedy}; or leave such cases out and count them: --set problems=skip",
+                f"{where}: {kind}: {detail}",
+                f"{fix}, or skip and count such cases: --set problems=skip",
             )
         if document is None:
             self._without_id = True
         else:
             self._unread.add(document)
         self._counts[kind] += 1
-        self._remedies.setdefault(kind, remedy)
+        self._fixes.setdefault(kind, fix)
         examples = self._examples.setdefault(kind, [])
         if len(examples) < _KEPT_EXAMPLES:
             examples.append(visible(f"{where}: {detail}"))
@@ -105,11 +92,11 @@ class Problems:
         return merged
 
     @property
-    def remedies(self) -> dict[str, str]:
-        """What mends the first problem of each kind."""
-        merged = dict(self._remedies)
+    def fixes(self) -> dict[str, str]:
+        """What to do about the first problem of each kind."""
+        merged = dict(self._fixes)
         for part in self._parts():
-            merged = part.remedies | merged
+            merged = part.fixes | merged
         return merged
 
     @property

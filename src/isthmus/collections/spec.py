@@ -15,7 +15,7 @@ from isthmus.registry import Registry
 
 FORMATS = Registry("isthmus.collections.formats", "collection format")
 
-_ALLOWED = (
+_RECOGNISED = (
     "a BEIR folder (corpus.jsonl), an MS MARCO folder (collection.tsv), DPR's (psgs_w100.tsv), a "
     "folder of .txt, .md, .rst or "
     ".html files, a data set folder (.parquet, .arrow), a .jsonl or .tsv file (also .gz, .zst, .xz)"
@@ -38,9 +38,8 @@ def open_collection(spec: str, problems: Problems | None = None) -> Collection:
         return corpus
     raise InputError(
         f"{spec!r} has documents, but no queries and judgements",
-        where=spec,
-        allowed="a BEIR or MS MARCO folder with judgements, irds:ID, hf:ORG/NAME, docstrings:",
-        remedy="put queries.jsonl and qrels/SPLIT.tsv beside a corpus.jsonl, as BEIR does",
+        "put queries.jsonl and qrels/SPLIT.tsv next to corpus.jsonl, as BEIR does, or name "
+        "another collection: irds:ID, hf:ORG/NAME",
     )
 
 
@@ -70,9 +69,7 @@ def _sniff(path: Path) -> str:
         if found := find_file(path, "queries.jsonl"):
             raise InputError(
                 f"{str(path)!r} holds {found.name} but no corpus.jsonl, which has the documents",
-                where=str(path),
-                allowed="a BEIR folder: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv",
-                remedy="copy corpus.jsonl there too, or say what it is: folder:PATH",
+                "copy corpus.jsonl there too, or say what it is: folder:PATH",
             )
         # Texts first: an index or a run that lies among them holds arrow files too.
         if next(texts_in(path, others), None):
@@ -86,8 +83,9 @@ def _sniff(path: Path) -> str:
     holds = f": it holds {tally(others) or 'nothing'}" if path.is_dir() else ""
     raise InputError(
         f"{str(path)!r} is no corpus that isthmus recognises{holds}",
-        where=str(path),
-        allowed=_ALLOWED,
-        remedy=conversions(others or [path.suffix.lower()])
-        or "say what it is: beir:PATH, dpr:PATH, folder:PATH, hf:PATH, jsonl:PATH or msmarco:PATH",
+        conversions(others or [path.suffix.lower()])
+        or (
+            "say what it is: beir:PATH, dpr:PATH, folder:PATH, hf:PATH, jsonl:PATH or msmarco:PATH"
+        ),
+        _RECOGNISED,
     )

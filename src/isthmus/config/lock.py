@@ -114,9 +114,7 @@ def check_locks(target: Path) -> None:
         if place in (target.resolve(), *target.resolve().parents) and not lock.is_held:
             raise OutputError(
                 f"{str(lock.place)!r} was removed or replaced while it was being written",
-                where=str(target),
-                allowed="a folder that is left alone until the command ends",
-                remedy="run the same command again, and one at a time",
+                "run the same command again, and one at a time",
             )
 
 
@@ -161,8 +159,6 @@ def _lock(descriptor: int, file: Path) -> bool:
 
 def _busy(place: Path, file: Path) -> OutputError:
     return OutputError(
-        f"another process is writing into {str(place)!r}",
-        where=str(file),
-        allowed="one writer at a time, and any number of readers",
-        remedy="wait for it to end, or write elsewhere",
+        f"another process is writing into {str(place)!r} (it holds {file})",
+        "wait for it to end, or write elsewhere",
     )

@@ -50,20 +50,17 @@ def check_model(name: str) -> None:
         check_hub(name)
     if model_file(name, _ADAPTER) is not None:
         raise InputError(
-            f"{name!r} holds an adapter, which needs a model that lies elsewhere",
-            where=f"{name}/{_ADAPTER}",
-            allowed="a whole model: config.json and safetensors weights",
-            remedy="merge the adapter into its model (merge_and_unload) and save that; if the "
-            f"model is whole without it, remove {_ADAPTER}",
+            f"{name!r} holds an adapter ({_ADAPTER}), not a complete model",
+            "merge the adapter into its model (merge_and_unload) and save that; if the model is "
+            f"complete, remove {_ADAPTER}",
         )
     config = read_model_json(name, "config.json", dict) or {}
     for key in _FOREIGN:
         if config.get(key) is not None:
             raise InputError(
-                f"the configuration asks for {key}",
-                where=f"{name}/config.json",
-                allowed="plain weights in float32, float16 or bfloat16",
-                remedy="choose the model as it was before it was quantised or changed",
+                f"{name}/config.json asks for {key}: only plain weights in float32, float16 or "
+                "bfloat16 can be loaded",
+                "choose the model as it was before it was quantised or changed",
             )
     for file in ("config.json", "tokenizer_config.json"):
         for key, value in (read_model_json(name, file, dict) or {}).items():
@@ -129,20 +126,16 @@ def check_path(name: str, file: str, path: object) -> None:
         inside(path)
     except ValueError:
         raise InputError(
-            f"{file} names {path!r}, which is not inside the model",
-            where=f"{name}/{file}",
-            allowed="relative paths of files inside the folder of the model",
-            remedy=_COPY,
+            f"{name}/{file} names {path!r}, which is not inside the model",
+            _COPY,
         ) from None
 
 
 def damaged(name: str, file: str, why: str) -> InputError:
     """The error of a file that cannot be what it should be."""
     return InputError(
-        f"{file} is damaged: {why}",
-        where=f"{name}/{file}",
-        allowed="the file as it was saved with the model",
-        remedy=_COPY,
+        f"{name}/{file} is damaged: {why}",
+        _COPY,
     )
 
 
@@ -159,11 +152,9 @@ def loadable(name: str, part: str = "model") -> Iterator[None]:
             reason = f"{reason} ({type(error).__name__})"
         raise InputError(
             f"the {part} {name!r} cannot be loaded: {reason}",
-            where=name,
-            allowed="a folder or hub name with config.json, a fast tokenizer (tokenizer.json) and "
-            "safetensors weights that belong together; code inside a model is never run",
-            remedy="check the name and the network, and that the folder was copied whole; convert "
-            "pickled weights to safetensors",
+            "check the name and the network, and that the folder is complete: config.json, "
+            "tokenizer.json and safetensors weights that belong together (convert pickled "
+            "weights; code inside a model is never run)",
         ) from error
 
 
@@ -177,8 +168,6 @@ def _check_inside(folder: Path, path: Path) -> None:
     in_cache = home.parent.name == "snapshots" and target.is_relative_to(blobs)
     if not target.is_relative_to(home) and not in_cache:
         raise InputError(
-            f"{path.name} is a symbolic link out of the folder of the model",
-            where=str(path),
-            allowed="files inside the folder",
-            remedy="put the file itself there",
+            f"{path} is a symbolic link out of the folder of the model",
+            "put the file itself there",
         )

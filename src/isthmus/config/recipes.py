@@ -37,25 +37,21 @@ class Recipe:
         for key in values:
             if key not in _HEADER:
                 raise SettingsError(
-                    f"unknown key {key!r}",
-                    where=str(file),
-                    allowed=choices(str(key), _HEADER),
-                    remedy="correct the spelling; what the verb takes belongs under 'settings:'",
+                    f"{file}: unknown key {key!r}",
+                    "correct the spelling; settings of the command belong under 'settings:'",
+                    choices(str(key), _HEADER),
                 )
         for key in ("verb", "settings"):
             if key not in values:
                 raise SettingsError(
-                    f"the recipe has no {key!r}",
-                    where=str(file),
-                    allowed="a recipe has verb, summary, settings, and if need be paper and base",
-                    remedy=f"add '{key}:'; `isthmus list recipes` names examples to start from",
+                    f"the recipe {file} has no {key!r}",
+                    f"add '{key}:'; `isthmus list recipes` names examples",
                 )
         if not isinstance(values["settings"] or {}, dict):
             raise SettingsError(
-                f"settings = {shown(values['settings'])} is not a mapping",
-                where=str(file),
-                allowed="'settings:' and below it, indented, what the verb takes as key: value",
-                remedy="correct the file; `isthmus list recipes` names examples to start from",
+                f"{file}: settings = {shown(values['settings'])} is not a mapping",
+                "write 'settings:' and below it, indented, key: value; `isthmus list recipes` "
+                "names examples",
             )
         self.verb = str(values["verb"])
         self.summary = str(values.get("summary", ""))
@@ -84,10 +80,9 @@ class Recipe:
         path = [*above, self]
         if self.file.resolve() in [recipe.file.resolve() for recipe in above]:
             raise SettingsError(
-                f"the recipe builds on itself: {' → '.join(recipe.name for recipe in path)}",
-                where=str(above[-1].file),
-                allowed="a base that does not build on this recipe",
-                remedy="remove or change 'base:' in one of these files",
+                f"the recipe {above[-1].file} builds on itself: "
+                f"{' → '.join(recipe.name for recipe in path)}",
+                "remove or change 'base:' in one of these files",
             )
         below = [_base(name, self)._chain(path) for name in reversed(self.bases)]
         return [self, *(recipe for chain in below for recipe in chain)]
@@ -156,9 +151,8 @@ def find_recipe(name: str, verb: str, where: str | None = None) -> Recipe:
     if recipe.verb != verb:
         raise SettingsError(
             f"the recipe {recipe.name!r} is for `isthmus {recipe.verb}`, not `isthmus {verb}`",
-            where=str(recipe.file),
-            allowed=", ".join(r.name for r in shipped_recipes(verb)) or "a recipe of your own",
-            remedy=f"run `isthmus {recipe.verb} --recipe {name}`, or choose another recipe",
+            f"run `isthmus {recipe.verb} --recipe {name}`, or choose another recipe",
+            ", ".join(r.name for r in shipped_recipes(verb)),
         )
     return recipe
 
@@ -170,20 +164,17 @@ def _find(name: str, verb: str, where: str | None) -> Recipe:
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
             raise InputError(
-                f"there is no {kind} file {name!r}",
-                where=where,
-                allowed="a path to a YAML file or a shipped name: "
-                + ", ".join(r.name for r in shipped_recipes(verb)),
-                remedy=f"check the path, or run `isthmus list {kind}s`",
+                f"{where}: there is no {kind} file {name!r}",
+                f"check the path, or choose a shipped {kind} (`isthmus list {kind}s`)",
+                ", ".join(r.name for r in shipped_recipes(verb)),
             )
         return Recipe(path)
     path = _home(verb) / f"{name}.yaml"
     if not path.is_file():
         raise SettingsError(
-            f"there is no {kind} named {name!r}",
-            where=where,
-            allowed=choices(name, (r.name for r in shipped_recipes(verb))),
-            remedy=f"choose one of these (`isthmus list {kind}s` explains them) or give a path",
+            f"{where}: there is no {kind} named {name!r}",
+            f"choose one of these (`isthmus list {kind}s` explains them) or give a path",
+            choices(name, (r.name for r in shipped_recipes(verb))),
         )
     return _shipped_recipe(path)
 
@@ -222,10 +213,9 @@ def _split(override: str) -> tuple[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not path.strip():
         raise SettingsError(
-            f"{override!r} is not an override",
-            where="--set",
-            allowed="a dotted path, an equals sign and a YAML value: training.learning_rate=1e-4",
-            remedy="write --set PATH=VALUE",
+            f"--set {override!r} is not PATH=VALUE",
+            "write a dotted path, an equals sign and a YAML value: --set "
+            "training.learning_rate=1e-4",
         )
     return path.strip(), _scalar(text, where=f"--set {shortened(override, 200)}")
 
@@ -234,10 +224,8 @@ def _put(values: dict[str, Any], path: str, value: Any, where: str, merge: bool 
     *parents, last = path.split(".")
     if len(parents) > _DEEPEST_PATH:
         raise SettingsError(
-            f"the path {shown(path)} is {len(parents):,} deep",
-            where="--set",
-            allowed="a path through nested settings",
-            remedy="correct the path",
+            f"--set: the path {shown(path)} is {len(parents):,} deep",
+            "correct the path",
         )
     current = values
     for place, parent in enumerate(parents, start=1):
@@ -251,21 +239,17 @@ def _put(values: dict[str, Any], path: str, value: Any, where: str, merge: bool 
             rest = ".".join([*parents[place:], last])
             if rest.partition(".")[0] not in members:
                 raise SettingsError(
-                    f"{path!r} goes through {parent!r}, a list of {len(inner)}",
-                    where=where,
-                    allowed=", ".join(f"{parent}.{number}" for number in members)
-                    or "an empty list",
-                    remedy=f"name a place in the list, or set {parent!r} itself",
+                    f"{where}: {path!r} goes through {parent!r}, a list of {len(inner)}",
+                    f"name an element of the list, or set {parent!r} itself",
+                    ", ".join(f"{parent}.{number}" for number in members),
                 )
             _put(members, rest, value, where, merge)
             current[parent] = list(members.values())
             return
         elif not isinstance(inner, dict):
             raise SettingsError(
-                f"{path!r} goes through {parent!r}, which holds {shown(inner)}",
-                where=where,
-                allowed="a path through nested settings",
-                remedy=f"set {parent!r} itself, or correct the path",
+                f"{where}: {path!r} goes through {parent!r}, which holds {shown(inner)}",
+                f"set {parent!r} itself, or correct the path",
             )
         current = inner
     current[last] = merged(current, {last: value})[last] if merge else value
@@ -276,10 +260,8 @@ def _scalar(text: str, where: str) -> Any:
         return plain_yaml.load(text)
     except yaml.YAMLError as error:
         raise SettingsError(
-            f"{shown(text)} is not a YAML value: {error}",
-            where=where,
-            allowed="a number, a word, true, false, null, [a list] or {a: mapping}",
-            remedy="quote the value: --set 'path=\"the value\"'",
+            f"{where}: {shown(text)} is not a YAML value: {error}",
+            "quote the value: --set 'path=\"the value\"'",
         ) from None
 
 
@@ -290,16 +272,13 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         values = plain_yaml.load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(
-            f"the recipe is not valid YAML: {error}",
-            where=str(file),
-            allowed="a YAML mapping in UTF-8",
-            remedy="correct the file; `isthmus list recipes` names examples to start from",
+            f"the recipe {file} is not valid YAML: {error}",
+            "correct the file; `isthmus list recipes` names examples",
         ) from None
     if not isinstance(values, dict):
         raise InputError(
-            "the recipe is not a mapping",
-            where=str(file),
-            allowed="keys verb, base, summary, paper and settings",
-            remedy="correct the file; `isthmus list recipes` names examples to start from",
+            f"the recipe {file} is not a mapping",
+            "correct the file; `isthmus list recipes` names examples",
+            ", ".join(_HEADER),
         )
     return values

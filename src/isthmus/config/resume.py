@@ -15,18 +15,14 @@ def to_resume(verb: str, folder: str, given: Mapping[str, Any]) -> dict[str, Any
     snapshot = read_snapshot(Path(folder))
     if snapshot["verb"] != verb:
         raise InputError(
-            f"{folder!r} was made by {snapshot['verb']!r}",
-            where="--resume",
-            allowed=f"the --output folder of a {verb} that was interrupted",
-            remedy=f"run it again as it was: {' '.join(snapshot.get('command', []))}",
+            f"--resume {folder} was made by `isthmus {snapshot['verb']}`, not `isthmus {verb}`",
+            f"run it again as it was: {' '.join(snapshot.get('command', []))}",
         )
     for name, value in given.items():
         if value is not None:
             raise SettingsError(
-                f"--resume goes on with the settings of {folder!r}; there is a new --{name}",
-                where=f"--{name}",
-                allowed="--resume FOLDER alone",
-                remedy=f"leave out --{name}, or start anew without --resume in another --output",
+                f"--{name} cannot be given with --resume {folder}: the run has its settings",
+                f"leave out --{name}, or train again in another --output without --resume",
             )
     identity: dict[str, Any] = snapshot["identity"]
     return identity

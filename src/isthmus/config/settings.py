@@ -97,11 +97,9 @@ class Settings(BaseModel, metaclass=_Explaining):
             if not isinstance(settings, Mapping):
                 kind = f"it is of type {type(settings).__name__}"
             raise SettingsError(
-                f"settings = {shown(settings)} cannot be used: {kind}",
-                where=f"{cls.verb}(…, settings=…)",
-                allowed=f"{cls.__name__}(…), or a mapping with the keys "
-                + ", ".join(cls.model_fields),
-                remedy=f"write settings={{…}} or settings={cls.__name__}(…)",
+                f"settings = {shown(settings)} of isthmus.{cls.verb}() cannot be used: {kind}",
+                f"write settings={{…}} or settings={cls.__name__}(…)",
+                ", ".join(cls.model_fields),
             )
         where = f"isthmus {cls.verb}" if recipe is None else f"recipe {recipe}"
         try:
@@ -111,7 +109,7 @@ class Settings(BaseModel, metaclass=_Explaining):
             for name in (name for name, value in (flags or {}).items() if value is not None):
                 if name not in over:  # what was wrong was the flag's
                     said = f"in the recipe or with --set {name}=…"
-                    error.remedy = error.remedy.replace(said, f"of --{name.replace('_', '-')}")
+                    error.fix = error.fix.replace(said, f"of --{name.replace('_', '-')}")
             raise
 
 
@@ -123,40 +121,37 @@ def _explain(
     names, owner, field = _locate(model, first["loc"])
     others = {tuple(_locate(model, detail["loc"])[0]) for detail in details} - {tuple(names)}
     more = f" (and {len(others)} more)" if others else ""
-    place = f"{where}: {'.'.join(names)}" if names else where
     path = ".".join([*([under] if under else []), *names])
+    place = f"{where}: " if where else ""
     if first["type"] == "extra_forbidden":
         return SettingsError(
-            f"unknown key {path!r}{more}",
-            where=place,
-            allowed=choices(names[-1], owner.model_fields),
-            remedy="correct the spelling or remove the key" + _all_settings(model),
+            f"{place}unknown key {path!r}{more}",
+            "correct the spelling or remove the key" + _all_settings(model),
+            choices(names[-1], owner.model_fields),
         )
     if first["type"] == "missing":
         return SettingsError(
-            f"{path!r} is missing{more}",
-            where=place,
-            allowed=_allowed(owner, field),
-            remedy=f"give it in the recipe, as a flag, or with --set {path}=…",
+            f"{place}{path!r} is missing{more}",
+            f"give it in the recipe, as a flag, or with --set {path}=…",
+            _expected(owner, field),
         )
     message = first["msg"].removeprefix("Value error, ")
     inner = inner_model(field) if field else model
     if first["type"] == "value_error" and inner is not None:  # several values disagree
         return SettingsError(
-            f"{path or 'the settings'} cannot be used: {message}{more}",
-            where=place,
-            allowed=", ".join(inner.model_fields),
-            remedy="change one of these values in the recipe or with --set PATH=…",
+            f"{place}{path or 'the settings'} cannot be used: {message}{more}",
+            "change one of these values in the recipe or with --set PATH=…",
+            ", ".join(inner.model_fields),
         )
-    allowed = _allowed(owner, field)
+    expected = _expected(owner, field)
     if first["type"] == "literal_error":
         spelt = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-        allowed = choices(shown(first["input"]).strip("'"), spelt)
+        expected = choices(shown(first["input"]).strip("'"), spelt)
     return SettingsError(
-        f"{path or 'the settings'} = {shown(first['input'])} cannot be used: {message}{more}",
-        where=place,
-        allowed=allowed,
-        remedy=f"change the value in the recipe or with --set {path or 'PATH'}=…",
+        f"{place}{path or 'the settings'} = {shown(first['input'])} cannot be used: "
+        f"{message}{more}",
+        f"change the value in the recipe or with --set {path or 'PATH'}=…",
+        expected,
     )
 
 
@@ -192,7 +187,7 @@ def inner_model(field: FieldInfo) -> type[BaseModel] | None:
     return found[0] if found else None
 
 
-def _allowed(owner: type[BaseModel], field: FieldInfo | None) -> str:
+def _expected(owner: type[BaseModel], field: FieldInfo | None) -> str:
     if field is None:
         return ", ".join(owner.model_fields)
     inner = inner_model(field)

@@ -40,11 +40,9 @@ class CrossEncoder(TextModel):
             fitting = backbone.positions - settings.query_max_length
             lower = f"--set document_max_length={fitting}" if fitting > 3 else "lower both lengths"
             raise SettingsError(
-                f"query_max_length + document_max_length = {self.pairing.max_length} is more than "
-                "the model has positions for, and a cross-encoder reads both as one text",
-                where="document_max_length",
-                allowed=f"at most {backbone.positions} together",
-                remedy=lower,
+                f"query_max_length + document_max_length = {self.pairing.max_length}, but the "
+                f"cross-encoder reads both as one text of at most {backbone.positions} tokens",
+                lower,
             )
 
     @property

@@ -175,8 +175,7 @@ def _check_modules(folder: str) -> None:
     kinds = [kind for kind, _ in modules(folder) or ()]
     if stated(folder).get("model_type") == "CrossEncoder" and kinds != ["Transformer"]:
         raise InputError(
-            f"the CrossEncoder has the modules {', '.join(kinds)}",
-            where=f"{folder}/{MODULES}",
-            allowed="Transformer alone: a sequence classifier with one label",
-            remedy="choose another re-ranker, or give a file of its scores to learn from",
+            f"{folder}/{MODULES}: a CrossEncoder with the modules {', '.join(kinds)} cannot be "
+            "loaded",
+            "choose a re-ranker with the module Transformer alone, or distil a file of its scores",
         )

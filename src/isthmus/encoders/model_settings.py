@@ -49,10 +49,8 @@ def stored_settings(
     settings = DenseSettings() if found is None else found.settings
     if kind not in (None, _KIND[type(settings)]):
         raise InputError(
-            f"encoder = {kind!r}, but {name!r} is made {_KIND[type(settings)]}",
-            where="encoder",
-            allowed=f"{_KIND[type(settings)]}, or nothing: the model knows",
-            remedy="leave encoder out; isthmus finetune makes another kind of it",
+            f"encoder = {kind!r}, but {name!r} is {_KIND[type(settings)]}",
+            "leave encoder out; isthmus finetune trains another type from it",
         )
     if chosen:
         settings = settings.parse({**settings.model_dump(), **chosen}, where="--set")
@@ -75,18 +73,15 @@ def parsed(values: Mapping[str, Any], name: str, where: str) -> DenseSettings | 
     kind = own.pop("kind", "dense")  # which the first encoders, all dense, did not say
     if kind == CrossEncoder.kind:
         raise InputError(
-            f"{name!r} is a cross-encoder, which scores pairs and gives no vectors",
-            where=where,
-            allowed=", ".join(_KINDS),
-            remedy="re-rank with it (isthmus search INDEX --rerank MODEL), learn from it "
-            "(teacher), or choose a dense or sparse encoder",
+            f"{where}: {name!r} is a cross-encoder, which scores pairs and gives no vectors",
+            "re-rank with it (isthmus search INDEX --rerank MODEL), distil it (teacher), or "
+            "choose a dense or sparse encoder",
         )
     if not isinstance(kind, str) or kind not in _KINDS:
         raise InputError(
-            f"the encoder is of the kind {kind!r}",
-            where=where,
-            allowed=choices(str(kind), _KINDS),
-            remedy="update isthmus if a later version wrote it, or correct the file",
+            f"{where}: there is no encoder type {kind!r}",
+            "correct the file",
+            choices(str(kind), _KINDS),
         )
     return _KINDS[kind].parse(own, where=where)
 

@@ -98,12 +98,11 @@ def from_modules(folder: str, listed: list[tuple[str, str]]) -> DenseSettings | 
         return _splade(folder, listed[1][1], folder)
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - _AFTER_POOLING:
         raise InputError(
-            f"the sentence-transformers model has the modules {', '.join(kinds)}",
-            where=f"{folder}/{MODULES}",
-            allowed=f"Transformer, Pooling and, if need be, {', '.join(sorted(_AFTER_POOLING))}; "
-            "MLMTransformer and SpladePooling; or a Router of weights of terms for queries and "
-            "these for documents",
-            remedy="choose a model of these modules, or fine-tune its backbone here",
+            f"{folder}/{MODULES}: a sentence-transformers model with the modules "
+            f"{', '.join(kinds)} cannot be loaded",
+            "choose another model, or fine-tune its backbone here",
+            f"Transformer, Pooling and any of {', '.join(sorted(_AFTER_POOLING))}; MLMTransformer "
+            "and SpladePooling; a Router of term weights for queries and these for documents",
         )
     length = stated_length(folder) or 256
     about = stated(folder).get("similarity_fn_name")
@@ -140,10 +139,9 @@ def _pooling(folder: str, file: str) -> dict[str, Any]:
         raise damaged(folder, file, f"include_prompt = {included!r:.60}")
     if len(modes) != 1:
         raise InputError(
-            f"the model pools by {' and '.join(modes) or about}",
-            where=f"{folder}/{file}",
-            allowed=f"one of {', '.join(POOLING_MODES.values())}",
-            remedy="choose a model that pools in one of these ways",
+            f"{folder}/{file}: the model pools by {' and '.join(modes) or about}",
+            "choose a model that pools in one of these ways",
+            ", ".join(POOLING_MODES.values()),
         )
     return {"pooling": modes[0], "include_prompt": included}
 
@@ -169,10 +167,9 @@ def _splade(folder: str, path: str, transformer: str) -> SparseSettings:
     how = tuple(pooling.get(key) for key in ("pooling_strategy", "activation_function"))
     if how[0] not in ("max", "sum") or how[1] not in (None, "relu", "log1p_relu"):
         raise InputError(
-            f"the model pools terms by {how[0]} of {how[1]}",
-            where=f"{folder}/{path}/config.json",
-            allowed="pooling_strategy max or sum, activation_function relu or log1p_relu",
-            remedy="choose a model that weighs terms in this way, or fine-tune its backbone here",
+            f"{folder}/{path}/config.json: the model pools terms by {how[0]} of {how[1]}",
+            "choose a model that pools by max or sum of relu or log1p_relu, or fine-tune its "
+            "backbone here",
         )
     length, terms = stated_length(transformer) or 256, stated(folder).get("max_active_dims")
     return SparseSettings.parse(

@@ -152,10 +152,8 @@ def _load(folder: str, kind: str, path: str) -> nn.Module:
     for key in ("module_input_name", "module_output_name"):
         if about.get(key) not in (None, _VECTOR):
             raise InputError(
-                f"{kind} works on {about[key]!r:.60}",
-                where=f"{folder}/{file}",
-                allowed=f"modules that take and give the vector of a text ({_VECTOR})",
-                remedy="choose a model with one vector for a text",
+                f"{folder}/{file}: {kind} works on {about[key]!r:.60}, not on {_VECTOR}",
+                "choose a model with one vector per text",
             )
     if kind == "Normalize":
         return Normalize()
@@ -177,10 +175,10 @@ def _activation(folder: str, file: str, about: Mapping[str, Any]) -> str:
     start, _, name = str(stated).rpartition(".")
     if not start.startswith("torch.nn") or name not in _ACTIVATIONS:
         raise InputError(
-            f"the activation of a Dense module is {stated!r:.80}",
-            where=f"{folder}/{file}",
-            allowed=f"of torch.nn: {choices(name, _ACTIVATIONS)}",
-            remedy="choose a model with one of these: code inside a model is never run",
+            f"{folder}/{file}: the activation of a Dense module is {stated!r:.80}",
+            "choose a model with one of these activations of torch.nn: code inside a model is "
+            "never run",
+            choices(name, _ACTIVATIONS),
         )
     return name
 
@@ -189,10 +187,8 @@ def _weights(folder: str, path: str) -> dict[str, Tensor]:
     file = model_file(folder, f"{path}/{_WEIGHTS}")
     if file is None:
         raise InputError(
-            f"the module {path} has no {_WEIGHTS}",
-            where=f"{folder}/{path}",
-            allowed="weights as safetensors",
-            remedy="copy the whole folder of the model again; convert pickled weights "
+            f"the module {folder}/{path} has no {_WEIGHTS}",
+            "copy the complete folder of the model again; convert pickled weights "
             "(pytorch_model.bin): SentenceTransformer(…).save_pretrained(…) writes safetensors",
         )
     try:

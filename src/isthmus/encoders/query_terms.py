@@ -75,11 +75,9 @@ class QueryTerms(nn.Module):
         theta, _ = _read(file)
         if theta.shape != self.theta.shape:
             raise MismatchError(
-                f"there are weights for {len(theta):,} query terms, the model has "
+                f"{file} has weights for {len(theta):,} query terms, the model has "
                 f"{len(self.theta):,}",
-                where=str(file),
-                allowed="one weight per term of the model's vocabulary",
-                remedy="take both from one folder",
+                "take both from one folder",
             )
         with torch.no_grad():
             self.theta.copy_(theta)
@@ -105,8 +103,6 @@ def _read(file: Path) -> tuple[Tensor, str]:
         return theta, note
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
-            f"the weights of query terms cannot be read: {error}",
-            where=str(file),
-            allowed="the file that was saved beside an encoder with query=terms",
-            remedy="copy the whole folder of the model again",
+            f"the weights of query terms in {file} cannot be read: {error}",
+            "copy the complete folder of the model again",
         ) from error

@@ -89,10 +89,9 @@ def routes(folder: str) -> Routes | None:
     ):
         shown = "; ".join(f"{side}: {', '.join(found)}" for side, found in kinds.items())
         raise InputError(
-            f"the model goes through other modules on either side ({shown})",
-            where=f"{folder}/{ROUTER}",
-            allowed="query: SparseStaticEmbedding; document: MLMTransformer, SpladePooling",
-            remedy="choose a model of these modules, or fine-tune one here (sparse.query=terms)",
+            f"{folder}/{ROUTER}: a Router with these modules cannot be loaded ({shown})",
+            "choose one with SparseStaticEmbedding for queries and MLMTransformer, SpladePooling "
+            "for documents, or fine-tune one here (sparse.query=terms)",
         )
     paths = [path for side in sides.values() for _, path in side]
     for path in paths:

@@ -74,12 +74,12 @@ class SparseEncoder(Encoder):
         if not backbone.has_head:
             raise InputError(
                 f"the model {name!r} has no masked-LM head, which gives every term its weight",
-                where=name or "model",
-                allowed="a masked language model: a run of `isthmus pretrain`, which keeps its "
-                "head, or any checkpoint that AutoModelForMaskedLM loads whole",
-                remedy="pre-train it here first (a new head is trained along), or make it dense"
+                (
+                    "choose a masked language model, pre-train this one first (isthmus "
+                    "pretrain trains a head), or make it dense"
+                )
                 if backbone.config.model_type in MASKED_LM
-                else "make it dense",
+                else "choose a masked language model, or make it dense",
             )
         super().__init__(backbone, tokenizer, settings, name)
         self.query_terms = QueryTerms(self.dimension) if settings.query == "terms" else None

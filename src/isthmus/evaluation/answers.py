@@ -63,9 +63,7 @@ def answer_accuracy(
     if not cutoffs or min(cutoffs) < 1:
         raise SettingsError(
             f"cutoffs = {list(cutoffs)!r} cannot be used",
-            where="cutoffs",
-            allowed="whole numbers from 1 on, at least one",
-            remedy="give depths, for example 5, 20 and 100",
+            "give whole numbers from 1 on, for example 5, 20 and 100",
         )
     found = {
         query: _first_hit(run, query, answers[query], texts, max(cutoffs)) for query in answers
@@ -87,10 +85,9 @@ def _first_hit(
     for rank, document in enumerate(best_first(run.rankings[query], run.name)[:depth], start=1):
         if document not in texts:
             raise MismatchError(
-                f"document {document!r}, retrieved for query {query!r}, is not in the corpus",
-                where=f"run {run.name!r}",
-                allowed=f"the {len(texts):,} documents of the corpus",
-                remedy="evaluate the run with the corpus that it was retrieved from",
+                f"run {run.name!r}: document {document!r}, retrieved for query {query!r}, is not "
+                f"among the {len(texts):,} documents of the corpus",
+                "evaluate the run with the corpus that it was retrieved from",
             )
         if contains_answer(texts[document], answers):
             return rank

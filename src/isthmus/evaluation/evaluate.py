@@ -70,9 +70,7 @@ def evaluate(
     if not read:
         raise InputError(
             "there is no run to evaluate",
-            where="runs",
-            allowed="one or more run files",
-            remedy="give at least one",
+            "give at least one run file",
         )
     report = summarise(scores.by_run(), settings, counts, notes)
     if problems.counts:
@@ -87,10 +85,8 @@ def evaluate(
 
 def _refuse_namesake(name: str, where: str) -> None:
     raise InputError(
-        f"two runs are named {name!r}",
-        where=where,
-        allowed="a name of its own for each run: tables and tests go by it",
-        remedy="change the name (the last column of a run file), or give the run once",
+        f"{where}: two runs are named {name!r}",
+        "rename one (the last column of a run file), or give the run once",
     )
 
 
@@ -115,10 +111,8 @@ def _judged(
         source = Judged({query: documents for query, documents in source.items() if documents})
     if not source.queries:
         raise InputError(
-            "no query is judged",
-            where=where,
-            allowed="at least one judgement",
-            remedy="check that this is the right file",
+            f"{where}: no query is judged",
+            "check that this is the right file",
         )
     return source
 
@@ -127,10 +121,15 @@ def _check_queries(run: Run, judged: Mapping[str, object], where: str) -> None:
     if run.rankings.keys().isdisjoint(judged):
         raise MismatchError(
             f"run {run.name!r} answers none of the {len(judged):,} judged queries: "
-            + (f"its ids look like {min(run.rankings)!r}" if run.rankings else "it is empty"),
-            where=where,
-            allowed=f"query ids of the judgements, such as {min(judged)!r}",
-            remedy="give the judgements of the collection and split that the run was made for",
+            + (
+                (
+                    f"its ids look like {min(run.rankings)!r}, those of the judgements like "
+                    f"{min(judged)!r}"
+                )
+                if run.rankings
+                else "it is empty"
+            ),
+            "give the judgements of the collection and split that the run was made for",
         )
 
 
@@ -139,10 +138,9 @@ def _by_document(run: Run, where: str) -> Run:
         for found in ranking.document_ids:
             if not is_passage(found):
                 raise MismatchError(
-                    f"by = document, but {found!r}, a result of query {query!r}, is no passage",
-                    where=where,
-                    allowed="ids DOCUMENT#NUMBER",
-                    remedy="leave by=document out: its ids are of documents already",
+                    f"by = document, but {found!r}, a result of query {query!r} in run "
+                    f"{run.name!r}, is no passage (DOCUMENT#NUMBER)",
+                    "leave by=document out: the ids are of documents already",
                 )
     return Run(run.name, {query: one.by_document() for query, one in run.rankings.items()})
 

@@ -61,41 +61,33 @@ def parse_measure(name: str, where: str = "measures", answers: bool = False) -> 
         raise _unknown(name, where) from None
     except Exception:  # the name is parsed as Python, which refuses in many ways
         raise SettingsError(
-            f"{shown(name)} is not the name of a measure",
-            where=where,
-            allowed="NAME, NAME@CUTOFF or NAME(SETTING=VALUE)@CUTOFF, as in RR(rel=2)@10",
-            remedy="write it in this form",
+            f"{where}: {shown(name)} is not the name of a measure",
+            "write NAME, NAME@CUTOFF or NAME(SETTING=VALUE)@CUTOFF, as in RR(rel=2)@10",
         ) from None
     problem = _problem(measure)
     if problem:
         raise SettingsError(
-            f"{name!r} cannot be computed: {problem}",
-            where=where,
-            allowed=_form(measure),
-            remedy="write it in this form; a cutoff is a whole number from 1 on",
+            f"{where}: {name!r} cannot be computed: {problem}",
+            f"write it as {_form(measure)}; a cutoff is a whole number from 1 on",
         )
     if isinstance(measure, AnswerAccuracy):
         if answers:
             return measure
         raise SettingsError(
-            f"{name!r} counts answer strings, which only `evaluate` and benchmarks know",
-            where=where,
-            allowed=", ".join(_computable()),
-            remedy="choose a measure of judged documents, such as Success@20",
+            f"{where}: {name!r} counts answer strings, which only `evaluate` and benchmarks know",
+            "choose a measure of judged documents, such as Success@20",
+            ", ".join(_computable()),
         )
     if not isinstance(measure.aggregator(), MeanAgg):
         raise SettingsError(
-            f"{name!r} is a count, not a mean over queries",
-            where=where,
-            allowed=", ".join(_computable()),
-            remedy="leave it out: the report counts the queries by itself",
+            f"{where}: {name!r} is a count, not a mean over queries",
+            "leave it out: the report counts the queries by itself",
         )
     if not isinstance(measure, CappedRecall) and not _pipeline.supports(measure):
         raise SettingsError(
-            f"no installed package computes {name!r}",
-            where=where,
-            allowed=", ".join(_computable()),
-            remedy="choose another measure, or install what ir_measures needs to compute it",
+            f"{where}: no installed package computes {name!r}",
+            "choose another measure, or install what ir_measures needs to compute it",
+            ", ".join(_computable()),
         )
     return measure
 
@@ -171,13 +163,12 @@ def _unknown(name: str, where: str) -> SettingsError:
     }
     spelt = re.sub(r"(?:_cut)?_(\d+)$", r"@\1", name)  # trec_eval's own spelling, `ndcg_cut_10`
     base = re.split(r"[@(]", spelt)[0]
-    allowed = [printed[alias] for alias in nearest(base.lower(), printed)]
-    example = allowed[0] + spelt.removeprefix(base)
+    names = [printed[alias] for alias in nearest(base.lower(), printed)]
+    example = names[0] + spelt.removeprefix(base)
     return SettingsError(
-        f"there is no measure named {name!r}",
-        where=where,
-        allowed=", ".join(dict.fromkeys(allowed)),
-        remedy=f"choose one of these, for example {example}",
+        f"{where}: there is no measure named {name!r}",
+        f"choose one of these, for example {example}",
+        ", ".join(dict.fromkeys(names)),
     )
 
 

@@ -28,13 +28,13 @@ def check_measures(measures: Sequence[str], judged: Judged) -> None:
         if not (judged.answers if of_answers else judged.judgements):
             lacking, known = ("answers", "judgements") if of_answers else ("judgements", "answers")
             raise SettingsError(
-                f"{name!r} needs {lacking}; of these queries {known} are known",
-                where="measures",
-                allowed="Answer@k for collections with answers (dpr:FOLDER, irds:dpr-w100/…); "
-                "other measures for queries with judged documents",
-                remedy=f"measure {', '.join(ANSWER_MEASURES)}"
+                f"measures: {name!r} needs {lacking}, and these queries have {known} only",
+                f"measure {', '.join(ANSWER_MEASURES)}"
                 if judged.answers
-                else "leave it out, or name the collection in the place of a file of judgements",
+                else (
+                    "choose another measure, or name a collection with answers instead of a "
+                    "file of judgements (dpr:FOLDER, irds:dpr-w100/…)"
+                ),
             )
 
 

@@ -19,17 +19,14 @@ def best_first(ranking: Ranking, run: str) -> list[str]:
     if len(scores) < len(ranking):
         twice = Counter(ranking.document_ids).most_common(1)[0][0]
         raise InputError(
-            f"document {twice!r} is retrieved twice for query {ranking.query_id!r}",
-            where=f"run {run!r}",
-            allowed="each document once per query",
-            remedy="keep the better of the two lines",
+            f"run {run!r}: document {twice!r} is retrieved twice for query {ranking.query_id!r}",
+            "keep the better of the two lines",
         )
     if any(map(math.isnan, ranking.scores)):
         unscored = next(document for document, score in ranking if math.isnan(score))
         raise InputError(
-            f"the score of document {unscored!r} for query {ranking.query_id!r} is not a number",
-            where=f"run {run!r}",
-            allowed="any number",
-            remedy="find out why the system that wrote the run computed no score",
+            f"run {run!r}: the score of document {unscored!r} for query {ranking.query_id!r} is "
+            "not a number",
+            "find out why the system that wrote the run computed no score",
         )
     return list(Ranking.sorted(ranking.query_id, scores).document_ids)

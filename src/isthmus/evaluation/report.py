@@ -153,10 +153,9 @@ class Report(Shown, BaseModel):
             first = error.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"]))
             raise InputError(
-                f"not a report: {first['msg']}",
-                where=f"{where}: {place}" if place else where,
-                allowed="a report.json as `isthmus evaluate --output` writes it",
-                remedy="check the path, or evaluate the runs again",
+                f"{where}: not a report: {place}{': ' if place else ''}{first['msg']}",
+                "check the path, or evaluate the runs again (isthmus evaluate --output writes "
+                "report.json)",
             ) from None
 
 

@@ -181,9 +181,7 @@ def common_queries(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
             raise MismatchError(
                 f"systems {reference[0]!r} and {name!r} were scored on different queries: "
                 f"{len(different):,} have a score from one alone, {different[0]!r} for example",
-                where=f"scores of {name!r}",
-                allowed="one score per system for each query: they are compared in pairs",
-                remedy="score both over the same judgements",
+                "score both with the same judgements",
             )
     return list(reference[1])
 
@@ -192,7 +190,6 @@ def _check(name: str, known: Sequence[str], where: str) -> None:
     if name not in known:
         raise SettingsError(
             f"there is no {where} named {name!r}",
-            where=where,
-            allowed=choices(name, known),
-            remedy="choose one of these",
+            "choose one of these",
+            choices(name, known),
         )

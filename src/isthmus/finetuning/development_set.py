@@ -75,16 +75,13 @@ def check_development(settings: DevelopmentSettings | None, retrieves: bool) -> 
         raise SettingsError(
             f"development.split = {settings.split!r} and development.held_out = "
             f"{settings.held_out:g} each say which queries to evaluate on",
-            where="development",
-            allowed="one of the two",
-            remedy="leave development.held_out out, or --set development.split=null",
+            "leave development.held_out out, or --set development.split=null",
         )
     if not retrieves and not settings.bm25:
         raise SettingsError(
-            "development.bm25 = 0 leaves a cross-encoder nothing to rank but the right documents",
-            where="development.bm25",
-            allowed="1 or more; 10 is the default",
-            remedy="leave development.bm25 out",
+            "development.bm25 = 0 leaves a cross-encoder nothing to rank but the relevant "
+            "documents",
+            "leave development.bm25 out (default 10)",
         )
 
 
@@ -106,15 +103,15 @@ def development_split(
         return trained
     splits = [split for split in collection.splits() if split != trained]
     offered = [split for split in splits if not is_test(split)]
-    remedy = "--set development.held_out=0.1 measures on a tenth of the training queries"
+    fix = "--set development.held_out=0.1 measures on a tenth of the training queries"
     if offered:
-        remedy = f"--set development.split=NAME measures on another; {remedy}"
+        fix = f"--set development.split=NAME measures on another; {fix}"
     usual = " or ".join(_USUAL)
     found = settings.split or next((split for split in _USUAL if split in splits), None)
     if found is None and settings.patience is None:
         notice(
             f"no development measure: the collection has no split {usual}; the last model becomes "
-            f"final ({remedy})"
+            f"final ({fix})"
         )
     elif found not in splits:
         what = f"development.split = {found!r} is no split of the collection"
@@ -124,11 +121,8 @@ def development_split(
             what = f"development.split = {found!r} is the split that is trained on"
         raise SettingsError(
             what,
-            where="development.split",
-            allowed=choices(found or "", offered)
-            if offered
-            else "a split neither to train on nor to measure by; there is none",
-            remedy=f"{remedy}, or --set development=null",
+            f"{fix}, or --set development=null",
+            choices(found or "", offered),
         )
     return found
 

@@ -59,18 +59,15 @@ def _refuse_new_stages(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> 
     if known is None and isinstance(chosen, Mapping) and chosen:
         name = next(iter(chosen))
         raise SettingsError(
-            f"the recipe has no stages, and so no stage {name!r}",
-            where=f"--set stages.{name}",
-            allowed="settings without stages. in front, or a recipe with stages: three-stage, …",
-            remedy="--recipe three-stage, or leave stages. out",
+            f"--set stages.{name}: the recipe has no stages",
+            "leave 'stages.' out, or choose a recipe with stages: --recipe three-stage",
         )
     if isinstance(known, Mapping) and isinstance(chosen, Mapping):
         for name in chosen:
             if name not in known:
                 raise SettingsError(
-                    f"the recipe has no stage {name!r}",
-                    where=f"--set stages.{name}",
-                    allowed=choices(name, known),
-                    remedy="correct the name; a further stage belongs into a recipe of your own, "
-                    "which may build on this one (base: NAME)",
+                    f"--set stages.{name}: the recipe has no stage {name!r}",
+                    "correct the name; to add a stage, write a recipe that builds on this one "
+                    "(base: NAME)",
+                    choices(name, known),
                 )

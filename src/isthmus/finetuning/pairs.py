@@ -90,9 +90,7 @@ def labelled_queries(
     if not queries:
         raise InputError(
             f"the split {split!r} has no query with a relevant document in the corpus",
-            where=f"split {split!r}",
-            allowed="a split with relevance above 0 for documents of the corpus",
-            remedy="check that judgements, queries and corpus belong together",
+            "check that judgements, queries and corpus belong together",
         )
     return LabelledQueries(queries, positives)
 
@@ -139,9 +137,7 @@ def held_out_queries(
     if count >= total:
         raise SettingsError(
             f"development.held_out = {wanted:g} leaves none of {total:,} queries to train on",
-            where="development.held_out",
-            allowed=f"less than {total:,}, or a share below 1",
-            remedy="--set development.held_out=0.1",
+            f"choose less than {total:,}, or a fraction: --set development.held_out=0.1",
         )
     hashes = [xxhash.xxh3_64_intdigest(query.id.encode()) for query in labelled.queries]
     order = np.argsort(np.array(hashes, dtype=np.uint64), kind="stable")

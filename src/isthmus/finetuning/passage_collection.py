@@ -108,8 +108,6 @@ def in_passages(settings: FinetuneSettings, corpus: Corpus) -> bool:
         if on and values and "file" in values:
             raise SettingsError(
                 f"{place}.file is of whole documents, and training is on passages",
-                where=place,
-                allowed="negatives and teachers that need no file, or passages = false",
-                remedy="--set passages=false, or another source",
+                "--set passages=false, or choose a source without a file",
             )
     return on

@@ -127,34 +127,27 @@ def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:
     """The settings of each stage alone; null leaves out a stage that a recipe had."""
     if not isinstance(values, Mapping) or not any(own is not None for own in values.values()):
         raise SettingsError(
-            f"stages = {values!r} holds no stage",
-            where=f"{where}: stages",
-            allowed="a mapping of names to the settings of each stage, in the order they run",
-            remedy="write 'stages: {first: {…}, second: {…}}', or leave stages out",
+            f"{where}: stages = {values!r} holds no stage",
+            "write 'stages: {first: {…}, second: {…}}', in the order they run, or leave stages out",
         )
     for name, own in values.items():
         at = f"stages.{name}"
         if not _NAME.fullmatch(str(name)):
             raise SettingsError(
-                f"a stage cannot be called {name!r}",
-                where=f"{where}: stages",
-                allowed="letters, digits, - and _, for it names a folder and stands in --set paths",
-                remedy="give the stage another name",
+                f"{where}: a stage cannot be named {name!r}",
+                "name it with letters, digits, - and _",
             )
         if own is not None and not isinstance(own, Mapping):
             raise SettingsError(
-                f"{at} = {own!r} is not a mapping",
-                where=f"{where}: {at}",
-                allowed="what the stage does not share with all others, as key: value; or {}",
-                remedy=f"correct the recipe, or --set {at}.KEY=VALUE",
+                f"{where}: {at} = {own!r} is not a mapping",
+                "write the settings in which the stage differs as key: value, or --set "
+                f"{at}.KEY=VALUE",
             )
         for key in ("stages", "output"):
             if key in (own or {}):
                 raise SettingsError(
-                    f"{at}.{key} cannot be set: it belongs to the whole pipeline",
-                    where=f"{where}: {at}.{key}",
-                    allowed="settings of one stage",
-                    remedy=f"write {key} beside 'stages:', not below it",
+                    f"{where}: {at}.{key} cannot be set: it belongs to the whole pipeline",
+                    f"write {key} next to 'stages:', not below it",
                 )
     return {str(name): dict(own) for name, own in values.items() if own is not None}
 
@@ -180,23 +173,21 @@ def _check_references(
             for other in earlier
             if retrieves in (None, earlier[other].kind.retrieves)
         ]
-        allowed = choices(f"stage:{stage}", fit)
+        known = choices(f"stage:{stage}", fit)
         if stage not in earlier:
             reason = "is the stage itself" if stage == name else "comes later"
             raise SettingsError(
                 f"{path} = 'stage:{stage}' {reason if stage in names else 'is no stage'}",
-                where=path,
-                allowed=allowed,
-                remedy="refer to a stage that stands before this one, or name a model",
+                "name an earlier stage, or a model",
+                known,
             )
         if f"stage:{stage}" not in fit:
             kind = earlier[stage].settings.encoder
             what = "a retriever" if retrieves else "a re-ranker"
             raise SettingsError(
                 f"{path} = 'stage:{stage}' is a {kind} encoder, not {what}",
-                where=path,
-                allowed=allowed,
-                remedy=f"refer to a stage that trains {what}, or name a model",
+                f"name a stage that trains {what}, or a model",
+                known,
             )
 
 
@@ -206,7 +197,7 @@ def within(name: str) -> Iterator[None]:
     try:
         yield
     except IsthmusError as error:
-        error.where = f"stage {name}: {error.where}"
-        if isinstance(error, SettingsError):  # else the remedy would be one for all stages
-            error.remedy = error.remedy.replace("--set ", f"--set stages.{name}.")
+        error.at(f"stage {name}")
+        if isinstance(error, SettingsError):  # else the fix would be one for all stages
+            error.fix = error.fix.replace("--set ", f"--set stages.{name}.")
         raise

@@ -111,12 +111,10 @@ class PseudoCollection(Collection):
         ]
         if (trained := sum(not one.held_out for one in found)) < _FEWEST:
             raise InputError(
-                f"{trained} queries can be drawn from {len(ids):,} documents: too few, or too "
-                "short, to learn from",
-                where="pseudo_queries",
-                allowed=f"at least {_FEWEST} queries; a document of one sentence and no title "
-                "gives none, unless there are crops",
-                remedy="more or longer documents, or crops as a source of pseudo-queries",
+                f"pseudo_queries: {trained} queries can be drawn from {len(ids):,} documents, and "
+                f"{_FEWEST} are needed",
+                "give more or longer documents, or add crops as a source of pseudo-queries: a "
+                "document of one sentence without a title gives no others",
             )
         return found
 

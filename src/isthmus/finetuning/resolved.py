@@ -112,10 +112,8 @@ def _check_foreign(settings: FinetuneSettings) -> None:
             shown = settings.model_dump(exclude_defaults=True)[key]
             others = [kind for kind in KINDS.names() if key not in KINDS.load(kind).foreign]
             raise SettingsError(
-                f"{key} = {shown!r} means nothing to a {settings.encoder} encoder",
-                where=key,
-                allowed=f"{key} with encoder={' or '.join(others)}",
-                remedy=f"--set encoder={others[0]}, or leave {key} out",
+                f"{key} = {shown!r} has no effect on a {settings.encoder} encoder",
+                f"--set encoder={others[0]}, or leave {key} out",
             )
 
 
@@ -126,8 +124,6 @@ def _check_teacher(stage: ResolvedStage) -> None:
         raise SettingsError(
             f"teacher = {stage.settings.teacher!r} is not used: no loss learns from it, and no "
             "negatives are chosen by it",
-            where="teacher",
-            allowed=f"a teacher with one of the losses {', '.join(losses_with('teacher'))}, or "
-            "with negatives.margin_by=teacher",
-            remedy="--set losses.kl.weight=1.0, or leave the teacher out",
+            f"leave the teacher out, set one of the losses {', '.join(losses_with('teacher'))} "
+            "(--set losses.kl.weight=1.0) or negatives.margin_by=teacher",
         )

@@ -31,12 +31,9 @@ def read_scores(file: Path, problems: Problems) -> Iterator[Score]:
     name = plain_name(file)
     if name.endswith(_PICKLES):
         raise InputError(
-            f"{str(file)!r} is a pickle, which runs code when it is read",
-            where="teacher.file",
-            allowed=_FORMS,
-            remedy="where its source can be trusted, convert it once, outside isthmus: for query, "
-            'scores in pickle.load(…).items(): print(json.dumps({"qid": query, "scores": '
-            "scores})) makes the jsonl",
+            f"teacher.file: {str(file)!r} is a pickle, which runs code when it is read",
+            "if you trust its source, convert it to jsonl outside isthmus: for query, scores in "
+            'pickle.load(…).items(): print(json.dumps({"qid": query, "scores": scores}))',
         )
     if name.endswith((".jsonl", ".ndjson")):
         return _from_json(file, problems)

@@ -81,14 +81,14 @@ def check_split(collection: Collection, settings: FinetuneSettings) -> None:
     others = [split for split in splits if not is_test(split)]
     kept = ", ".join(split for split in splits if is_test(split))
     raise InputError(
-        f"the collection has no split {settings.split!r}",
-        where=f"{settings.collection}, split",
-        allowed=choices(settings.split, others)
-        if others
-        else "a split to train on" + (f"; there is only {kept}, to measure by" if kept else ""),
-        remedy=("--set split=NAME, or " if others else "")
-        + f"write judgements to train on as qrels/{settings.split}.tsv, of other queries than "
-        "those you measure by",
+        f"the collection {settings.collection} has no split {settings.split!r}"
+        + (f"; it has only {kept}, to measure by" if kept and not others else ""),
+        ("--set split=NAME, or " if others else "")
+        + (
+            f"write judgements to train on as qrels/{settings.split}.tsv, of other queries "
+            "than those you measure by"
+        ),
+        choices(settings.split, others),
     )
 
 

@@ -52,10 +52,8 @@ def already_built(folder: Path, description: Description, overwrite: bool = Fals
     """
     if folder.is_file():
         raise OutputError(
-            f"{str(folder)!r} is a file",
-            where="--output",
-            allowed="a folder that does not exist yet, is empty, or holds the same index",
-            remedy="choose another --output",
+            f"--output {str(folder)!r} is a file",
+            "choose another --output",
         )
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
@@ -75,10 +73,9 @@ def already_built(folder: Path, description: Description, overwrite: bool = Fals
         return False
     if changed:
         raise OutputError(
-            f"{str(folder)!r} already holds another index: it differs in {', '.join(changed)}",
-            where="--output",
-            allowed="a new folder, or the same corpus, encoder and settings",
-            remedy="choose another --output, or replace what is there: --overwrite",
+            f"--output {str(folder)!r} already holds another index: it differs in "
+            f"{', '.join(changed)}",
+            "choose another --output, or replace what is there: --overwrite",
         )
     shutil.rmtree(workplace(folder), ignore_errors=True)
     return True
@@ -154,10 +151,8 @@ def _check_whole(index: Path, documents: int) -> None:
             return
         reason = f"it has {found:,} documents, not {documents:,}"
     raise OutputError(
-        f"what was built is not whole: {reason}",
-        where=str(index),
-        allowed="a workplace that is left alone until the index is built",
-        remedy="remove the workplace and run the same command again, and one at a time",
+        f"the index that was built in {str(index)!r} is not complete: {reason}",
+        "remove this folder and run the same command again, one at a time",
     )
 
 
@@ -169,7 +164,7 @@ def place_to_build(folder: Path) -> Iterator[None]:
     """
     with reserved(folder):
         try:
-            with writing(folder, resumes=lambda: keeps_work(folder)):
+            with writing(folder):
                 yield
         finally:
             if not keeps_work(folder):
@@ -206,10 +201,8 @@ def refuse_empty(rows: int, description: Description) -> None:
     """Refuses a corpus without documents: there is nothing to search in it."""
     if not rows:
         raise InputError(
-            "the corpus has no documents",
-            where=description.corpus.spec,
-            allowed="at least one document",
-            remedy="check the path and the format of the corpus",
+            f"the corpus {description.corpus.spec} has no documents",
+            "check the path and the format of the corpus",
         )
 
 

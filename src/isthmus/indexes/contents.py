@@ -90,10 +90,8 @@ class Contents:
     def _not_a_pair(self) -> MismatchError:
         first, second = (f"{str(folder)!r}" for folder in self._folders)
         return MismatchError(
-            f"{first} and {second} cannot go out together",
-            where="--with",
-            allowed="a dense and an inverted index of the same documents",
-            remedy="index one corpus with a dense and with a sparse encoder",
+            f"{first} and {second} cannot be exported together",
+            "index one corpus with a dense and with a sparse encoder",
         )
 
 
@@ -106,9 +104,8 @@ class _Held:
         if self.kind.field is None:
             raise InputError(
                 f"{str(folder)!r} is {self.kind.title}, which holds no vectors",
-                where=str(folder),
-                allowed="a dense or an inverted index",
-                remedy="give the corpus itself to Milvus: it has a BM25 of its own",
+                "give the corpus itself to Milvus, which has its own BM25; or export a dense or "
+                "an inverted index",
             )
         self.field = self.kind.field
         for segment in self.manifest.segments or ():

@@ -287,8 +287,7 @@ def _refuse_duplicates(ids: pa.ChunkedArray, by_id: npt.NDArray[np.int64]) -> No
     if twice >= 0:
         first, second = sorted((int(by_id[twice]), int(by_id[twice + 1])))
         raise InputError(
-            f"two documents have the id {ordered[twice].as_py()!r}",
-            where=f"documents {first + 1:,} and {second + 1:,} of the corpus",
-            allowed="every document has an id of its own",
-            remedy="rename or remove one of the two",
+            f"two documents have the id {ordered[twice].as_py()!r}: numbers {first + 1:,} and "
+            f"{second + 1:,} of the corpus",
+            "rename or remove one of the two",
         )

@@ -70,7 +70,7 @@ def check(
     folder: Path,
     files: Mapping[str, StoredFile],
     index: Path | None = None,
-    remedy: str = COPY,
+    fix: str = COPY,
     examine: Callable[[], None] | None = None,
     shape: str = "",
 ) -> None:
@@ -85,17 +85,17 @@ def check(
         try:
             stats[name] = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a Path takes twice the time
         except (OSError, ValueError):
-            raise damaged(folder / name, "it is missing", index, remedy) from None
+            raise damaged(folder / name, "it is missing", index, fix) from None
         if (size := stats[name].st_size) != stored.bytes:
             what = f"it has {size:,} bytes, not {stored.bytes:,}"
-            raise damaged(folder / name, what, index, remedy)
+            raise damaged(folder / name, what, index, fix)
     if os.environ.get("ISTHMUS_VERIFY") == "sizes" or _is_known(_identity(files, stats), shape):
         return
     with parsing(folder, index):
         found, key = read_files(folder, files)
     for name, stored in files.items():
         if found[name] != stored:
-            raise damaged(folder / name, changed(stored, found[name]), index, remedy)
+            raise damaged(folder / name, changed(stored, found[name]), index, fix)
     if examine is not None:
         with parsing(folder, index):
             examine()
@@ -118,13 +118,11 @@ def forget(folder: Path, files: Mapping[str, StoredFile]) -> None:
         _marker(key).unlink(missing_ok=True)
 
 
-def damaged(file: Path, why: str, index: Path, remedy: str = COPY) -> InputError:
+def damaged(file: Path, why: str, index: Path, fix: str = COPY) -> InputError:
     """The refusal of a file that is not as it was written."""
     return InputError(
-        f"damaged: {file.name!r}: {why}",
-        where=str(file),
-        allowed="the file as isthmus wrote it",
-        remedy=f"`isthmus doctor {shlex.quote(str(index))}` says more; {remedy}",
+        f"{str(file)!r} is damaged: {why}",
+        f"`isthmus doctor {shlex.quote(str(index))}` says more; {fix}",
     )
 
 

@@ -14,7 +14,7 @@ from isthmus.config import Settings
 from isthmus.config.output import where_it_leads, write_json
 from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_bounded, sealed
-from isthmus.errors import InputError, SettingsError, existing
+from isthmus.errors import InputError, SettingsError, similar
 from isthmus.indexes.integrity import COPY, Count, StoredFile, damaged, described
 from isthmus.indexes.kinds import kinds
 from isthmus.indexes.languages import AUTO, NONE, SEGMENTED, UNSTEMMED, Language
@@ -74,10 +74,10 @@ class Bm25Settings(Settings):
         by_words = self.segmenter == "words"
         if by_words and language not in SEGMENTED:
             raise SettingsError(
-                f"there is no segmenter of {language}, whose words have spaces between them",
-                where="bm25.segmenter",
-                allowed=f"words with {', '.join(SEGMENTED)}; pairs with any language",
-                remedy="name the language, --language zh say, or leave bm25.segmenter out",
+                f"bm25.segmenter = words: there is no segmenter of {language}, whose words have "
+                "spaces between them",
+                "name the language (--language zh), or leave bm25.segmenter out; words can be "
+                f"segmented in {', '.join(SEGMENTED)}",
             )
         shortened = NONE if language in UNSTEMMED else language
         chosen = {
@@ -281,30 +281,26 @@ def stated_manifest(folder: Path) -> Manifest:
 
 @lru_cache(maxsize=_MANIFESTS)
 def _parsed(text: bytes, folder: Path) -> Manifest:
-    file = folder / MANIFEST
     values = parse_mapping(text)
     version = values.get("format")
     if not isinstance(version, int):
         raise UnreadableError("it states no format version")
     if version > FORMAT:
         raise InputError(
-            f"the index has format version {version}; isthmus {__version__} knows up to {FORMAT}",
-            where=str(file),
-            allowed=f"format version {FORMAT} or older",
-            remedy="pip install --upgrade isthmus, or build the index again with this version",
+            f"the index {str(folder)!r} has format version {version}; isthmus {__version__} knows "
+            f"up to {FORMAT}",
+            "pip install --upgrade isthmus, or build the index again with this version",
         )
     try:
-        manifest = Manifest.parse(values, where=str(file))
+        manifest = Manifest.parse(values, where="")
     except SettingsError as error:
         raise UnreadableError(error.what) from None
     kind = kinds.load(manifest.kind)
-    if manifest.segments is None and version < (oldest := kind.oldest_format):
+    if manifest.segments is None and version < kind.oldest_format:
         raise InputError(
-            f"the index has format version {version}, which isthmus {__version__} no longer reads "
-            f"for {kind.title}",
-            where=str(file),
-            allowed=", ".join(f"format version {known}" for known in range(oldest, FORMAT + 1)),
-            remedy="build it again: isthmus index … --overwrite",
+            f"the index {str(folder)!r} has format version {version}, which isthmus {__version__} "
+            f"no longer reads for {kind.title}",
+            "build it again: isthmus index … --overwrite",
         )
     return manifest
 
@@ -321,32 +317,26 @@ def keeps_work(folder: Path) -> bool:
 
 
 def _not_an_index(folder: Path) -> InputError:
-    allowed = "a folder written by `isthmus index`"
+    fix, expected = "give the folder that `isthmus index --output` wrote", ""
     if workplace(folder).is_dir():
-        what = f"the index {str(folder)!r} is not built: building has not come to its end"
-        remedy = "wait for it where it still runs; else run the same `isthmus index` command again"
-        if keeps_work(folder):
-            remedy += ": it resumes where it stopped"
+        what = f"the index {str(folder)!r} is not complete"
+        fix = "wait until its command has ended, or run the same `isthmus index` command again"
     elif folder.is_file():
         what = f"{str(folder)!r} is a file, not an index"
-        remedy = "give the folder that `isthmus index --output` wrote"
     elif not folder.exists():
-        what = f"there is no index {str(folder)!r}: the path does not exist"
-        allowed = existing("folder written by `isthmus index`", folder)
-        remedy = "check the path, or build it with `isthmus index`"
+        what = f"there is no index {str(folder)!r}"
+        fix = "check the path, or build it with `isthmus index`"
+        expected = similar(folder)
     elif (folder / HYBRID).is_file():
-        what = f"{str(folder)!r} is a hybrid of several indexes, and one is wanted here"
-        remedy = f"name one of them; `isthmus doctor {folder}` lists them"
+        what = f"{str(folder)!r} is a hybrid of several indexes, and one is needed here"
+        fix = f"name one of them; `isthmus doctor {folder}` lists them"
     elif any(folder.glob("*.npy")) or any(folder.glob("*.arrow")):
         what = f"the index {str(folder)!r} is half-written: it has no {MANIFEST}"
-        remedy = COPY
+        fix = COPY
     else:
         what = f"{str(folder)!r} is not an index: it has no {MANIFEST}"
-        remedy = "give the folder that `isthmus index --output` wrote"
-        if below := _indexes_below(folder):
-            allowed += f", perhaps {', '.join(below)}"
-            remedy = "give one of these, which lie in it"
-    return InputError(what, where=str(folder), allowed=allowed, remedy=remedy)
+        expected = ", ".join(_indexes_below(folder))
+    return InputError(what, fix, expected)
 
 
 def _indexes_below(folder: Path) -> list[str]:

@@ -43,10 +43,8 @@ class Milvus:
         with self._talking():
             if self._client.has_collection(self.name):
                 raise OutputError(
-                    f"there is a collection {self.name!r} already",
-                    where=self.place,
-                    allowed="a name that is not taken",
-                    remedy="choose another name (--set name=…), or drop the collection",
+                    f"{self.place}: there is a collection {self.name!r} already",
+                    "choose another name (--set name=…), or drop the collection",
                 )
             self._client.drop_collection(building.name)
         building.create(contents.dimensions, contents.encoders, hnsw)
@@ -114,10 +112,8 @@ class Milvus:
         found = json.loads(kept.get(_ENCODERS, "null"))
         if not isinstance(found, dict):
             raise InputError(
-                "the collection was not written by isthmus",
-                where=f"{self.place}: {self.name}",
-                allowed="what `isthmus export` wrote, under the name it was given",
-                remedy="check the place and the name (--set name=…)",
+                f"the collection {self.name!r} at {self.place} was not written by isthmus",
+                "check the place and the name (--set name=…)",
             )
         return {str(field): str(fingerprint) for field, fingerprint in found.items()}
 
@@ -184,11 +180,10 @@ class Milvus:
             yield
         except MilvusException as error:
             raise InputError(
-                f"Milvus refuses: {error.message}",
-                where=f"{self.place}: {self.name}",
-                allowed="a path that ends in .db in a folder that exists, or the address of a "
-                "Milvus that answers, http://localhost:19530 say",
-                remedy=f"check place and name; a guarded Milvus is opened by the token in {TOKEN}",
+                f"Milvus refuses {self.name!r} at {self.place}: {error.message}",
+                "check place and name: a path that ends in .db in an existing folder, or an "
+                "address (http://localhost:19530) of a Milvus; a guarded one is opened by the "
+                f"token in {TOKEN}",
             ) from None
 
 

@@ -38,10 +38,8 @@ def check_replaceable(folder: Path) -> None:
     foreign = sorted(str(one.relative_to(folder)) for one in _foreign(folder))
     if foreign:
         raise OutputError(
-            f"{str(folder)!r} holds more than an index: {', '.join(foreign[:5])}",
-            where="--overwrite",
-            allowed="a folder with the files of an index alone: it is replaced with all in it",
-            remedy="move what is not of the index, or choose another --output",
+            f"--overwrite: {str(folder)!r} holds more than an index: {', '.join(foreign[:5])}",
+            "move what is not of the index, or choose another --output",
         )
 
 
@@ -76,15 +74,13 @@ def not_an_index(folder: Path) -> OutputError:
     """The refusal to write into a folder that holds something else."""
     if is_ours(folder):
         what = "indexes of several retrievers" if (folder / HYBRID).exists() else "a damaged index"
-        remedy = "choose another --output, or replace what is there: --overwrite"
+        fix = "choose another --output, or replace what is there: --overwrite"
     else:
         what = "something that is not an index"
-        remedy = "choose another --output, or move what is there"
+        fix = "choose another --output, or move what is there"
     return OutputError(
-        f"{str(folder)!r} already holds {what}",
-        where="--output",
-        allowed="a folder that does not exist yet, is empty, or holds the same index",
-        remedy=remedy,
+        f"--output {str(folder)!r} already holds {what}",
+        fix,
     )
 
 

@@ -40,16 +40,12 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
         wanted = kind_of(kind).title
         raise MismatchError(
             f"the index {str(folder)!r} is {kind_of(manifest.kind).title}, not {wanted}",
-            where=str(folder),
-            allowed=wanted,
-            remedy="open it with open_searcher, which knows all kinds",
+            "open it with open_searcher, which knows all types",
         )
     if manifest.segments is not None:
         raise MismatchError(
             f"the index {str(folder)!r} was added to and consists of segments",
-            where=str(folder),
-            allowed="an index as `isthmus index` and `isthmus merge` write it",
-            remedy=f"isthmus merge {folder}; or open it with open_searcher, which knows both",
+            f"isthmus merge {folder}; or open it with open_searcher, which reads both",
         )
     return manifest
 

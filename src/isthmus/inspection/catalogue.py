@@ -15,7 +15,7 @@ from rich.text import Text
 
 from isthmus.config import Recipe, shipped_recipes
 from isthmus.config.recipes import PROTOCOL_VERB
-from isthmus.errors import InputError, SettingsError, choices
+from isthmus.errors import InputError, SettingsError, choices, similar
 from isthmus.inspection.settings import (
     VERBS,
     Setting,
@@ -77,12 +77,9 @@ def listing(*words: str) -> RenderableType:
     known = [recipe.name for recipe in _shipped()] if what != "parts" else []
     known += [name for kind, package in _PARTS.items() for name in Registry(package, kind).names()]
     raise SettingsError(
-        f"there is no list of {' '.join(words)!r}, and no recipe or part of this name",
-        where="isthmus list",
-        allowed=choices(
-            words[-1], dict.fromkeys(("recipes", "protocols", "parts", "settings", *known))
-        ),
-        remedy="isthmus list recipes, protocols, parts, settings VERB, NAME, or a recipe's path",
+        f"isthmus list: there is no list, recipe or part named {' '.join(words)!r}",
+        "isthmus list recipes, protocols, parts, settings COMMAND, NAME, or the path of a recipe",
+        choices(words[-1], dict.fromkeys(("recipes", "protocols", "parts", "settings", *known))),
     )
 
 
@@ -128,9 +125,8 @@ def _own_recipe(file: Path) -> Recipe:
     if not file.is_file():
         raise InputError(
             f"there is no recipe file {str(file)!r}",
-            where="isthmus list",
-            allowed="a path to a YAML file, or the name of a shipped recipe",
-            remedy="check the path, or run `isthmus list recipes`",
+            "check the path, or run `isthmus list recipes`",
+            similar(file),
         )
     return Recipe(file)
 

@@ -45,7 +45,7 @@ class Finding:
     subject: str
     verdict: Verdict
     detail: str
-    remedy: str = ""
+    fix: str = ""
     of_machine: bool = False  # and not of anything named
 
 
@@ -86,7 +86,7 @@ def findings_table(findings: list[Finding]) -> Table:
     for finding in findings:
         colour = colours[finding.verdict]
         verdict = Text(finding.verdict, style=colour)
-        found = finding.detail + (f"\nto do: {finding.remedy}" if finding.remedy else "")
+        found = finding.detail + (f"\nfix: {finding.fix}" if finding.fix else "")
         subject, found = visible(finding.subject), visible(found)
         # Folded: of a path that is cut short, the file and the line are gone.
         table.add_row(Text(subject, overflow="fold"), verdict, Text(found, overflow="fold"))
@@ -153,8 +153,8 @@ def _corpus(spec: str) -> list[Finding]:
 
 
 def _to_do(problems: Problems) -> str:
-    remedies = dict.fromkeys(problems.remedies[kind] for kind in sorted(problems.counts))
-    return f"{'; '.join(remedies)}; or {_LEAVE_OUT}"
+    fixes = dict.fromkeys(problems.fixes[kind] for kind in sorted(problems.counts))
+    return f"{'; '.join(fixes)}; or {_LEAVE_OUT}"
 
 
 def _collection(spec: str) -> list[Finding]:
@@ -201,11 +201,11 @@ def _collection(spec: str) -> list[Finding]:
             Finding(f"{spec} queries and judgements", "wrong", problems.summary(), _to_do(problems))
         )
     if shared := shared_queries(judged_in):
-        remedy = (
+        fix = (
             "do not measure by a split that shares queries with the one that is trained on "
             "(--set split=NAME): its measures would be too high"
         )
-        findings.append(Finding(f"{spec} splits", "note", "\n".join(shared), remedy))
+        findings.append(Finding(f"{spec} splits", "note", "\n".join(shared), fix))
     return findings
 
 
@@ -239,13 +239,13 @@ def _encoding(name: str) -> list[Finding]:
     try:
         settings, assumed = stored_settings(name)
     except IsthmusError as error:
-        return [Finding(f"vectors of {name}", "note", error.what, error.remedy)]
+        return [Finding(f"vectors of {name}", "note", error.what, error.fix)]
     detail = ", ".join(f"{key}={value!r}" for key, value in settings.model_dump().items())
     if not assumed:
         return [Finding(f"vectors of {name}", "good", detail)]
-    remedy = "where that is wrong, name others: isthmus index, encode, evaluate, adapt … --set "
-    remedy += "pooling=… --set similarity=…"
-    return [Finding(f"vectors of {name}", "note", f"{detail}\n{assumed}", remedy)]
+    fix = "where that is wrong, name others: isthmus index, encode, evaluate, adapt … --set "
+    fix += "pooling=… --set similarity=…"
+    return [Finding(f"vectors of {name}", "note", f"{detail}\n{assumed}", fix)]
 
 
 def _index(folder: str) -> list[Finding]:
@@ -269,27 +269,27 @@ def _whole_index(folder: Path) -> list[Finding]:
     try:
         found = read_in_index(folder)
     except IsthmusError as error:
-        return [*findings, Finding(subject, "note", f"not counted: {error.what}", error.remedy)]
+        return [*findings, Finding(subject, "note", f"not counted: {error.what}", error.fix)]
     if found is None:
         return findings
-    remedy = "build it again by passages: isthmus index --set passages=true" if found.cut else ""
-    return [*findings, _read(subject, found, remedy)]
+    fix = "build it again by passages: isthmus index --set passages=true" if found.cut else ""
+    return [*findings, _read(subject, found, fix)]
 
 
 def _lengths(spec: str, model: str) -> list[Finding]:
     """How many documents the model reads whole."""
     corpus = open_corpus(spec, Problems("skip"))
     found = read_by(model, corpus.documents(), spec)
-    remedy = ""
+    fix = ""
     if found.cut and not corpus.in_passages:
-        remedy = "isthmus index --set passages=true searches long documents by passages"
+        fix = "isthmus index --set passages=true searches long documents by passages"
     elif found.cut:
-        remedy = "nothing: `isthmus index` searches the files of a folder by passages"
-    return [_read(f"{spec} read by {model}", found, remedy)]
+        fix = "none is needed: `isthmus index` searches the files of a folder by passages"
+    return [_read(f"{spec} read by {model}", found, fix)]
 
 
-def _read(subject: str, found: CutTexts, remedy: str) -> Finding:
-    return Finding(subject, "note" if found.cut else "good", found.summary(), remedy)
+def _read(subject: str, found: CutTexts, fix: str) -> Finding:
+    return Finding(subject, "note" if found.cut else "good", found.summary(), fix)
 
 
 def _files(folder: Path) -> list[Finding]:
@@ -299,8 +299,8 @@ def _files(folder: Path) -> list[Finding]:
     except IsthmusError as error:
         if (folder / MANIFEST).is_file():
             return [Finding(str(folder / MANIFEST), "wrong", error.what, _COPY)]
-        remedy = f"{error.remedy} (allowed: {error.allowed})"
-        return [Finding(f"index {folder}", "wrong", error.what, remedy)]
+        fix = error.fix + (f" ({error.expected})" if error.expected else "")
+        return [Finding(f"index {folder}", "wrong", error.what, fix)]
     findings = _compared(folder, manifest.files, _COPY)
     for segment in manifest.segments or ():
         findings += _files(folder / SEGMENTS / segment.name)
@@ -318,18 +318,18 @@ def _files(folder: Path) -> list[Finding]:
 
 
 def _graph(folder: Path) -> list[Finding]:
-    remedy = f"remove {str(folder / HNSW)!r}; {{}} builds it again"
+    fix = f"remove {str(folder / HNSW)!r}; {{}} builds it again"
     try:
         about = read_about(folder)
     except IsthmusError as error:
         command = building_command(folder, HnswSettings())
-        return [Finding(error.where, "wrong", error.what, remedy.format(command))]
+        return [Finding(str(folder / HNSW), "wrong", error.what, fix.format(command))]
     assert about is not None
-    remedy = remedy.format(building_command(folder, about.settings))
-    return _compared(folder / HNSW, {about.file: about.stored}, remedy)
+    fix = fix.format(building_command(folder, about.settings))
+    return _compared(folder / HNSW, {about.file: about.stored}, fix)
 
 
-def _compared(folder: Path, files: Mapping[str, StoredFile], remedy: str) -> list[Finding]:
+def _compared(folder: Path, files: Mapping[str, StoredFile], fix: str) -> list[Finding]:
     with parsing(folder, folder):
         found, _ = read_files(folder, [name for name in files if (folder / name).is_file()])
     if found != files:
@@ -340,5 +340,5 @@ def _compared(folder: Path, files: Mapping[str, StoredFile], remedy: str) -> lis
         if found.get(name) == stored:
             findings.append(Finding(str(folder / name), "good", f"whole, {stored.bytes:,} bytes"))
         else:
-            findings.append(Finding(str(folder / name), "wrong", f"damaged: {what}", remedy))
+            findings.append(Finding(str(folder / name), "wrong", f"damaged: {what}", fix))
     return findings

@@ -84,10 +84,8 @@ def fit_head(
     """
     if len(documents) < FEWEST:
         raise InputError(
-            f"{len(documents)} documents are too few to fit a head to",
-            where="--corpus",
-            allowed=f"{FEWEST} or more",
-            remedy="give a larger corpus, or measure coverage on fewer --documents of it",
+            f"--corpus: {len(documents)} documents are too few to fit a head to",
+            "give a larger corpus, or measure coverage on fewer --documents of it",
         )
     texts = [document.contents(encoder.settings.titles) for document in documents]
     if vectors is None:

@@ -99,10 +99,8 @@ def importance(
     tokenizer = Tokenizer.load(model_folder(model))
     if not tokenizer.backend.encode(text, add_special_tokens=False).ids:
         raise InputError(
-            "the text has no tokens",
-            where="TEXT",
-            allowed="a text of some words",
-            remedy="give one, in quotes",
+            "TEXT: the text has no tokens",
+            "give one, in quotes",
         )
     tokenised, used = weighed(corpus, chosen, parts, tokenizer)
     counts = used.counts(tokenised, tokenizer)

@@ -97,9 +97,7 @@ def inspect(
     if not asked and coverage is None:
         raise SettingsError(
             "there is neither a text to inspect nor a corpus to measure coverage on",
-            where="isthmus inspect",
-            allowed='MODEL "a text" …, or MODEL --coverage CORPUS',
-            remedy="give one of the two",
+            'isthmus inspect MODEL "a text" …, or MODEL --coverage CORPUS',
         )
     run = partial(_inspected, _models(model, beside), asked, coverage, corpus, queries, chosen)
     if output is None:
@@ -200,11 +198,9 @@ def _check_heads(models: Sequence[Model], settings: InspectSettings) -> None:
 
 def _nothing_to_fit_to(reason: str, name: str) -> InputError:
     return InputError(
-        f"{reason}, and there is no corpus to fit one to",
-        where=name,
-        allowed="a model that AutoModelForMaskedLM loads whole (a run of `isthmus pretrain` keeps "
-        "its head), or a corpus",
-        remedy="--corpus CORPUS fits a linear head to the vectors of its documents",
+        f"{name}: {reason}, and there is no corpus to fit one to",
+        "choose a model with a masked-LM head (a run of `isthmus pretrain` has one), or fit a "
+        "linear head: --corpus CORPUS",
     )
 
 
@@ -293,10 +289,8 @@ def _named(
     for number, text in enumerate(texts, start=1):
         if not all(view.encoder.has_tokens(text) for view in views.values()):
             raise InputError(
-                f"text {number} has no tokens: {text!r}",
-                where="TEXT",
-                allowed="texts of some words",
-                remedy="give one, in quotes",
+                f"TEXT {number} has no tokens: {text!r}",
+                "give a text of some words, in quotes",
             )
     return tuple(
         InspectedText(text, tuple(_tokens(view, text, queries, top) for view in views.values()))

@@ -60,10 +60,8 @@ def _audit(settings: FinetuneSettings) -> Audit:
     teaching = teacher_source(settings.teacher)
     if not sources:
         raise SettingsError(
-            "there are no negatives but those of the batch",
-            where="negatives",
-            allowed="a source of negatives, or several",
-            remedy="--set negatives=bm25, or another recipe",
+            "negatives: there are none but those of the batch",
+            "--set negatives=bm25, or another recipe",
         )
     problems = settings.account()
     opened = stage_collection(settings, problems)
@@ -94,10 +92,8 @@ def _one_stage(values: Mapping[str, Any], where: str) -> FinetuneSettings:
     if (stages := values.get("stages")) is not None:
         named = ", ".join(map(str, stages)) if isinstance(stages, Mapping) else repr(stages)
         raise SettingsError(
-            f"there are several stages: {named}",
-            where=where,
-            allowed="a recipe of one stage, or the folder of a stage that ran",
-            remedy="isthmus negatives OUTPUT/STAGE-…, once it ran",
+            f"{where}: there are several stages: {named}",
+            "run them, then audit one: isthmus negatives OUTPUT/STAGE-…",
         )
     alone = {key: value for key, value in values.items() if key != "stages"}
     return FinetuneSettings.parse(alone, where)
@@ -106,10 +102,8 @@ def _one_stage(values: Mapping[str, Any], where: str) -> FinetuneSettings:
 def _of_run(folder: Path, flags: Mapping[str, Any], overrides: Overrides) -> FinetuneSettings:
     if changed := [f"--{name}" for name, value in flags.items() if value] or list(overrides or ()):
         raise SettingsError(
-            f"a run is inspected as it is; there is {changed[0]}",
-            where=changed[0],
-            allowed="isthmus negatives RUN alone, or a recipe with --model and --collection",
-            remedy="leave it out, or leave out the run",
+            f"{changed[0]} cannot be changed: a run is inspected as it is",
+            "leave it out, or give --model and --collection instead of the run",
         )
     snapshot = read_snapshot(folder)
     identity = snapshot["identity"]
@@ -118,9 +112,8 @@ def _of_run(folder: Path, flags: Mapping[str, Any], overrides: Overrides) -> Fin
         stages = stages or sorted(file.parent.name for file in folder.glob(f"*-*/{SNAPSHOT}"))
         raise InputError(
             f"{str(folder)!r} holds no fine-tuning of one stage",
-            where=str(folder),
-            allowed=choices("", stages) if stages else "the --output of `isthmus finetune`",
-            remedy=f"isthmus negatives {folder / next(iter(stages), '…')}",
+            f"isthmus negatives {folder / next(iter(stages), '…')}",
+            choices("", stages),
         )
     # Stages that it refers to lie beside it.
     beside = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}

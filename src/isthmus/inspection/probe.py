@@ -124,10 +124,9 @@ def probe(
     named = list(dict.fromkeys([models] if isinstance(models, str) else models))
     if not named:
         raise SettingsError(
-            "no model is named to be measured",
-            where="isthmus probe",
-            allowed="hub names, folders, runs, checkpoints",
-            remedy="name at least one: isthmus probe MODEL --corpus CORPUS",
+            "isthmus probe: no model is named",
+            "name a hub model, a folder, a run or a checkpoint: isthmus probe MODEL --corpus "
+            "CORPUS",
         )
     folders = {name: model_folder(name) for name in named}
     applying(chosen, _parts_alone(), "measure")  # refuses unknown probes before anything loads
@@ -197,9 +196,7 @@ def _load(name: str, folder: str, settings: CheckpointSettings) -> _Checkpoint:
         if vector == "lexicon":
             raise SettingsError(
                 f"vector = lexicon, but {name!r} has no masked-LM head to weigh words with",
-                where="vector",
-                allowed="cls, mean",
-                remedy="--set vector=cls, or name a model with a head",
+                "--set vector=cls or vector=mean, or name a model with a head",
             )
         probes = {one: probe for one, probe in probes.items() if not probe.uses_head}
         notice(f"{name} has no masked-LM head: measured is {', '.join(probes) or 'nothing'}")

@@ -61,10 +61,8 @@ def settings_of(verb: str, under: str = "") -> list[Setting]:
     if not chosen:
         raise SettingsError(
             f"`isthmus {verb}` has no setting {under!r}",
-            where=f"isthmus list settings {verb}",
-            allowed=choices(under, (one.path for one in found)),
-            remedy=f"isthmus list settings {verb} shows all; what a part takes, isthmus list parts "
-            "NAME",
+            f"isthmus list settings {verb} shows all; what a part takes, isthmus list parts NAME",
+            choices(under, (one.path for one in found)),
         )
     return chosen
 
@@ -73,10 +71,11 @@ def settings_class(verb: str) -> type[Settings]:
     """The class that a verb's settings are checked by."""
     if verb not in VERBS:
         raise SettingsError(
-            f"no verb {verb!r} takes settings" if verb else "the settings of which verb?",
-            where="isthmus list settings",
-            allowed=choices(verb, VERBS, limit=len(VERBS)),
-            remedy="isthmus list settings VERB",
+            f"isthmus list settings: no command {verb!r} takes settings"
+            if verb
+            else "isthmus list settings: the settings of which command?",
+            "isthmus list settings COMMAND",
+            choices(verb, VERBS, limit=len(VERBS)),
         )
     return load_class(VERBS[verb])
 

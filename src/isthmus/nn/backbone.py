@@ -156,10 +156,9 @@ class Backbone(nn.Module):
         """Raises on a setting that allows longer texts than the model has positions for."""
         if length > self.positions:
             raise SettingsError(
-                f"{setting} = {length} is more than the model has positions for",
-                where=setting,
-                allowed=f"at most {self.positions}",
-                remedy=f"--set {setting}={self.positions}",
+                f"{setting} = {length} is more than the {self.positions} positions that the model "
+                "has",
+                f"--set {setting}={self.positions}",
             )
 
     def check_tokens(self, tokens: int) -> None:
@@ -167,10 +166,9 @@ class Backbone(nn.Module):
         rows = len(self.word_embeddings)
         if tokens > rows:
             raise MismatchError(
-                f"the tokenizer knows {tokens:,} tokens, the model {rows:,}",
-                where="model",
-                allowed="a tokenizer of at most as many tokens as the model has embeddings",
-                remedy="save both from one source, or model.resize_token_embeddings(…) and save",
+                f"the tokenizer of the model has {tokens:,} tokens, the model embeddings for "
+                f"{rows:,}",
+                "save both from one source, or model.resize_token_embeddings(…) and save",
             )
 
     def forward(
@@ -392,8 +390,7 @@ class Backbone(nn.Module):
         unexpected = [key for key in unexpected if not key.startswith("pooler.")]  # set aside
         if unexpected or set(missing) - self.model.all_tied_weights_keys.keys():
             raise MismatchError(
-                f"the checkpoint's weights are not this model's: {[*unexpected, *missing][:3]}",
-                where=str(folder),
-                allowed="a checkpoint of the same architecture",
-                remedy="start anew in another --output",
+                f"the weights of the checkpoint {str(folder)!r} are not this model's: "
+                f"{[*unexpected, *missing][:3]}",
+                "train again in another --output",
             )

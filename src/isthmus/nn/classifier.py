@@ -130,32 +130,26 @@ def check_classifier(name: str) -> None:
 def _no_classifier(name: str) -> InputError:
     return InputError(
         f"{name!r} scores no pairs: it has no classifier",
-        where=name,
-        allowed="a re-ranker: a run of `isthmus finetune` with encoder=cross, or any "
-        "sequence-classification model (a CrossEncoder of sentence-transformers) with one label",
-        remedy="choose one of these, or train this model first: isthmus finetune "
-        "--set encoder=cross",
+        "choose a re-ranker (a sequence classifier with one label), or train this model first: "
+        "isthmus finetune --set encoder=cross",
     )
 
 
 def _refuse_other_classifiers(name: str, config: Any) -> None:
     if config.model_type in ARCHITECTURES and config.model_type not in MASKED_LM:
         raise InputError(
-            f"{name!r} is a {config.model_type!r} model, of which no re-ranker is made here",
-            where=name,
-            allowed=f"sequence classifiers of {', '.join(MASKED_LM)}",
-            remedy="choose one of these, or make it a dense encoder: isthmus finetune "
+            f"{name!r} is a {config.model_type!r} model, which cannot be a re-ranker here",
+            "choose one of these architectures, or make it a dense encoder: isthmus finetune "
             "--set encoder=dense",
+            ", ".join(MASKED_LM),
         )
     # A plain encoder's configuration counts labels too: those of a classifier that is not there.
     architecture = next(iter(config.architectures or ()), "")
     if architecture.endswith("ForSequenceClassification") and config.num_labels != 1:
         raise InputError(
-            f"{name!r} tells {config.num_labels} labels apart "
+            f"{name}/config.json: a re-ranker has one label, this model {config.num_labels} "
             f"({', '.join(list(config.id2label.values())[:5])})",
-            where=f"{name}/config.json",
-            allowed="one label, whose logit is the score of a pair",
-            remedy="choose a re-ranker with one label, or train one from a plain encoder: isthmus "
+            "choose a re-ranker with one label, or train one from a plain encoder: isthmus "
             "finetune --set encoder=cross",
         )
 

@@ -119,17 +119,14 @@ def copy_layer(backbone: Backbone, number: int, layer: Layer) -> None:
     kind = backbone.config.model_type
     if kind not in POST_NORM:
         raise SettingsError(
-            f"the layers of a {kind!r} model cannot be copied into a decoder's plain ones",
-            where="decoder.init",
-            allowed=f"random; copies of the layers of {', '.join(sorted(POST_NORM))}",
-            remedy="--set decoder.init=random",
+            f"decoder.init: the layers of a {kind!r} model cannot be copied into a decoder",
+            "--set decoder.init=random",
         )
     if not 0 <= number < backbone.depth:
         raise SettingsError(
-            f"there is no layer {number} to copy: the model has {backbone.depth} layers",
-            where="decoder.init",
-            allowed=f"layers 0 to {backbone.depth - 1}, last, random",
-            remedy="name layers that exist, or --set decoder.init=random",
+            f"decoder.init: there is no layer {number} to copy",
+            "choose one of these, or --set decoder.init=random",
+            f"0 to {backbone.depth - 1}, last, random",
         )
     source = layers_of(backbone.model)[number]
     for name, module in source._asdict().items():

@@ -20,11 +20,9 @@ def check_as_stored(name: str, rounded: bool) -> None:
     """Refuses to save a model whose weights were rounded when it was loaded."""
     if rounded:
         raise SettingsError(
-            "the weights were rounded to bf16, in which this chip is fastest, when the model was "
-            "loaded: saved, they would be another model",
-            where=name,
-            allowed="a model that was loaded in full",
-            remedy="load it with exact=True, and save that",
+            f"the weights of {name} were rounded to bf16, in which this chip is fastest: saved, "
+            "they would be another model",
+            "load it with exact=True, and save that",
         )
 
 

@@ -73,9 +73,8 @@ def load_masked_lm(
         if config.model_type not in ARCHITECTURES:
             raise InputError(
                 f"{name!r} is a {config.model_type!r} model, which isthmus does not know",
-                where=name,
-                allowed=", ".join(sorted(ARCHITECTURES)),
-                remedy="choose an encoder of one of these architectures",
+                "choose an encoder of one of these architectures",
+                ", ".join(sorted(ARCHITECTURES)),
             )
         own_dropout = replace_dropout(config, dropout)
         options = loading_options(config, attention)
@@ -104,11 +103,10 @@ def load_masked_lm(
 
 def _no_masked_lm(name: str, kind: str) -> InputError:
     return InputError(
-        f"{name!r} is a {kind!r} model, which has no masked-LM head: an encoder of this kind "
-        "predicts no tokens",
-        where=name,
-        allowed=f"masked language models: {', '.join(MASKED_LM)}",
-        remedy="fine-tune it as it is (isthmus finetune, isthmus adapt), or pre-train one of these",
+        f"{name!r} is a {kind!r} model, which has no masked-LM head",
+        "fine-tune it as it is (isthmus finetune, isthmus adapt), or pre-train one of these "
+        "architectures",
+        ", ".join(MASKED_LM),
     )
 
 
@@ -149,11 +147,9 @@ def check_sizes(name: str, config: Any) -> None:
     if not shapes and (folder := Path(name)).is_dir():
         pickled = sorted(file.name for file in folder.glob("*.bin"))
         raise InputError(
-            f"the model folder {name!r} has no weights: there is no {_WEIGHTS} in it"
-            + (f", only pickled ones ({', '.join(pickled[:3])})" if pickled else ""),
-            where=name,
-            allowed=f"config.json, a fast tokenizer (tokenizer.json) and {_WEIGHTS}",
-            remedy=f"convert them to {_WEIGHTS}" if pickled else f"copy {_WEIGHTS} there too",
+            f"the model folder {name!r} has no {_WEIGHTS}"
+            + (f", only pickled weights ({', '.join(pickled[:3])})" if pickled else ""),
+            f"convert them to {_WEIGHTS}" if pickled else f"copy {_WEIGHTS} there too",
         )
     parameters, tensors = sum(map(math.prod, shapes)), len(shapes)
     named = config.to_dict()
@@ -246,9 +242,7 @@ def explained(name: str) -> Iterator[None]:
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(
             f"{name!r} is a folder without a model: it has no config.json",
-            where=name,
-            allowed="a folder written by save_pretrained, a run of isthmus, or a hub name",
-            remedy="check the path; of a run, its folder `final`",
+            "check the path; of a run, name its folder `final`",
         )
     with loadable(name):
         yield

@@ -23,11 +23,10 @@ def shape_of(size: str, where: str = "--init") -> tuple[int, int]:
     found = _SHAPE.fullmatch(size)
     if found is None or int(found[2]) % _HEAD:
         raise SettingsError(
-            f"there is no size {size!r}",
-            where=where,
-            allowed=f"{choices(size, SIZES)}, or LAYERSxWIDTH with a width in steps of {_HEAD}: "
-            "6x384",
-            remedy="choose one of these, or name a model in its place",
+            f"{where}: there is no size {size!r}",
+            f"choose one of these, LAYERSxWIDTH with a width in steps of {_HEAD} (6x384), or name "
+            "a model instead",
+            choices(size, SIZES),
         )
     return int(found[1]), int(found[2])
 

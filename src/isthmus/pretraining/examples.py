@@ -27,10 +27,8 @@ def check_texts(corpus: TokenisedCorpus, name: str) -> None:
     longest = int(corpus.lengths.max(initial=0))
     if longest < 2:
         raise InputError(
-            f"no document of the corpus is longer than one token ({len(corpus):,} documents)",
-            where=name,
-            allowed="texts: something must be left to see when something is hidden",
-            remedy="check that the corpus has a text field, and that the tokenizer fits its script",
+            f"none of the {len(corpus):,} documents of {name} is longer than one token",
+            "check that the corpus has a text field, and that the tokenizer fits its script",
         )
 
 

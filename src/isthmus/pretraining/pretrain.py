@@ -177,9 +177,7 @@ def _say_why_none(probes: ProbeSettings, documents: int) -> None:
     if probes.best_by is not None:
         raise SettingsError(
             f"probes.best_by = {probes.best_by!r} cannot be followed: {reason}",
-            where="probes.best_by",
-            allowed="null, or a larger corpus",
-            remedy="--set probes.best_by=null --set probes.patience=null",
+            "--set probes.best_by=null --set probes.patience=null",
         )
     notice(f"no probes: {reason}")
 

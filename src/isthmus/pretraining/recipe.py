@@ -115,9 +115,7 @@ def _without_labels(parts: Parts) -> Parts:
     if not left:
         raise SettingsError(
             f"{where} = 0 leaves nothing to predict: {', '.join(gone)} would be 0",
-            where=where,
-            allowed="a rate above 0, or an objective that needs no hidden tokens beside it",
-            remedy=f"--set {where}=0.3, or --set objectives.bag_of_words.weight=1.0",
+            f"--set {where}=0.3, or --set objectives.bag_of_words.weight=1.0",
         )
     note = f"{where} = 0: nothing is hidden, so there is no loss {' and no '.join(gone)}"
     changed = replace(parts, objectives=left, notes=(note,))
@@ -140,11 +138,8 @@ def _corruption(chosen: Mapping[str, Any] | None, where: str, side: Side) -> Cor
     if side not in part.sides:
         raise SettingsError(
             f"{where}: {chosen['name']} works on the {part.sides[0]}'s side only",
-            where=where,
-            allowed=", ".join(
-                name for name in CORRUPTIONS.names() if side in CORRUPTIONS.load(name).sides
-            ),
-            remedy=f"choose one of these for {where}",
+            f"choose one of these for {where}",
+            ", ".join(name for name in CORRUPTIONS.names() if side in CORRUPTIONS.load(name).sides),
         )
     return part(part.Settings.parse(_inner(chosen), where, under=where), side)
 
@@ -165,9 +160,8 @@ def _name(registry: Registry, chosen: Mapping[str, Any], where: str) -> str:
     if not isinstance(name, str):
         raise SettingsError(
             f"{where} has no name",
-            where=where,
-            allowed=", ".join(registry.names()),
-            remedy=f"write {where}: {{name: …}}",
+            f"write {where}: {{name: …}}",
+            ", ".join(registry.names()),
         )
     return name
 
@@ -178,9 +172,8 @@ def _check(part: Part, where: str, provided: set[str]) -> None:
         field = missing[0]
         raise SettingsError(
             f"{where} requires {field!r}, which nothing in this recipe provides",
-            where=where,
-            allowed=f"{field!r} comes from: {', '.join(_providers(field)) or 'no part installed'}",
-            remedy=f"add one of these to the recipe, or remove {where}",
+            f"add a part that provides it, or remove {where}",
+            ", ".join(_providers(field)),
         )
 
 
@@ -215,7 +208,6 @@ def _check_used(named: list[tuple[str, Part | None]]) -> None:
             if not given & required:
                 raise SettingsError(
                     f"{where} is given, but nothing in this recipe uses what it provides",
-                    where=where,
-                    allowed=f"a part that requires {', '.join(sorted(given))}",
-                    remedy=f"remove {where}, or add what uses it: {', '.join(_users(given))}",
+                    f"remove {where}, or add a part that uses it",
+                    ", ".join(_users(given)),
                 )

@@ -116,10 +116,7 @@ class PretrainSettings(ReadingSettings):
             found = "both" if self.model is not None else "neither"
             add = f"add --model NAME to go on from a model, or --init {'|'.join(SIZES)} to start"
             raise SettingsError(
-                f"give either model (a folder or hub name) or init (a size); there is {found}",
-                where="--model, --init",
-                allowed="--model: a folder, a hub name, package:NAME or an earlier run; "
-                f"--init: {', '.join(SIZES)}",
-                remedy=f"{add} from nothing" if found == "neither" else "leave one of them out",
+                f"give either --model (a folder or hub name) or --init (a size); there is {found}",
+                f"{add} from nothing" if found == "neither" else "leave one of them out",
             )
         return self

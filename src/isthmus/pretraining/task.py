@@ -134,10 +134,8 @@ class PretrainTask(Task):
         wanted, found = self._parts_state(), stored(folder / PARTS_FILE)
         if wanted and not alike(wanted, found):
             raise MismatchError(
-                "the checkpoint's decoder is not this recipe's",
-                where=str(folder / PARTS_FILE),
-                allowed="a checkpoint of the same recipe",
-                remedy="start anew in another --output",
+                f"the decoder of the checkpoint {folder / PARTS_FILE} is not this recipe's",
+                "train again in another --output",
             )
         overwrite(wanted, found)
 

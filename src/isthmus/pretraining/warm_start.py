@@ -26,10 +26,8 @@ def stored(file: Path) -> dict[str, Tensor]:
             return {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise InputError(
-            f"{file.name} cannot be read: {error}",
-            where=str(file),
-            allowed="what a run of isthmus left beside its encoder",
-            remedy="copy it again, or remove it: its parts then start anew",
+            f"{file} cannot be read: {error}",
+            "copy it again, or remove it: its parts are then trained from scratch",
         ) from error
 
 

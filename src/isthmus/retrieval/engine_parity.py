@@ -92,17 +92,13 @@ def parity(
     if kind.field is None:
         raise InputError(
             f"{str(index)!r} is {kind.title}, which is not exported",
-            where=str(index),
-            allowed="a dense or an inverted index",
-            remedy="give the index that was exported",
+            "give the dense or inverted index that was exported",
         )
     asked = usable(asked, searcher.has_tokens, depth, problems)
     if not asked:
         raise InputError(
-            "there is no query to ask",
-            where=str(queries),
-            allowed="at least one query",
-            remedy="check the file of queries",
+            f"{queries} has no query to ask",
+            "check the file of queries",
         )
     _check_encoder(searcher, milvus, kind.field)
     found: list[Comparison] = []
@@ -153,10 +149,9 @@ def _check_encoder(searcher: Searcher, milvus: Milvus, field: str) -> None:
     if (found := milvus.encoders().get(field)) != expected:
         held = f"{field} vectors of the encoder {found}" if found else f"no {field} vectors"
         raise MismatchError(
-            f"Milvus holds {held}, the index those of {expected}",
-            where=milvus.place,
-            allowed="a collection that was filled from this index",
-            remedy="export the index again, or name the one that was exported",
+            f"the collection of Milvus at {milvus.place} holds {held}, the index those of "
+            f"{expected}",
+            "export the index again, or name the one that was exported",
         )
 
 

@@ -35,16 +35,12 @@ def check_hnsw(chosen: ChosenHnsw, kind: Kind, sharded: bool = False) -> HnswSet
     if kind != "dense":
         raise SettingsError(
             f"hnsw is for dense indexes, not for {kind}",
-            where="hnsw",
-            allowed="the index of a dense encoder",
-            remedy="leave hnsw out: this index is searched exactly, and fast",
+            "leave hnsw out: this index is searched exactly, and fast",
         )
     if sharded:
         raise SettingsError(
             "hnsw is not for an index that a cluster builds",
-            where="hnsw",
-            allowed="an index in one piece",
-            remedy="leave hnsw out; when the index is there, "
+            "leave hnsw out, and build it when the index is there: "
             f"{building_command(Path('INDEX'), settings)}",
         )
     import_faiss("hnsw")
@@ -61,10 +57,8 @@ def add_hnsw(folder: Path, model: str | None, settings: HnswSettings) -> About:
     with only_writer(folder):
         if stated_manifest(folder).segments is not None:
             raise MismatchError(
-                f"the index {str(folder)!r} is in segments, hnsw is of a whole",
-                where=str(folder),
-                allowed="an index in one piece",
-                remedy=building_command(folder, settings),
+                f"hnsw needs an index in one segment, and {str(folder)!r} has several",
+                building_command(folder, settings),
             )
         queries = _sampled_queries(open_searcher(folder, model, by=unit_of(folder)))
         return build_hnsw(folder, DenseIndex.open(folder), settings, queries)

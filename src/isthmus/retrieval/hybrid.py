@@ -39,9 +39,7 @@ class HybridSearcher:
         if wrong:
             raise SettingsError(
                 f"weights = {list(self.weights)} {wrong}",
-                where="weights",
-                allowed=f"{len(self.searchers)} numbers of 0 or more, not all of them 0",
-                remedy="give one for each index, such as 1 for all",
+                "give one number of 0 or more for each index, such as 1 for all",
             )
 
     @property

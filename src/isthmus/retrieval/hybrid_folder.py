@@ -150,12 +150,9 @@ def _open_hybrid(
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := searcher.index.manifest.encoder_fingerprint) != member.encoder:
             raise MismatchError(
-                f"the index {member.index!r} was filled by another encoder since the weights were "
-                "tuned",
-                where=str(file),
-                allowed="the indexes that the weights were tuned for (here with the encoder of "
-                f"fingerprint {member.encoder}, not {found})",
-                remedy="run `isthmus tune` again: weights of another encoder mean nothing",
+                f"{file}: the index {member.index!r} was filled by another encoder since the "
+                f"weights were tuned (fingerprint {found}, not {member.encoder})",
+                "run `isthmus tune` again",
             )
     return hybrid.combination.model_copy(update=changed).searcher(searchers)
 
@@ -164,12 +161,8 @@ def _check_known(index: str, file: Path) -> None:
     """Refuses an index that this user has not built or opened before."""
     if not is_trusted_index(index):
         raise InputError(
-            f"the hybrid reads the index {index!r}, which has not been used here before",
-            where=str(file),
-            allowed="indexes that were built or searched on this machine, or inside the hybrid's "
-            "folder",
-            remedy="if you trust it, search it once: "
-            + shlex.join(("isthmus", "search", index, "QUERY")),
+            f"{file} reads the index {index!r}, which has not been used here before",
+            "if you trust it, search it once: " + shlex.join(("isthmus", "search", index, "QUERY")),
         )
 
 
@@ -194,16 +187,12 @@ def open_together(
         if not searchers[0].has_same_documents(searchers[-1]):
             raise MismatchError(
                 f"{str(first)!r} and {str(folder)!r} hold different documents",
-                where=str(folder),
-                allowed="indexes of one corpus",
-                remedy="index the same corpus for each of them",
+                "index the same corpus for each of them",
             )
         if by == "passage" and not searchers[0].has_same_passages(searchers[-1]):
             raise MismatchError(
                 f"{str(first)!r} and {str(folder)!r} hold different passages",
-                where=str(folder),
-                allowed="indexes whose documents were cut alike",
-                remedy="count the tokens of one encoder for all: isthmus index --set "
+                "count the tokens of one encoder for all: isthmus index --set "
                 "passages.model=ENCODER; or leave by=passage out",
             )
     for folder in folders:

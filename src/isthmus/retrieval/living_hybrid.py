@@ -72,9 +72,7 @@ def by_name(named: Sequence[str]) -> dict[str, str]:
     if len(found) < 2:
         raise SettingsError(
             f"--with {', '.join(named)!r} names no two retrievers",
-            where="--with",
-            allowed="bm25 and models, two or more in all, as in --with bm25,MODEL",
-            remedy="name another, or give the only one as --model",
+            "name another, as in --with bm25,MODEL, or give the only one as --model",
         )
     return found
 
@@ -273,7 +271,5 @@ def _remove(place: Path) -> None:
     if os.path.lexists(place):
         raise OutputError(
             f"{str(place)!r} cannot be removed",
-            where=str(place),
-            allowed="a folder that isthmus alone writes to",
-            remedy="remove it, and run the same command again",
+            "remove it, and run the same command again",
         )

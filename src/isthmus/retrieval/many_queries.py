@@ -51,7 +51,5 @@ def check_query(retriever: Retriever, text: str) -> None:
     if not can_be_read(retriever, text):
         raise InputError(
             f"the query {text!r} has no words to search for",
-            where="QUERY",
-            allowed="a query with at least one word that is not a stop word",
-            remedy="write another query",
+            "write a query with at least one word that is not a stop word",
         )

@@ -43,9 +43,8 @@ def cutter_for(settings: PassageSettings, tokenizer: Tokenizer, most: int) -> Cu
     if settings.length is not None and settings.length > most:
         raise SettingsError(
             f"passages.length = {settings.length}, but the encoder reads {most} tokens",
-            where="passages.length",
-            allowed=f"{most} or less",
-            remedy="leave passages.length out: passages are then as long as the encoder reads",
+            f"choose {most} or less, or leave passages.length out: passages are then as long as "
+            "the encoder reads",
         )
     name = None if settings.model is None else full_name(settings.model)
     cut = Cut(
@@ -75,11 +74,9 @@ def cutter_of(
         tokenizer = _tokenizer(encoder_name(folder, manifest.encoder, model))
     if tokenizer is None or tokenizer.fingerprint != cut.tokenizer:
         raise MismatchError(
-            "the tokenizer that counts the passages of the index has changed",
-            where=str(folder),
-            allowed=f"the tokenizer of fingerprint {cut.tokenizer}"
-            + (f", of {cut.model}" if cut.model else ""),
-            remedy="build the index again with the tokenizer of now",
+            f"the tokenizer that counts the passages of the index {str(folder)!r} has changed"
+            + (f": it was that of {cut.model}" if cut.model else ""),
+            "build the index again",
         )
     return Cutter(cut, tokenizer.starts)
 

@@ -36,9 +36,7 @@ def check_texts(searcher: Retriever) -> None:
     if not searcher.keeps_texts:
         raise MismatchError(
             "the index keeps no texts (texts = false), and a re-ranker has to read them",
-            where="rerank",
-            allowed="an index that was built with texts = true",
-            remedy="build it again without --set texts=false",
+            "build it again without --set texts=false",
         )
 
 

@@ -124,10 +124,9 @@ class Searcher:
         for document_id, row in rows.items():
             if row is None:
                 raise InputError(
-                    f"the index has no document {document_id!r}",
-                    where=f"index of {self.index.manifest.corpus.spec}",
-                    allowed="ids that a search of this index returned",
-                    remedy="check that the ids come from this index",
+                    f"the index of {self.index.manifest.corpus.spec} has no document "
+                    f"{document_id!r}",
+                    "give ids that a search of this index returned",
                 )
         return [self.index.store.document(row) for row in rows.values() if row is not None]
 
@@ -184,10 +183,8 @@ def check_passages(manifest: Manifest, folder: Path) -> None:
     """Refuses an index of whole documents, which has no passages to find."""
     if manifest.passages is None:
         raise MismatchError(
-            f"the index {str(folder)!r} holds whole documents, not passages",
-            where="by",
-            allowed="by = document, or an index that was built with passages",
-            remedy="leave by=passage out, or build it again: isthmus index --set passages=true",
+            f"by = passage, but the index {str(folder)!r} holds complete documents",
+            "leave by=passage out, or build it again: isthmus index --set passages=true",
         )
 
 
@@ -209,20 +206,16 @@ def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) 
         return name
     if not is_trusted(name):
         raise InputError(
-            f"the index names the encoder {name!r}, which has not been used here before",
-            where=str(folder),
-            allowed="encoders that an index was built or searched with on this machine, package:"
-            "NAME, or a folder inside the index",
-            remedy="if you trust it, name it once: "
+            f"the index {str(folder)!r} names the encoder {name!r}, which has not been used here "
+            "before",
+            "if you trust it, name it once: "
             + shlex.join(("isthmus", "search", str(folder), "QUERY", "--model", name)),
         )
     # Paths are recorded in full, hub names are not paths: an absolute one must still be there.
     if Path(name).is_absolute() and not Path(name).is_dir():
         raise InputError(
-            f"the encoder of the index is no longer at {name!r}",
-            where=str(folder),
-            allowed="the folder of the encoder that filled the index",
-            remedy="give its new place: --model FOLDER",
+            f"the encoder of the index {str(folder)!r} is no longer at {name!r}",
+            "give its new path: --model FOLDER",
         )
     return name
 
@@ -237,9 +230,7 @@ def usable(
     if depth < 1:
         raise SettingsError(
             f"depth = {depth} cannot be used",
-            where="depth",
-            allowed="1 or more",
-            remedy="say how many documents each query should get",
+            "give the number of documents per query, 1 or more",
         )
     problems = problems or Problems()
     asked: dict[str, Query] = {}
@@ -286,10 +277,6 @@ def check_encoder(manifest: Manifest, encoder: Encoder | None, where: str) -> No
     else:
         what = f"the index was filled by the encoder {origin.name!r}, this is {encoder.name!r}"
     raise MismatchError(
-        what,
-        where=where,
-        allowed=f"the encoder {origin.name!r} as it was then (fingerprint {expected}, not {found})"
-        if origin
-        else "no encoder",
-        remedy="give that encoder with --model, or build the index again with this one",
+        f"{where}: {what}" + (f" (fingerprint {found}, not {expected})" if origin else ""),
+        "give the encoder of the index with --model, or build the index again with this one",
     )

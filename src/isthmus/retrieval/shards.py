@@ -59,11 +59,9 @@ def _fill_shard(
     encoder = _load_once(origin.name, origin.backend, json.dumps(origin.settings))
     if encoder.fingerprint != origin.fingerprint:
         raise MismatchError(
-            f"a machine of the cluster has another encoder ({encoder.fingerprint}, not "
-            f"{origin.fingerprint})",
-            where=origin.name,
-            allowed="the same files under this path on every machine",
-            remedy="put the encoder on storage that all machines share",
+            f"a machine of the cluster has another encoder at {origin.name} "
+            f"({encoder.fingerprint}, not {origin.fingerprint})",
+            "put the encoder on storage that all machines share",
         )
     encoder.cut_texts.restart()
     with builder_for(folder, description) as builder:

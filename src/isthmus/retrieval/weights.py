@@ -156,14 +156,10 @@ def _check(systems: int, asked: Sequence[Query], steps: int) -> None:
     if systems < 2 or steps < 1:
         raise SettingsError(
             f"weights in {steps} steps cannot be tuned for {systems} system(s)",
-            where="isthmus tune",
-            allowed="two systems or more, one step or more",
-            remedy="give the folders of several indexes of one corpus",
+            "give the folders of two or more indexes of one corpus, and one step or more",
         )
     if not asked:
         raise InputError(
-            "none of the queries is judged",
-            where="--qrels",
-            allowed="judgements of these queries",
-            remedy="give the judgements of the collection and split that the queries belong to",
+            "--qrels: none of the queries is judged",
+            "give the judgements of the collection and split that the queries belong to",
         )

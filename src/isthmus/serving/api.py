@@ -169,9 +169,7 @@ def _add_changing(api: APIRouter, service: Service) -> None:
                 raise RefusalError(
                     422,
                     f"document {one.id!r} has neither title nor text",
-                    where="documents",
-                    why="documents with something to search for",
-                    fix="nothing was added: leave it out, or give it a text",
+                    "leave it out, or give it a text; nothing was added",
                 )
         return JSONResponse(asdict(await service.add(new)))
 
@@ -219,9 +217,8 @@ async def _check_parameters(request: Request) -> None:
             raise RefusalError(
                 422,
                 f"there is no parameter {name!r}",
-                where=name or "parameters",
-                why=choices(name, known),
-                fix="leave it out, or correct its name",
+                "leave it out, or correct its name",
+                choices(name, known),
             )
 
 
@@ -243,9 +240,8 @@ def _chosen(now: Retrievers, name: str | None) -> Offer:
         raise RefusalError(
             404,
             f"there is no retriever {name!r}",
-            where="retriever",
-            why=choices(name, now.by_name),
-            fix="choose one of these",
+            "choose one of these",
+            choices(name, now.by_name),
         )
     return now.by_name[name]
 
@@ -255,10 +251,8 @@ def _check_words(offer: Offer, text: str) -> None:
     if not offer.plain.has_tokens(text):
         raise RefusalError(
             422,
-            f"{shown(text)} has no words for {offer.name!r} to read",
-            where="q",
-            why="texts of which the tokenizer leaves something",
-            fix="write it with words",
+            f"q: {shown(text)} has no words for {offer.name!r} to read",
+            "write it with words",
         )
 
 
@@ -268,9 +262,10 @@ def _check_writable(service: Service) -> None:
 
 
 def _too_much(where: str, found: int, most: int, unit: str) -> RefusalError:
-    what = f"{found:,} {unit} are more than a request may hold"
     return RefusalError(
-        422, what, where=where, why=f"at most {most:,} {unit}", fix="send fewer at a time"
+        422,
+        f"{where}: {found:,} {unit} are more than the {most:,} that a request may hold",
+        "send fewer at a time",
     )
 
 
@@ -278,17 +273,13 @@ def _no_document(document_id: str) -> RefusalError:
     return RefusalError(
         404,
         f"there is no document {document_id!r}",
-        where="id",
-        why="ids that a search returned",
-        fix="search again: it may have been deleted",
+        "search again: it may have been deleted",
     )
 
 
 def _switched_off(what: str, option: str) -> RefusalError:
     return RefusalError(
         403,
-        f"this server takes no {what}",
-        where=f"/api/{what}",
-        why=f"a server that was started with {option}",
-        fix=f"start it with {option}",
+        f"/api/{what}: this server takes no {what}",
+        f"start it with {option}",
     )

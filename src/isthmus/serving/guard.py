@@ -89,9 +89,8 @@ class Guard:
             raise RefusalError(
                 421,
                 f"this server is not {host!r}",
-                where="Host",
-                why=", ".join(sorted(self._hosts)),
-                fix="use one of these names, or start it with --set 'hosts=[\"NAME\"]'",
+                "use one of these names, or start it with --set 'hosts=[\"NAME\"]'",
+                ", ".join(sorted(self._hosts)),
             )
         if _is_open(path):
             return
@@ -101,18 +100,15 @@ class Guard:
             raise RefusalError(
                 403,
                 "a page of another site sent this request",
-                where="Origin",
-                why="requests of this server's own page, and of programs",
-                fix="open the page of this server itself",
+                "open this server's own page, or send it from a program",
             )
         given = headers.get("authorization", "").encode()
         if self._token is not None and not hmac.compare_digest(given, b"Bearer " + self._token):
             raise RefusalError(
                 401,
                 "the token is missing or wrong",
-                where="Authorization",
-                why="Authorization: Bearer TOKEN",
-                fix="use the token that the server was started with, or printed when it started",
+                "send the header Authorization: Bearer TOKEN, with the token of --token or the "
+                "one printed at the start",
             )
 
     async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> Receive:
@@ -141,10 +137,8 @@ class Guard:
         except TimeoutError:
             raise RefusalError(
                 408,
-                "the request did not come to its end",
-                where="body",
-                why=f"all of it within {self._limits.body_seconds:g} seconds",
-                fix="send it again, in smaller parts",
+                f"the request was not complete after {self._limits.body_seconds:g} seconds",
+                "send it again, in smaller parts",
             ) from None
         given = False
 
@@ -166,10 +160,8 @@ def _is_open(path: str) -> bool:
 def _too_large(most: int) -> RefusalError:
     return RefusalError(
         413,
-        "the request is too large",
-        where="body",
-        why=f"at most {most:,} bytes",
-        fix="send it in smaller parts" if most else "send it without a body",
+        f"the request is too large: at most {most:,} bytes are read",
+        "send it in smaller parts" if most else "send it without a body",
     )
 
 

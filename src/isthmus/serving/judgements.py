@@ -51,9 +51,7 @@ class JudgementFolder:
         if found not in (None, self._queries_file):
             raise InputError(
                 f"{str(found)!r} is compressed: no query can be added to it",
-                where=str(found),
-                allowed="a folder without queries, or with queries.jsonl as it is",
-                remedy="unpack it, or choose another --judgements folder",
+                "decompress it, or choose another --judgements folder",
             )
         ids, known = dict[str, str](), set[str]()
         if found is not None:
@@ -103,10 +101,9 @@ class JudgementFolder:
         query = _plain(query)
         if not query or _UNFIT.search(document_id) or document_id != document_id.strip():
             raise InputError(
-                f"the judgement of {document_id!r} for {query!r} fits into no file of judgements",
-                where="judgement",
-                allowed="a query with words, an id in one line without tabs and outer spaces",
-                remedy="rename the document, or write the query out",
+                f"the judgement of {document_id!r} for {query!r} cannot be written to a file of "
+                "judgements",
+                "use a query with words, and an id without tabs, line breaks and outer spaces",
             )
         with self._changing:
             query_id = self._ids.get(query) or xxhash.xxh3_64_hexdigest(query.encode())

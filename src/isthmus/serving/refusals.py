@@ -1,10 +1,9 @@
-"""Errors as JSON, in the parts that every error of isthmus has; never a traceback."""
+"""Errors as JSON: what is wrong, and what to do; never a traceback."""
 
 from __future__ import annotations
 
 import re
 import traceback
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,7 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from isthmus.errors import InputError, IsthmusError, SettingsError, visible
-from isthmus.progress import console, notice
+from isthmus.progress import console
 
 # A file or folder of this machine, in quotation marks or without.
 _ROOT = r"(?:/|[A-Za-z]:\\)"
@@ -22,12 +21,11 @@ _PLACE = re.compile(rf"""(['"]){_ROOT}.*?\1|(?<![\w/:.\\]){_ROOT}[^\s'"]+""")
 
 
 class Parts(BaseModel):
-    """What is wrong, where, what would be right, and what to do."""
+    """What is wrong, and what to do."""
 
-    what: str = Field(description="what is wrong, with the value")
-    where: str = Field(description="the parameter or the address")
-    why: str = Field(description="what is allowed")
+    what: str = Field(description="what is wrong, with the value and its place")
     fix: str = Field(description="what to do")
+    expected: str = Field(description="the choices; empty where there are none")
 
 
 class ErrorAnswer(BaseModel):
@@ -46,10 +44,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 class RefusalError(Exception):
     """A request that cannot be met, with the status of its answer."""
 
-    def __init__(self, status: int, what: str, *, where: str, why: str, fix: str) -> None:
+    def __init__(self, status: int, what: str, fix: str, expected: str = "") -> None:
         super().__init__(what)
         self.status = status
-        self.parts = {"what": what, "where": where, "why": why, "fix": fix}
+        self.parts = {"what": what, "fix": fix, "expected": expected}
 
     def answer(self) -> JSONResponse:
         """The refusal as it is sent."""
@@ -68,10 +66,8 @@ def busy(most: str) -> RefusalError:
     """The refusal of one request more than can wait."""
     return RefusalError(
         503,
-        "too many requests wait already",
-        where="server",
-        why=most,
-        fix="try again in a moment",
+        f"too many requests wait already: {most}",
+        "try again in a moment",
     )
 
 
@@ -92,9 +88,7 @@ def failure(error: BaseException) -> RefusalError:
     return RefusalError(
         500,
         "the server failed to answer",
-        where=type(error).__name__,
-        why="requests as /openapi.json describes them, which this may well be",
-        fix="try again; if it fails again, the server's own output says more",
+        "try again; if it fails again, the server's own output says more",
     )
 
 
@@ -110,9 +104,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     return RefusalError(
         422,
         f"{where}: {first['msg']}",
-        where=where,
-        why=f"what /openapi.json says of {request.url.path}",
-        fix="correct the request",
+        f"correct the request: /openapi.json describes {request.url.path}",
     ).answer()
 
 
@@ -120,25 +112,20 @@ async def _unknown(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     refusal = RefusalError(
         error.status_code,
-        str(error.detail),
-        where=f"{request.method} {request.url.path}",
-        why="the addresses and methods of /openapi.json",
-        fix="check the address, the method and the body",
+        f"{request.method} {request.url.path}: {error.detail}",
+        "check the address, the method and the body: /openapi.json lists them",
     ).answer()
     refusal.headers.update(error.headers or {})
     return refusal
 
 
 async def _wrong(request: Request, error: Exception) -> JSONResponse:
-    """Input that a layer below refuses; where its own files fail, the server is to blame."""
+    """Input that a layer below refuses; where it names a file, the server's own is at fault."""
     assert isinstance(error, IsthmusError)
-    if not isinstance(error, InputError | SettingsError) or Path(error.where).is_absolute():
+    if not isinstance(error, InputError | SettingsError) or _PLACE.search(error.what):
         return failure(error).answer()
-    what, why, fix = (_PLACE.sub("…", one) for one in (error.what, error.allowed, error.remedy))
-    if what != error.what:
-        notice(f"refused: {error.what}")
-    where = f"{request.method} {request.url.path}"
-    return RefusalError(422, what, where=where, why=why, fix=fix).answer()
+    fix, expected = (_PLACE.sub("…", part) for part in (error.fix, error.expected))
+    return RefusalError(422, error.what, fix, expected).answer()
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:

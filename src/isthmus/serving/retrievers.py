@@ -190,10 +190,8 @@ class Opening:
 def _check_same(first: Searcher, others: Sequence[Searcher]) -> None:
     if not all(map(first.has_same_documents, others)):
         raise MismatchError(
-            "the indexes hold different documents",
-            where="isthmus serve",
-            allowed="indexes of one corpus, whose answers can stand side by side",
-            remedy="serve them one by one, or index the same corpus for each of them",
+            "isthmus serve: the indexes hold different documents",
+            "serve them one by one, or index the same corpus for each of them",
         )
 
 

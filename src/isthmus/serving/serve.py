@@ -95,16 +95,12 @@ def _check(folders: list[str], token: str | None) -> None:
     if not folders:
         raise SettingsError(
             "there is no index to serve",
-            where="isthmus serve",
-            allowed="one index folder or more, of one corpus",
-            remedy="name one: isthmus serve INDEX",
+            "name one: isthmus serve INDEX",
         )
     if token is not None and (len(token) < _SHORTEST or not token.isascii()):
         raise SettingsError(
-            f"a token of {len(token)} characters is soon guessed, or cannot be sent",
-            where="--token",
-            allowed=f"{_SHORTEST} ASCII characters or more",
-            remedy="leave it out: one is made and printed",
+            f"--token: a token of {len(token)} characters is soon guessed, or cannot be sent",
+            f"give {_SHORTEST} ASCII characters or more, or leave it out: one is made and printed",
         )
 
 
@@ -118,10 +114,8 @@ def _listening(host: str, port: int) -> socket.socket:
         return listener
     except OSError as error:
         raise OutputError(
-            f"nothing can listen at {host}:{port} ({error.strerror})",
-            where="--host, --port",
-            allowed="an address of this machine, and a port that is free",
-            remedy="choose another: --port 0 takes any free one",
+            f"nothing can listen at --host {host} --port {port} ({error.strerror})",
+            "choose another: --port 0 takes any free one",
         ) from None
 
 

@@ -192,9 +192,7 @@ class Service:
                 raise RefusalError(
                     503,
                     "the index cannot be changed now",
-                    where="documents",
-                    why="an index that is whole, and that nothing else writes to",
-                    fix="nothing was changed: try again; the server's own output says more",
+                    "try again (nothing was changed); the server's own output says more",
                 ) from None
         return self._writer
 
@@ -257,8 +255,6 @@ def _check_writable(folders: Sequence[Path]) -> None:
     """Refuses several indexes that do not change together, and hybrids of indexes elsewhere."""
     if len(folders) > 1 or (is_hybrid(folders[0]) and not is_living(folders[0])):
         raise SettingsError(
-            "these indexes cannot be changed together",
-            where="--writable",
-            allowed="one index, or one folder of several that change together",
-            remedy="build them together: isthmus index --with bm25,MODEL",
+            "--writable: these indexes cannot be changed together",
+            "build them together: isthmus index --with bm25,MODEL",
         )

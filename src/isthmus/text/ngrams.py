@@ -84,21 +84,17 @@ class NgramCounts:
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             reason = f"{_MANIFEST} has no {error}" if isinstance(error, KeyError) else error
             raise InputError(
-                f"{str(folder)!r} does not hold whole n-gram statistics: {reason}",
-                where=str(folder),
-                allowed=f"a folder 'ngrams' of format {_FORMAT} beside a tokenised corpus",
-                remedy="check the path; to count again, remove the folder",
+                f"{str(folder)!r} does not hold complete n-gram statistics: {reason}",
+                "check the path; to count again, remove the folder",
             ) from None
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Refuses a tokenizer other than the one whose ids were counted."""
         if tokenizer.fingerprint != self.tokenizer:
             raise MismatchError(
-                f"the n-gram statistics were counted with another tokenizer ({self.tokenizer}, "
-                f"not {tokenizer.fingerprint})",
-                where=str(self.folder),
-                allowed="statistics of a corpus that was tokenised by the model's own tokenizer",
-                remedy="give the statistics of such a corpus, or none: they are then counted",
+                f"the n-gram statistics in {str(self.folder)!r} were counted with another "
+                f"tokenizer ({self.tokenizer}, not {tokenizer.fingerprint})",
+                "give statistics of the model's own tokenizer, or none: they are then counted",
             )
 
     def count(self, order: int, windows: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
@@ -308,11 +304,9 @@ def _share(tokens: int, memory: int, workers: int, where: str) -> tuple[int, int
     least = -(-(_OWN_BYTES + _ENTRY_BYTES * (int(tokens ** (2 / 3)) + 2)) // machines())
     enough = math.ceil(least * 1e4 / 2**30) / 1e4
     raise SettingsError(
-        f"{memory / 2**30:.3g} GiB of memory ({memory:,} bytes) are too few to count the n-grams "
-        f"of {tokens:,} tokens",
-        where=where,
-        allowed=f"{enough:g} GiB ({least:,} bytes) or more",
-        remedy=f"set {where} to {enough:g} or more; 1 (GiB) counts billions of tokens",
+        f"{where}: {memory / 2**30:.3g} GiB of memory ({memory:,} bytes) are too few to count the "
+        f"n-grams of {tokens:,} tokens",
+        f"set {where} to {enough:g} GiB ({least:,} bytes) or more; 1 GiB counts billions of tokens",
     )
 
 

@@ -76,10 +76,8 @@ def _load(file: Path, shape: tuple[int, ...]) -> Values:
             raise ValueError(f"their shape is {values.shape}, not {shape}")
     except (ValueError, EOFError) as error:
         raise InputError(
-            f"the PMI values are damaged: {error}",
-            where=str(file),
-            allowed="the file as isthmus wrote it",
-            remedy="remove the file: it is computed again",
+            f"{str(file)!r} is damaged: {error}",
+            "remove the file: it is computed again",
         ) from None
     return values
 

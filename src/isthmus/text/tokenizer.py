@@ -51,19 +51,14 @@ class Tokenizer:
         # transformers makes an empty tokenizer for a folder without one; that is never meant.
         if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
             raise InputError(
-                f"the model folder {name!r} has no tokenizer",
-                where=name,
-                allowed=f"a folder with one of {', '.join(_TOKENIZER_FILES)}",
-                remedy="save the tokenizer there: AutoTokenizer.from_pretrained(…)"
-                ".save_pretrained(folder)",
+                f"the model folder {name!r} has no tokenizer ({', '.join(_TOKENIZER_FILES)})",
+                "save it there: AutoTokenizer.from_pretrained(…).save_pretrained(folder)",
             )
         pretrained = load_pretrained(AutoTokenizer, name, _PART)
         if not pretrained.is_fast:
             raise InputError(
-                f"the tokenizer of {name!r} is not a fast one",
-                where=name,
-                allowed="tokenizers with a tokenizer.json: words are found through word_ids",
-                remedy="convert it with transformers (convert_slow_tokenizer) and save it",
+                f"the tokenizer of {name!r} is not a fast one (tokenizer.json)",
+                "convert it with transformers (convert_slow_tokenizer) and save it",
             )
         with loadable(name, _PART):  # some damage shows only when a text is read
             tokenizer = cls(pretrained)
@@ -142,10 +137,8 @@ class Tokenizer:
         mask = self.pretrained.mask_token_id
         if mask is None:
             raise InputError(
-                "the tokenizer has no mask token",
-                where=str(self.pretrained.name_or_path),
-                allowed="tokenizers of masked language models ([MASK], <mask>)",
-                remedy="choose the backbone of a masked language model",
+                f"the tokenizer of {str(self.pretrained.name_or_path)!r} has no mask token",
+                "choose a masked language model",
             )
         return int(mask)
 

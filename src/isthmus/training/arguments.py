@@ -25,10 +25,9 @@ def check_trackers(settings: TrainingSettings) -> None:
     for tracker in settings.report_to:
         if tracker not in available:
             raise SettingsError(
-                f"the tracker {tracker!r} is not installed",
-                where="training.report_to",
-                allowed=choices(tracker, available),
-                remedy=f"pip install {tracker}, or --set training.report_to=none",
+                f"training.report_to: the tracker {tracker!r} is not installed",
+                f"pip install {tracker}, or --set training.report_to=none",
+                choices(tracker, available),
             )
 
 

@@ -88,11 +88,9 @@ def restoring(folder: Path) -> Iterator[None]:
 
 def _unreadable(folder: Path, why: str) -> InputError:
     return InputError(
-        f"{folder.name} is damaged: {why}",
-        where=str(folder),
-        allowed="the folder as training wrote it",
-        remedy="copy it again, or remove it and run the same command: it goes on from an earlier "
-        "checkpoint, or from the start where there is none",
+        f"{str(folder)!r} is damaged: {why}",
+        "copy it again, or remove it and run the same command: it resumes from an earlier "
+        "checkpoint, if there is one",
     )
 
 

@@ -110,7 +110,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         output = Path(self.args.output_dir)
         try:
             with (
-                writing(output, resumes=lambda: last_checkpoint(output) is not None),
+                writing(output),
                 progress,
                 interruption,
                 growing_segments(),
@@ -289,11 +289,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             self._steps_summed = self.state.global_step
             if not math.isfinite(logs["loss"]):
                 raise TrainingError(
-                    f"the loss is {logs['loss']} at step {self.state.global_step}",
-                    where=f"{self.args.output_dir}, training",
-                    allowed="a finite loss",
-                    remedy="lower training.learning_rate, warm up longer, or --set "
-                    "training.bf16=false; checkpoints before this step are intact",
+                    f"the loss is {logs['loss']} at step {self.state.global_step} of "
+                    f"{self.args.output_dir}",
+                    "lower training.learning_rate, warm up longer, or --set training.bf16=false; "
+                    "checkpoints before this step are intact",
                 )
         super().log(logs, start_time)
 

@@ -151,11 +151,9 @@ def encoder_settings(settings: AdaptSettings) -> DenseSettings | SparseSettings:
     stated = settings.encoder == "sparse" or {"pooling", "similarity"} <= set(chosen)
     if known_settings(settings.model) is None and not stated:
         raise InputError(
-            f"nothing beside {settings.model!r} says how it makes vectors of texts",
-            where="--model",
-            allowed="a retriever of isthmus or sentence-transformers, or one whose name tells; or "
-            "pooling and similarity (or encoder=sparse), as its authors say",
-            remedy="--set pooling=mean --set similarity=cosine, or another model",
+            f"--model {settings.model!r} does not say how it makes vectors of texts",
+            "--set pooling=mean --set similarity=cosine (or encoder=sparse), as its authors say, "
+            "or choose another model",
         )
     return stored_settings(settings.model, chosen).settings
 
@@ -173,7 +171,7 @@ def _under(key: str) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        error.remedy = error.remedy.replace("--set ", f"--set {key}.")
+        error.fix = error.fix.replace("--set ", f"--set {key}.")
         raise
 
 
@@ -200,10 +198,8 @@ def stages(
     for key in type(known).model_fields.keys() & settings.dense.keys():
         said = getattr(known, key)
         raise SettingsError(
-            f"dense.{key} = {settings.dense[key]!r} would be lost: the model says {said!r}",
-            where=f"dense.{key}",
-            allowed="pooling, similarity, lengths and prompts beside dense, not in it",
-            remedy=f"--set {key}={settings.dense[key]}",
+            f"dense.{key} = {settings.dense[key]!r} would be lost: the model has {said!r}",
+            f"--set {key}={settings.dense[key]}",
         )
     values = settings.dense
     if isinstance(known, SparseSettings) or known.similarity == "dot":
@@ -241,9 +237,8 @@ def _judged(settings: AdaptSettings) -> Judged | None:
     if split not in splits:
         raise InputError(
             f"the collection has no split {split or _SPLITS[0]!r} to report on",
-            where="split",
-            allowed=", ".join(splits),
-            remedy=f"--set split={splits[0]}" if splits else "another --collection",
+            f"--set split={splits[0]}" if splits else "choose another --collection",
+            ", ".join(splits),
         )
     assert isinstance(corpus, Collection), "it has splits"
     return corpus, split

@@ -64,19 +64,16 @@ def _parts(name: str) -> tuple[str, ...]:
     parts = (name,) if Path(name).exists() else tuple(name.split("+"))
     if not all(parts) or (len(parts) > 1 and HYBRID in parts):
         raise SettingsError(
-            f"{name!r} names no system",
-            where="--models",
-            allowed="bm25, a model, an index folder, several of them as A+B, or hybrid",
-            remedy="join names by one +; hybrid stands alone",
+            f"--models {name!r} names no system",
+            "give bm25, a model, an index folder, several of them joined by one + (A+B), or "
+            "hybrid alone",
         )
     for part in parts:
         close = difflib.get_close_matches(part.lower(), (BM25, HYBRID), n=1, cutoff=0.7)
         if close and part not in (BM25, HYBRID) and not Path(part).exists():
             raise SettingsError(
-                f"there is no system named {part!r}",
-                where="--models",
-                allowed=f"{close[0]}, a model or an index folder",
-                remedy=f"write {close[0]}",
+                f"--models: there is no system named {part!r}",
+                f"write {close[0]}, or name a model or an index folder",
             )
     return parts
 
@@ -85,10 +82,8 @@ def _with_bm25(named: Sequence[str]) -> list[tuple[str, ...]]:
     models = [name for name in named if len(_parts(name)) == 1 and name not in (BM25, HYBRID)]
     if not models:
         raise SettingsError(
-            "'hybrid' is every model that is named, each fused with BM25, and none is named",
-            where="--models",
-            allowed="hybrid beside one model or more",
-            remedy="name a dense or a sparse model too: --models MODEL hybrid",
+            "--models hybrid fuses every model that is named with BM25, and none is named",
+            "name a dense or a sparse model too: --models MODEL hybrid",
         )
     return [(name, BM25) for name in models]
 

@@ -152,10 +152,8 @@ def evaluate(
         return _evaluate_runs(given, qrels, named, output, settings)
     if qrels is not None:
         raise SettingsError(
-            "a collection has judgements of its own, and there is --qrels beside it",
-            where="--qrels",
-            allowed="run files with --qrels, or --collection with --models",
-            remedy="leave out --qrels, and choose among its judgements by --split",
+            "--qrels: a collection has its judgements already",
+            "leave out --qrels, and choose among its judgements by --split",
         )
     named += [str(one) for one in given if not _is_run(one)]
     return _compare(collection, named, list(filter(_is_run, given)), output, settings)
@@ -177,17 +175,13 @@ def _evaluate_runs(
     if models or unused:
         name = "--models" if models else min(unused)
         raise SettingsError(
-            f"{name} has no meaning without a collection",
-            where=name,
-            allowed="run files with --qrels, or --collection with --models",
-            remedy="add --collection: anything with documents, queries and judgements",
+            f"{name} has no effect without a collection",
+            "add --collection: anything with documents, queries and judgements",
         )
     if qrels is None:
         raise SettingsError(
             "there are no judgements to evaluate by",
-            where="isthmus evaluate",
-            allowed="run files with --qrels, or --collection with --models",
-            remedy="add --qrels, a file or a collection, or --collection and the models to compare",
+            "add --qrels, a file or a collection, or --collection and the models to compare",
         )
     return evaluate_runs(
         runs, qrels, split=settings.split, output=output, settings=settings.of_runs
@@ -204,10 +198,8 @@ def _compare(
     rows = systems(named)
     if not rows:
         raise SettingsError(
-            "no system is named to compare",
-            where="--models",
-            allowed="models, index folders, bm25, A+B, hybrid",
-            remedy="name at least one: --models MODEL bm25 hybrid",
+            "--models: no system is named to compare",
+            "name at least one: --models MODEL bm25 hybrid",
         )
     fusions.check(settings.fusion, "fusion")
     source = open_collection(spec, problems := settings.account())

@@ -57,10 +57,8 @@ def run(settings: QuickstartSettings) -> Report:
     began = time.monotonic()
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise SettingsError(
-            "the quickstart is for one process",
-            where="torchrun",
-            allowed="isthmus quickstart",
-            remedy="run it without torchrun; isthmus adapt takes several processes",
+            "the quickstart is for one process, and torchrun started several",
+            "run it without torchrun; isthmus adapt takes several processes",
         )
     output = Path(settings.output)
     corpus, place = str(output / "collection"), output / "adapted"

@@ -31,19 +31,16 @@ def rerun(folder: str, output: str) -> Path:
     """
     if Path(folder).resolve() == Path(output).resolve():
         raise InputError(
-            f"{output!r} is the folder to repeat",
-            where="--output",
-            allowed="another folder, so that both can be compared",
-            remedy="choose another --output",
+            f"--output {output!r} is the folder to repeat",
+            "choose another --output",
         )
     snapshot = read_snapshot(Path(folder))
     verb = snapshot["verb"]
     if verb not in _VERBS:
         raise InputError(
             f"{folder!r} was made by {verb!r}, which cannot be repeated from its snapshot",
-            where=folder,
-            allowed=choices(verb, _VERBS),
-            remedy=f"run it again as it was: {' '.join(snapshot.get('command', []))}",
+            f"run it again as it was: {' '.join(snapshot.get('command', []))}",
+            choices(verb, _VERBS),
         )
     for line in _changes(snapshot, environment()):
         notice(line)

@@ -35,10 +35,8 @@ def evaluate_suite(
     named = [models] if isinstance(models, str) else list(models)
     if files := [name for name in named if Path(name).is_file()]:
         raise SettingsError(
-            f"{files[0]!r} is a file: a run answers the queries of one collection",
-            where="--models",
-            allowed="models, bm25, A+B, hybrid",
-            remedy="leave out run files, or evaluate one collection after the other",
+            f"--models {files[0]!r} is a file: a run answers the queries of one collection",
+            "leave out run files, or evaluate one collection after the other",
         )
 
     def compared(folder: Path | None) -> SuiteReport:

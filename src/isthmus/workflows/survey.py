@@ -75,8 +75,7 @@ def _language(text: str) -> str | None:
 def _refuse(wrong: bool, what: str, where: str) -> None:
     if wrong:
         raise InputError(
-            what,
-            where=where,
-            allowed=f"{_FEWEST} different documents or more, of {_SHORTEST} words or more",
-            remedy="give more documents, or use the encoder as it is: isthmus index --model …",
+            f"{where}: {what}",
+            f"give more documents ({_FEWEST} different ones of {_SHORTEST} words or more), or use "
+            "the encoder as it is: isthmus index --model …",
         )

@@ -332,7 +332,7 @@ def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Pat
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("mine")
-    with pytest.raises(OutputError, match="holds something else"):
+    with pytest.raises(OutputError, match="already holds something"):
         benchmark_report(folder, other)
     assert [file.name for file in other.iterdir()] == ["thesis.tex"]
 
@@ -435,7 +435,7 @@ def test_what_cannot_be_reported_is_refused(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(InputError, match="holds no benchmark"):
         benchmark_report(tmp_path)
     write(tmp_path / "run", protocol(["none"]), [])
-    with pytest.raises(InputError, match="no cell of the benchmark is done"):
+    with pytest.raises(InputError, match="no run of the benchmark"):
         benchmark_report(tmp_path / "run")
     with pytest.raises(SettingsError, match="no start named 'bov'"):
         benchmark_report(folder, tmp_path / "report", settings={"pairs": ["bov:mlm"]})

@@ -127,7 +127,7 @@ def test_numbers_that_nothing_can_be_computed_with_are_refused(
     cells = results(made, {}, queries=3)
     with pytest.raises(InputError, match=re.escape(said)) as refused:
         Outcomes(made, [cells[0].model_copy(update=change)])
-    assert cells[0].cell.name in refused.value.where
+    assert cells[0].cell.name in refused.value.what
     Outcomes(made, [cells[0].model_copy(update={**change, "status": "failed"})])
 
 

@@ -120,9 +120,9 @@ def test_measures_that_cannot_be_counted_are_refused(folder: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.json", "[{", "does not go on as a JSON array"),
-        ("x.json", "no array", "does not go on as a JSON array"),
-        ("x.json", '[{"question": "q", "answers": ["a"]} "', "does not go on as a JSON array"),
+        ("x.json", "[{", "not a JSON array of objects"),
+        ("x.json", "no array", "not a JSON array of objects"),
+        ("x.json", '[{"question": "q", "answers": ["a"]} "', "not a JSON array of objects"),
         ("x.json", "[3]", "a JSON object is expected"),
         ("x.json", '[{"question": "q", "answers": "a"}]', "no question with a list of answers"),
         ("x.json", '[{"question": "q", "answers": ["a"], "positive_ctxs": 3}]', "not a list of"),
@@ -136,7 +136,7 @@ def test_broken_questions_are_named(folder: Path, name: str, content: str, messa
     (folder / name).write_text(content)
     with pytest.raises(InputError, match=message) as caught:
         Dpr(folder).answers("x")
-    assert name in caught.value.where
+    assert name in caught.value.what
 
 
 def test_broken_questions_can_be_skipped(folder: Path) -> None:
@@ -170,6 +170,6 @@ def test_no_file_or_question_hides_another_of_its_name(folder: Path) -> None:
     (folder / "x.json").write_text(json.dumps(twice))
     with pytest.raises(InputError, match="'q' is the id of an earlier query") as caught:
         Dpr(folder).answers("x")
-    assert "record 2" in caught.value.where
+    assert "record 2" in caught.value.what
     kept = [query for query in Dpr(folder, Problems("skip")).queries() if query.id == "q"]
     assert kept == [Query("q", "one")]

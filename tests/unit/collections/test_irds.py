@@ -82,7 +82,7 @@ def test_queries_without_judgements_can_be_searched_for() -> None:
 def test_an_unknown_id_suggests_the_nearest() -> None:
     with pytest.raises(InputError, match="knows no data set 'isthmus-tny'") as caught:
         open_corpus("irds:isthmus-tny")
-    assert caught.value.allowed.startswith("isthmus-tiny")
+    assert caught.value.expected.startswith("isthmus-tiny")
 
 
 def test_what_cannot_be_fetched_is_explained() -> None:

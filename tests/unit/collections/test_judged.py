@@ -64,7 +64,7 @@ def test_what_is_refused(folder: Path) -> None:
         open_queries(folder / "quries.jsonl")
     with pytest.raises(SettingsError, match="no collection format named 'irsd'"):
         open_queries("irsd:beir/scifact")
-    with pytest.raises(SettingsError, match="no meaning for one query"):
+    with pytest.raises(SettingsError, match="no effect on one query"):
         isthmus.search("index", "wings", split="test")
 
 

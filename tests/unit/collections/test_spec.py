@@ -17,7 +17,7 @@ def test_every_format_is_a_scheme() -> None:
 def test_an_unknown_scheme_suggests_the_nearest() -> None:
     with pytest.raises(SettingsError, match="no collection format named 'bier'") as caught:
         open_corpus("bier:scifact")
-    assert caught.value.allowed.startswith("beir")
+    assert caught.value.expected.startswith("beir")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_missing_path(tmp_path: Path) -> None:
     (tmp_path / "document.jsonl").write_text("x")
     with pytest.raises(InputError, match="there is no file or folder") as caught:
         open_corpus(str(tmp_path / "documents.jsonl"))
-    assert caught.value.allowed == "an existing file or folder, perhaps document.jsonl"
+    assert caught.value.expected == str(tmp_path / "document.jsonl")
 
 
 def test_a_path_that_is_no_corpus(tmp_path: Path) -> None:
@@ -82,12 +82,12 @@ def test_a_folder_without_texts_says_what_it_holds_and_what_to_do(tmp_path: Path
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"it holds \.pdf 2, \.odt 1, \.png 1") as caught:
         open_corpus(str(tmp_path))
-    assert ".txt, .md, .rst or .html" in caught.value.allowed
+    assert ".txt, .md, .rst or .html" in caught.value.expected
     expected = "convert them: pandoc FILE.odt -o FILE.md; pdftotext FILE.pdf"
-    assert caught.value.remedy == expected
+    assert caught.value.fix == expected
     with pytest.raises(InputError, match="no corpus") as caught:
         open_corpus(str(tmp_path / "a.pdf"))
-    assert "pdftotext" in caught.value.remedy
+    assert "pdftotext" in caught.value.fix
 
 
 def test_a_beir_folder_without_its_documents_says_what_is_missing(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_beir_folder_without_its_documents_says_what_is_missing(tmp_path: Path
 
 def test_a_broken_link_is_named_as_one(tmp_path: Path) -> None:
     (tmp_path / "docs").symlink_to("elsewhere")
-    with pytest.raises(InputError, match="is a link to 'elsewhere', which is not there"):
+    with pytest.raises(InputError, match="is a link to 'elsewhere', which does not exist"):
         open_corpus(str(tmp_path / "docs"))
 
 

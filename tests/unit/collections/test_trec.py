@@ -48,8 +48,8 @@ def test_bad_judgements(line: str, message: str, tmp_path: Path) -> None:
     file = write(tmp_path, f"q0 0 d0 1\n{line}\n")
     with pytest.raises(InputError) as caught:
         read_judgements(file)
-    assert caught.value.what.startswith(message)
-    assert caught.value.where == f"{file}:2"
+    assert message in caught.value.what
+    assert f"{file}:2" in caught.value.what
     assert read_judgements(file, Problems("skip")) == {"q0": {"d0": 1}}
 
 
@@ -61,8 +61,8 @@ def test_judgements_of_unknown_queries(tmp_path: Path) -> None:
     file = write(tmp_path, "q1 0 d1 1\nq9 0 d1 1\n")
     with pytest.raises(InputError) as caught:
         read_judgements(file, known_queries={"q1"})
-    assert caught.value.what == "unknown query: there is no query 'q9' in the collection"
-    assert caught.value.where == f"{file}:2"
+    assert "unknown query: there is no query 'q9' in the collection" in caught.value.what
+    assert f"{file}:2" in caught.value.what
     problems = Problems("skip")
     assert read_judgements(file, problems, known_queries={"q1"}) == {"q1": {"d1": 1}}
     assert problems.counts == {"unknown query": 1}
@@ -94,8 +94,8 @@ def test_bad_run_lines(line: str, message: str, tmp_path: Path) -> None:
     file = write(tmp_path, f"q Q0 a 1 2.0 tag\n{line}\n")
     with pytest.raises(InputError) as caught:
         read_run(file)
-    assert caught.value.what.startswith(message)
-    assert caught.value.where == f"{file}:2"
+    assert message in caught.value.what
+    assert f"{file}:2" in caught.value.what
     assert read_run(file, Problems("skip")).rankings["q"].document_ids == ("a",)
 
 
@@ -143,7 +143,7 @@ def test_ids_with_white_space_come_back_from_files_that_any_tool_can_read(
 
 
 def test_an_empty_id_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="empty id cannot stand in a run file"):
+    with pytest.raises(OutputError, match="an empty id, which a run file cannot hold"):
         write_run(tmp_path / "run", Run("r", {"q": Ranking("q", ("",), (1.0,))}))
     assert not (tmp_path / "run").exists()
 

@@ -39,8 +39,8 @@ def test_it_cannot_be_asked(load: object, asked: list[str]) -> None:
     with pytest.raises(InputError) as caught:
         load("some/model")  # type: ignore[operator]
     assert "name not known" in caught.value.what
-    assert caught.value.where == "some/model"
-    assert "--init tiny" in caught.value.remedy
+    assert "some/model" in caught.value.what
+    assert "--init tiny" in caught.value.fix
     (url,) = asked
     assert url.endswith("some/model/resolve/main/config.json")
 
@@ -117,7 +117,7 @@ def test_the_setting_is_named_with_a_remedy_for_it(
 ) -> None:
     with pytest.raises(InputError, match="the hub cannot be reached") as caught:
         load("some/model", tmp_path)
-    assert caught.value.where == f"{where}: some/model"
-    assert remedy in caught.value.remedy
+    assert caught.value.what.startswith(f"{where}: ")
+    assert remedy in caught.value.fix
     for other in ("--model", "--init"):
-        assert other not in caught.value.remedy
+        assert other not in caught.value.fix

@@ -111,10 +111,10 @@ def test_a_thread_is_no_exception(tmp_path: Path) -> None:
         thread.start()
         thread.join()
     (error,) = refused
-    assert error.what == f"{BUSY} {str(tmp_path / 'x')!r}"
-    assert error.where == str(tmp_path / ".x.writer.lock")
-    assert "one writer at a time" in error.allowed
-    assert "wait for it" in error.remedy
+    assert BUSY in error.what
+    assert repr(str(tmp_path / "x")) in error.what
+    assert str(tmp_path / ".x.writer.lock") in error.what
+    assert "wait for it" in error.fix
     try_it()
     assert len(refused) == 1
 
@@ -294,7 +294,7 @@ def test_what_may_not_be_replaced(tmp_path: Path) -> None:
     (made / "new").touch()
     folder.mkdir()
     (folder / "thesis.tex").touch()
-    with pytest.raises(OutputError, match="came to hold something"):
+    with pytest.raises(OutputError, match="was filled by something else"):
         publish(made, folder, replace=False)
     assert [found.name for found in folder.iterdir()] == ["thesis.tex"]
     (folder / "thesis.tex").unlink()
@@ -335,28 +335,16 @@ def test_a_limit_of_file_sizes_is_no_full_disk(
     monkeypatch.setattr(output, "largest_file", lambda: 4096)
     with pytest.raises(OutputError) as caught, writing(tmp_path):
         raise error
-    assert caught.value.what == "a file would become larger than is allowed (File too large)"
-    assert caught.value.allowed == "files of at most 4,096 bytes (ulimit -f)"
-    assert "raise the limit" in caught.value.remedy
-
-
-@pytest.mark.parametrize("resumes", [True, False])
-def test_only_what_resumes_is_said_to(resumes: bool, tmp_path: Path) -> None:
-    with (
-        pytest.raises(OutputError) as caught,
-        writing(tmp_path, resumes=lambda: resumes),
-        writing(tmp_path / "further" / "inside"),
-    ):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    again = "free some space and run again"
-    assert caught.value.remedy == again + ": it resumes" * resumes
+    assert "a file would become larger than is allowed" in caught.value.what
+    assert "at most 4,096 bytes" in caught.value.what
+    assert "raise the limit" in caught.value.fix
 
 
 def test_a_place_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "file").touch()
     for name in ("dangling", "file"):
-        with pytest.raises(OutputError, match="a file stands where a folder should be"):
+        with pytest.raises(OutputError, match="a file is where a folder should be"):
             only_writer(tmp_path / name / "run")
     with pytest.raises(FileNotFoundError):
         only_writer(Path("/proc/nothing/run"))

@@ -98,10 +98,7 @@ def test_a_folder_that_holds_something_else(folder: Path) -> None:
     (folder / "thesis.tex").write_text("years of work")
     with pytest.raises(OutputError) as caught:
         claim(folder, "pretrain", IDENTITY)
-    assert (
-        caught.value.what == f"{str(folder)!r} already holds something that isthmus did not write"
-    )
-    assert caught.value.where == "--output"
+    assert f"--output {str(folder)!r} already holds something" in caught.value.what
     assert [file.name for file in folder.iterdir()] == ["thesis.tex"]
 
 
@@ -121,8 +118,8 @@ def test_another_jobs_folder(verb: str, change: dict[str, Any], reason: str, fol
     before = (folder / SNAPSHOT).read_bytes()
     with pytest.raises(OutputError) as caught:
         claim(folder, verb, {**IDENTITY, **change})
-    assert caught.value.what == f"{str(folder)!r} already holds another job: {reason}"
-    assert "another --output" in caught.value.remedy
+    assert f"{str(folder)!r} already holds another job: {reason}" in caught.value.what
+    assert "another --output" in caught.value.fix
     assert (folder / SNAPSHOT).read_bytes() == before
 
 
@@ -131,7 +128,7 @@ def test_a_file_where_the_folder_should_be(folder: Path) -> None:
     folder.write_text("a file")
     with pytest.raises(OutputError, match="is a file"):
         claim(folder, "pretrain", IDENTITY)
-    with pytest.raises(OutputError, match="a file stands where a folder should be"):
+    with pytest.raises(OutputError, match="a file is where a folder should be"):
         claim(folder / "below", "pretrain", IDENTITY)
 
 
@@ -143,7 +140,7 @@ def test_snapshots_that_cannot_be_read(folder: Path) -> None:
         (folder / SNAPSHOT).write_bytes(damage)
         with pytest.raises(InputError, match=r"isthmus\.json is damaged") as caught:
             read_snapshot(folder)
-        assert caught.value.where == str(folder / SNAPSHOT)
+        assert str(folder / SNAPSHOT) in caught.value.what
 
 
 def test_a_whole_folder_appears_only_when_it_is_whole(folder: Path) -> None:
@@ -203,5 +200,4 @@ def test_a_folder_behind_a_closed_door(monkeypatch: pytest.MonkeyPatch, tmp_path
     )
     with pytest.raises(OutputError, match="no permission to write") as caught:
         claim(closed / "runs" / "x", "pretrain", IDENTITY)
-    assert caught.value.where == str(closed / "runs" / "x")
-    assert "MiB free there" in caught.value.allowed
+    assert str(closed / "runs" / "x") in caught.value.what

@@ -55,10 +55,10 @@ def test_hostile_recipes(kind: str, tmp_path: Path) -> None:
     indented = "".join(f"  {line}\n" for line in text.splitlines())
     file.write_text(text if kind == "two documents" else f"verb: index\nsettings:\n{indented}")
     began = time.process_time()
-    with pytest.raises(InputError, match="the recipe is not valid YAML") as caught:
+    with pytest.raises(InputError, match="is not valid YAML") as caught:
         find_recipe(str(file), "index")
     assert message in caught.value.what
-    assert caught.value.where == str(file)
+    assert str(file) in caught.value.what
     assert len(str(caught.value)) < 5_000
     assert time.process_time() - began < 10
 
@@ -71,7 +71,7 @@ def test_hostile_overrides(kind: str) -> None:
     with pytest.raises(SettingsError, match="is not a YAML value") as caught:
         resolve("index", overrides=[f"key={value}"])
     assert message in caught.value.what
-    assert caught.value.where.startswith("--set key=")
+    assert "--set key=" in caught.value.what
     assert len(str(caught.value)) < 5_000
 
 

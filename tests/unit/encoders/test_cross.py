@@ -175,7 +175,7 @@ def test_a_fresh_classifier_is_drawn_by_its_seed(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_cross_encoder(name)
     assert "it has no classifier" in caught.value.what
-    assert "encoder=cross" in caught.value.remedy
+    assert "encoder=cross" in caught.value.fix
 
 
 def test_dropout_of_training_is_not_the_models(tmp_path: Path) -> None:
@@ -191,10 +191,9 @@ def test_another_label_count_is_refused(tmp_path: Path) -> None:
     for load in (load_cross_encoder, lambda name: load_classifier(name, "add")):
         with pytest.raises(InputError) as caught:
             load(folder)
-        assert "tells 3 labels apart" in caught.value.what
-        assert "one label" in caught.value.allowed
-        assert "config.json" in caught.value.where
-        assert "choose a re-ranker with one label" in caught.value.remedy
+        assert "this model 3" in caught.value.what
+        assert "config.json" in caught.value.what
+        assert "choose a re-ranker with one label" in caught.value.fix
 
 
 def test_a_cross_encoder_gives_no_vectors(tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ def test_a_cross_encoder_gives_no_vectors(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_encoder(str(tmp_path / "kept"))
     assert "is a cross-encoder" in caught.value.what
-    assert "--rerank" in caught.value.remedy
+    assert "--rerank" in caught.value.fix
 
 
 def test_modules_that_no_classifier_stands_for(tmp_path: Path) -> None:
@@ -225,8 +224,8 @@ def test_more_than_the_model_has_positions_for(tmp_path: Path) -> None:
             CrossSettings(query_max_length=20, document_max_length=45),
         )
     assert "= 65" in caught.value.what
-    assert caught.value.allowed == "at most 64 together"
-    assert caught.value.remedy == "--set document_max_length=44"
+    assert caught.value.expected == "at most 64 together"
+    assert caught.value.fix == "--set document_max_length=44"
 
 
 def test_a_plain_classifier_is_a_backbone_without_a_masked_lm_head(tmp_path: Path) -> None:

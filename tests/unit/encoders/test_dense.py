@@ -56,7 +56,7 @@ def test_rounded_weights_are_not_saved(tmp_path: Path, monkeypatch: pytest.Monke
     rounded = load_encoder(str(tmp_path / "model"))
     with pytest.raises(SettingsError, match="the weights were rounded to bf16") as refused:
         rounded.save(tmp_path / "again")
-    assert "exact=True" in refused.value.remedy
+    assert "exact=True" in refused.value.fix
     assert not (tmp_path / "again").exists()
     load_encoder(str(tmp_path / "model"), exact=True).save(tmp_path / "again")
     stored = load_encoder(str(tmp_path / "again"))
@@ -152,12 +152,14 @@ def test_titles_follow_the_switch() -> None:
 def test_lengths_beyond_the_models_positions() -> None:
     with pytest.raises(SettingsError, match="document_max_length = 145 is more than") as caught:
         encoder(document_max_length=145)
-    assert caught.value.remedy == "--set document_max_length=144"
+    assert caught.value.fix == "--set document_max_length=144"
 
 
 def test_a_tokenizer_of_more_tokens_than_the_model_knows() -> None:
     backbone = new_backbone("tiny", len(TOKENIZER) - 1, TOKENIZER.pad_id)
-    with pytest.raises(MismatchError, match=f"the tokenizer knows {len(TOKENIZER)} tokens"):
+    with pytest.raises(
+        MismatchError, match=f"the tokenizer of the model has {len(TOKENIZER)} tokens"
+    ):
         DenseEncoder(backbone, TOKENIZER, DenseSettings())
 
 
@@ -233,7 +235,7 @@ def test_modules_and_poolings_nobody_here_computes(tmp_path: Path) -> None:
         )
         with pytest.raises(InputError) as caught:
             stored_settings(folder)
-        assert caught.value.allowed.startswith("one of cls, mean")
+        assert caught.value.expected.startswith("one of cls, mean")
 
 
 def test_a_plain_model_gets_the_defaults_and_a_notice(
@@ -248,4 +250,4 @@ def test_stored_settings_with_an_unknown_key(tmp_path: Path) -> None:
     (tmp_path / "encoder.json").write_text('{"poling": "cls"}')
     with pytest.raises(SettingsError, match="unknown key 'poling'") as caught:
         stored_settings(str(tmp_path))
-    assert caught.value.where == f"{tmp_path}/encoder.json: poling"
+    assert f"{tmp_path}/encoder.json: unknown key 'poling'" in caught.value.what

@@ -179,8 +179,8 @@ def test_packages_that_are_not_installed(package: str, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError, match="onnx") as caught:
         Int8Model(encoder("dense"))
-    assert caught.value.remedy == "pip install 'isthmus[onnx]'"
-    assert caught.value.where == "encoding.backend=onnx-int8"
+    assert caught.value.fix == "pip install 'isthmus[onnx]'"
+    assert "encoding.backend=onnx-int8" in caught.value.what
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -146,7 +146,7 @@ def test_what_a_user_says_replaces_what_is_found(tmp_path: Path) -> None:
     assert isinstance(stored_settings(plain, {"encoder": "sparse"}).settings, SparseSettings)
     assert stored_settings(plain, {"pooling": "max", "similarity": "dot"}).assumed == ""
     assert "using dot (" in stored_settings(plain, {"pooling": "max"}).assumed
-    with pytest.raises(InputError, match="is made dense"):
+    with pytest.raises(InputError, match="is dense"):
         stored_settings(name, {"encoder": "sparse"})
     assert stored_settings(name, before=True).settings == DenseSettings()
 

@@ -206,7 +206,7 @@ def test_what_leads_out_of_the_folder_is_refused(model: Path, change: Change, wh
     change(model)
     with pytest.raises(InputError, match=what) as caught:
         load_encoder(str(model))
-    assert caught.value.where.startswith(str(model))
+    assert str(model) in caught.value.what
     assert not (model.parent / "mark").exists()
 
 
@@ -269,7 +269,7 @@ def test_damage_names_the_file(model: Path, file: str, change: Change) -> None:
     change(model / file)
     with pytest.raises(IsthmusError) as caught:
         load_encoder(str(model))
-    assert caught.value.where == str(model / file)
+    assert str(model / file) in caught.value.what
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_damage_of_sentence_transformers_files(model: Path, file: str, text: str
     (model / file).write_text(text)
     with pytest.raises(InputError) as caught:
         load_encoder(str(model))
-    assert caught.value.where == str(model / file)
+    assert str(model / file) in caught.value.what
 
 
 def test_a_tokenizer_with_ids_beyond_the_embeddings(model: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_report_survives_json_to_the_last_digit() -> None:
 def test_a_file_that_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="not a report") as refusal:
         Report.from_json(text, where="old/report.json")
-    assert refusal.value.where.startswith("old/report.json")
+    assert "old/report.json" in refusal.value.what
 
 
 def test_the_output_folder_holds_tables_scores_and_what_made_them(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_files_give_the_same_report_as_records(tmp_path: Path) -> None:
 def test_runs_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(MismatchError, match=r"none of the 3 judged queries.*'other'") as refusal:
         evaluate([run_of("lost", {"other": ["d1"]})], JUDGEMENTS, settings=FAST)
-    assert "'q1'" in refusal.value.allowed
+    assert "'q1'" in refusal.value.expected
     with pytest.raises(MismatchError, match="it is empty"):
         evaluate([Run("empty")], JUDGEMENTS, settings=FAST)
     one = run_of("same", {"q1": ["d1"]})

@@ -154,15 +154,15 @@ def test_a_wrong_name_is_refused_with_what_is_allowed(name: str, says: str, allo
     with pytest.raises(SettingsError) as refusal:
         parse_measure(name, where="recipe.yaml: measures")
     assert says in refusal.value.what
-    assert allows in refusal.value.allowed
-    assert refusal.value.where == "recipe.yaml: measures"
+    assert allows in refusal.value.expected
+    assert "recipe.yaml: measures" in refusal.value.what
 
 
 def test_the_nearest_name_comes_first_with_the_users_cutoff() -> None:
     with pytest.raises(SettingsError) as refusal:
         parse_measure("ndcg@20")
-    assert refusal.value.allowed.startswith("nDCG, ")
-    assert "nDCG@20" in refusal.value.remedy
+    assert refusal.value.expected.startswith("nDCG, ")
+    assert "nDCG@20" in refusal.value.fix
     with pytest.raises(SettingsError, match="example R@100"):
         parse_measure("recall_100")
 

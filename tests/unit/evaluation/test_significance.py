@@ -142,6 +142,6 @@ def test_different_queries_and_unknown_names_are_refused() -> None:
         compare({"x": {"q0": 1.0, "q1": 0.0}, "y": {"q0": 1.0}})
     with pytest.raises(SettingsError) as refusal:
         compare({"x": {"q": 1.0}}, test="ttest")  # type: ignore[arg-type]
-    assert refusal.value.allowed.startswith("t_test")
+    assert refusal.value.expected.startswith("t_test")
     with pytest.raises(SettingsError):
         compare({"x": {"q": 1.0}}, correction="tukey")  # type: ignore[arg-type]

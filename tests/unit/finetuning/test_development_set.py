@@ -446,7 +446,7 @@ def test_gradient_caching_trains_the_same_model(settings: Make, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("development", "what", "allowed"),
     [
-        ({"measure": "RR@ten"}, "'RR@ten'", "NAME"),
+        ({"measure": "RR@ten"}, "'RR@ten'", ""),
         ({"measure": "nDGC@10"}, "no measure named 'nDGC@10'", "nDCG"),
         ({"split": "train"}, "'train' is the split that is trained on", "dev"),
         ({"split": "test"}, "'test' is no split of the collection", "dev"),
@@ -460,8 +460,8 @@ def test_what_cannot_be_measured(
     with pytest.raises(SettingsError) as caught:
         run(settings(development=development))
     assert what in caught.value.what
-    assert caught.value.allowed.startswith(allowed)
-    assert "development" in caught.value.where
+    assert caught.value.expected.startswith(allowed)
+    assert "development" in caught.value.what
     assert not (tmp_path / "run").exists()
 
 
@@ -501,16 +501,16 @@ def test_the_usual_splits_are_found_and_a_missing_one_is_told(
     assert "development.split=NAME" in capsys.readouterr().err
     with pytest.raises(SettingsError, match="patience has nothing to watch") as caught:
         chosen("train", "Test-2", "mine", wanted=DevelopmentSettings(patience=2))
-    assert caught.value.allowed == "mine"
+    assert caught.value.expected == "mine"
 
 
 def test_a_test_split_is_never_offered() -> None:
     for wanted in (DevelopmentSettings(patience=2), DevelopmentSettings(split="tset")):
         with pytest.raises(SettingsError) as caught:
             development_split(wanted, Splits("train", "test"), "train")  # type: ignore[arg-type]
-        assert "there is none" in caught.value.allowed
-        assert "development.held_out=0.1" in caught.value.remedy
-        assert "test" not in caught.value.allowed + caught.value.remedy
+        assert caught.value.expected == ""
+        assert "development.held_out=0.1" in caught.value.fix
+        assert "test" not in caught.value.fix
 
 
 @pytest.mark.parametrize(("name", "split"), [("own", "test"), ("own", "dev"), ("msmarco", "dev")])

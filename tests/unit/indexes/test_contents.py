@@ -158,7 +158,7 @@ def test_segments_without_what_was_deleted(
         for document, row in zip(living, rows, strict=True):
             assert both[document.id][1]["dense"] == vectors[row].tolist()
         stale = build(tmp_path / "stale", "sparse", [*living[1:], documents[10]], some_weights(20))
-        with pytest.raises(MismatchError, match="cannot go out together"):
+        with pytest.raises(MismatchError, match="cannot be exported together"):
             read(stale, folder)
 
 
@@ -171,7 +171,7 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
     others = [Document(f"x{n}", "") for n in range(10)]
     strange = build(tmp_path / "strange", "dense", others, vectors)
     for wrong in (again, fewer, strange):
-        with pytest.raises(MismatchError, match="cannot go out together"):
+        with pytest.raises(MismatchError, match="cannot be exported together"):
             read(sparse, wrong)
 
 
@@ -179,4 +179,4 @@ def test_bm25_holds_no_vectors(build_bm25: Any, documents: list[Document], tmp_p
     build_bm25(documents)
     with pytest.raises(InputError, match="is a bm25 index") as caught:
         Contents([tmp_path / "bm25"])
-    assert "BM25 of its own" in caught.value.remedy
+    assert "its own BM25" in caught.value.fix

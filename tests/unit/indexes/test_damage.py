@@ -154,7 +154,7 @@ def test_damage_is_found_before_it_answers(kind: str, tmp_path: Path) -> None:
     expected = answers(pristine, kind)
     for name, found in damaged(kind, pristine, tmp_path / "index"):
         if isinstance(found, IsthmusError):
-            assert found.remedy
+            assert found.fix
             assert name.name != SNAPSHOT, "which is not searched"
         else:
             assert found == expected, name
@@ -239,7 +239,7 @@ def test_documents_that_point_elsewhere_are_refused(tmp_path: Path) -> None:
         with pa.ipc.new_stream(folder / "documents.arrow", table.schema) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=table.schema))
         restored(folder, "documents.arrow")
-        with pytest.raises(InputError, match=r"damaged: 'documents\.arrow'"):
+        with pytest.raises(InputError, match=r"documents\.arrow' is damaged"):
             answers(folder, "float32")
 
 
@@ -252,13 +252,13 @@ def test_a_hybrid_vouches_for_its_weights(tmp_path: Path) -> None:
     assert read_hybrid(tmp_path) == hybrid
     whole = (tmp_path / HYBRID).read_text()
     (tmp_path / HYBRID).write_text(whole.replace("0.5", "0.7"))
-    with pytest.raises(IsthmusError, match=r"damaged: 'hybrid\.json'"):
+    with pytest.raises(IsthmusError, match=r"hybrid\.json' is damaged"):
         read_hybrid(tmp_path)
     for name in ("../other", "a/b", "", "a\0b", "/a\0b"):
         values = json.loads(whole)
         values["members"][0]["index"] = name
         write_json(tmp_path / HYBRID, sealed(values))
-        with pytest.raises(IsthmusError, match=r"damaged: 'hybrid\.json'"):
+        with pytest.raises(IsthmusError, match=r"hybrid\.json' is damaged"):
             read_hybrid(tmp_path)
 
 

@@ -139,7 +139,7 @@ def test_unusable_weights_are_refused_by_name(
         pytest.raises(InputError, match="document 'y' has the weight") as caught,
     ):
         builder.add([Document("x", ""), Document("y", "")], rows)
-    assert caught.value.where == "term 4 of its vector"
+    assert "term 4 of its vector" in caught.value.what
     index = build(tmp_path / "good", description, [[1.0] * SIZE])
     with pytest.raises(InputError, match="query 'two' has the weight"):
         index.search(rows, 3, ["one", "two"])
@@ -148,7 +148,7 @@ def test_unusable_weights_are_refused_by_name(
 def test_weights_too_large_for_the_scale(tmp_path: Path, description: Description) -> None:
     with pytest.raises(InputError, match="times the scale 100 is more than 65,535") as caught:
         build(tmp_path / "index", description, [[655.4, 0, 0, 0, 0, 0]])
-    assert "weights=float" in caught.value.remedy
+    assert "weights=float" in caught.value.fix
 
 
 @pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1])
@@ -156,7 +156,7 @@ def test_vectors_of_another_vocabulary(tmp_path: Path, description: Description,
     index = build(tmp_path / "index", description, [[1.0] * SIZE])
     with pytest.raises(MismatchError, match=rf"shape \(1, {size}\)") as caught:
         index.search(scipy.sparse.csr_matrix((1, size)), 3, ["q"])
-    assert caught.value.allowed.startswith("6 weights")
+    assert caught.value.expected.startswith("6 weights")
 
 
 def test_terms_in_any_order_and_twice(tmp_path: Path, description: Description) -> None:
@@ -195,9 +195,9 @@ def test_manifest_lists_every_array(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["offsets.npy", "weights.npy", "list_lengths.npy", "rows.npy"])
 def test_truncated_files_are_named(folder: Path, name: str) -> None:
     os.truncate(folder / name, (folder / name).stat().st_size - 1)
-    with pytest.raises(InputError, match=f"damaged: '{name}'") as caught:
+    with pytest.raises(InputError, match=f"{name}' is damaged") as caught:
         InvertedIndex.open(folder)
-    assert caught.value.where == str(folder / name)
+    assert str(folder / name) in caught.value.what
 
 
 def test_changed_bytes_are_found_by_verify(folder: Path) -> None:
@@ -206,7 +206,7 @@ def test_changed_bytes_are_found_by_verify(folder: Path) -> None:
         last = stream.read(1)
         stream.seek(-1, 2)
         stream.write(bytes([last[0] ^ 1]))
-    with pytest.raises(InputError, match=r"'weights.npy': it was changed"):
+    with pytest.raises(InputError, match=r"weights.npy' is damaged: it was changed"):
         verify(folder)
 
 

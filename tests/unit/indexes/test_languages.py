@@ -82,7 +82,7 @@ def test_a_segmenter_that_is_not_there_is_named(
     monkeypatch.setitem(sys.modules, "rjieba", None)
     with pytest.raises(MissingPackageError, match="rjieba") as caught:
         terms("zh", "书", segmenter="words")
-    assert caught.value.remedy == "pip install 'isthmus[segmenters]'"
+    assert caught.value.fix == "pip install 'isthmus[segmenters]'"
     with pytest.raises(SettingsError, match="no segmenter of german"):
         terms("de", "Haus", segmenter="words")
     written = json.loads((indexed["chinese"] / "manifest.json").read_text())
@@ -160,7 +160,7 @@ def test_a_script_without_spaces_is_found_among_english_texts(tmp_path: Path) ->
 def test_an_unknown_language_is_refused() -> None:
     with pytest.raises(SettingsError, match="german") as caught:
         Bm25Settings.parse({"language": "germann"}, where="recipe")
-    assert "language" in caught.value.where
+    assert "language" in caught.value.what
 
 
 def test_an_index_from_before_languages_is_english(indexed: dict[str, Path]) -> None:

@@ -41,7 +41,7 @@ def test_newer_format_is_refused(dense_folder: Path) -> None:
     _edit(dense_folder, format=FORMAT + 1)
     error = _refusal(dense_folder)
     assert f"format version {FORMAT + 1}" in error.what
-    assert "--upgrade" in error.remedy
+    assert "--upgrade" in error.fix
 
 
 def test_older_dense_indexes_are_read(dense_folder: Path) -> None:
@@ -53,7 +53,7 @@ def test_older_dense_indexes_are_read(dense_folder: Path) -> None:
 def test_damaged_manifest_is_refused(dense_folder: Path, content: str) -> None:
     (dense_folder / "manifest.json").write_text(content)
     error = _refusal(dense_folder)
-    assert str(dense_folder) in error.where
+    assert str(dense_folder) in error.what
 
 
 @pytest.mark.parametrize("name", ["vectors.npy", "documents.arrow", "order.npy"])
@@ -63,10 +63,10 @@ def test_truncated_and_missing_files_are_refused(dense_folder: Path, name: str) 
     with file.open("r+b") as stream:
         stream.truncate(size - 1)
     error = _refusal(dense_folder)
-    assert f"damaged: {name!r}" in error.what
-    assert f"isthmus doctor {dense_folder}" in error.remedy
+    assert f"{name}' is damaged" in error.what
+    assert f"isthmus doctor {dense_folder}" in error.fix
     assert f"{size - 1:,} bytes, not {size:,}" in error.what
-    assert error.where == str(file)
+    assert str(file) in error.what
     file.unlink()
     assert f"{name!r}: it is missing" in _refusal(dense_folder).what
 
@@ -78,7 +78,7 @@ def test_changed_byte_is_found(dense_folder: Path, found: Callable[[Path], Manif
         last = stream.read(1)
         stream.seek(-1, 2)
         stream.write(bytes([last[0] ^ 1]))
-    with pytest.raises(InputError, match=r"'vectors.npy': it was changed"):
+    with pytest.raises(InputError, match=r"vectors.npy' is damaged: it was changed"):
         found(dense_folder)
 
 
@@ -101,13 +101,13 @@ def test_what_is_no_index_at_all(tmp_path: Path) -> None:
     assert "is a file" in _refusal(tmp_path / "file").what
     (tmp_path / "folder").mkdir()
     assert "is not an index" in _refusal(tmp_path / "folder").what
-    assert "perhaps" not in _refusal(tmp_path / "folder").allowed
+    assert "perhaps" not in _refusal(tmp_path / "folder").expected
     workplace(tmp_path / "begun").mkdir()
     error = _refusal(tmp_path / "begun")
-    assert "has not come to its end" in error.what
-    assert "resumes" not in error.remedy
+    assert "is not complete" in error.what
+    assert "resumes" not in error.fix
     (workplace(tmp_path / "begun") / "progress.json").write_text("{}")
-    assert "resumes" in _refusal(tmp_path / "begun").remedy
+    assert "resumes" in _refusal(tmp_path / "begun").fix
 
 
 def test_the_indexes_in_a_folder_are_named_instead_of_it(tmp_path: Path) -> None:
@@ -118,4 +118,4 @@ def test_the_indexes_in_a_folder_are_named_instead_of_it(tmp_path: Path) -> None
     (tmp_path / "index" / "hybrid").mkdir()
     (tmp_path / "index" / "hybrid" / "hybrid.json").write_text("{}")
     named = ", ".join(str(tmp_path / name) for name in ("b", "index/adapted", "index/hybrid"))
-    assert _refusal(tmp_path).allowed == f"a folder written by `isthmus index`, perhaps {named}"
+    assert _refusal(tmp_path).expected == named

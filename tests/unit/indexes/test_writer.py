@@ -261,7 +261,7 @@ def test_there_must_be_an_index(tmp_path: Path) -> None:
 def test_bad_vectors_are_refused_and_the_rest_goes_on(dense_folder: Path) -> None:
     with IndexWriter(dense_folder) as opened:
         opened.add(*new("x"))
-        with pytest.raises(InputError, match="'y' is not finite"):
+        with pytest.raises(InputError, match=r"'y' .* is not finite"):
             opened.add([Document("y", "")], np.full((1, 4), np.nan, dtype=np.float32))
         assert opened.commit().added == 1
     assert "x" in contents(dense_folder)
@@ -311,7 +311,7 @@ def test_whoever_needs_it_whole_is_told(dense_folder: Path) -> None:
         add_first(opened)
     with pytest.raises(MismatchError, match="consists of segments") as refused:
         DenseIndex.open(dense_folder)
-    assert "isthmus merge" in refused.value.remedy
+    assert "isthmus merge" in refused.value.fix
     assert isinstance(open_index(dense_folder), SegmentedIndex)
 
 
@@ -327,7 +327,7 @@ def test_a_damaged_segment_is_named(dense_folder: Path) -> None:
     victim = next((dense_folder / SEGMENTS).glob("*/vectors.npy"))
     stored = victim.read_bytes()
     victim.write_bytes(stored[:-1] + bytes([stored[-1] ^ 1]))
-    with pytest.raises(InputError, match=r"vectors\.npy': it was changed"):
+    with pytest.raises(InputError, match=r"vectors\.npy' is damaged: it was changed"):
         verify(dense_folder)
 
 
@@ -345,7 +345,7 @@ def test_segments_of_another_index_are_refused(
             opened.add(*new("x"))
             opened.commit()
     shutil.copy(tmp_path / "other" / "manifest.json", dense_folder)
-    with pytest.raises(InputError, match=r"damaged: 'manifest.json': its segment .* another index"):
+    with pytest.raises(InputError, match=r"is damaged: its segment .* another index"):
         open_index(dense_folder)
     with pytest.raises(InputError, match="another index"):
         IndexWriter(dense_folder)

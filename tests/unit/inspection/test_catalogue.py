@@ -183,7 +183,7 @@ def test_a_users_own_recipe_with_those_it_builds_on(tmp_path: Path) -> None:
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         listing("cdma")
-    assert caught.value.allowed.startswith("cdmae")
+    assert caught.value.expected.startswith("cdmae")
     with pytest.raises(SettingsError) as caught:
         listing("parts", "neighbors")
-    assert caught.value.allowed.startswith("neighbours")
+    assert caught.value.expected.startswith("neighbours")

@@ -72,15 +72,15 @@ def test_a_split_that_is_the_union_of_others_is_remarked_upon(folder: Path) -> N
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
     seen = found(folder)["IT splits"]
     assert (seen.verdict, seen.detail) == ("note", "all is the union of test, train")
-    assert "split=NAME" in seen.remedy
+    assert "split=NAME" in seen.fix
 
 
 def test_what_is_not_good_comes_with_what_to_do(folder: Path) -> None:
     for finding in found(folder).values():
-        assert finding.remedy
+        assert finding.fix
     seen = found(folder)
-    assert "isthmus index --set problems=skip" in seen["corpus IT"].remedy
-    assert "qrels/train.tsv" in seen["IT train"].remedy
+    assert "isthmus index --set problems=skip" in seen["corpus IT"].fix
+    assert "qrels/train.tsv" in seen["IT train"].fix
 
 
 def test_a_collection_to_train_on_is_not_remarked_upon(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_collection_to_train_on_is_not_remarked_upon(folder: Path) -> None:
         "query-id\tcorpus-id\tscore\nq1\td1\t1\n", encoding="utf-8"
     )
     train = found(folder)["IT train"]
-    assert (train.verdict, train.detail, train.remedy) == ("good", "1 judged queries", "")
+    assert (train.verdict, train.detail, train.fix) == ("good", "1 judged queries", "")
 
 
 def test_no_file_and_no_line_is_cut_off(folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_no_file_and_no_line_is_cut_off(folder: Path) -> None:
     joined = "".join(column.strip() for column in columns)
     assert "…" not in joined
     assert f"{folder.name}/corpus.jsonl:2" in joined
-    assert "to do:" in joined
+    assert "fix:" in joined
 
 
 def test_every_file_of_an_index_is_told_of(tmp_path: Path) -> None:
@@ -118,20 +118,20 @@ def test_every_file_of_an_index_is_told_of(tmp_path: Path) -> None:
     wrong = [name for name in names | {"documents.arrow"} if told[name].verdict == "wrong"]
     assert sorted(wrong) == ["documents.arrow", "order.npy"]
     assert "missing" in told["documents.arrow"].detail
-    assert all("copy it again" in told[name].remedy for name in wrong)
+    assert all("copy it again" in told[name].fix for name in wrong)
 
     (index / "manifest.json").unlink()
     (seen,) = (one for one in doctor(index=str(index)) if str(index) in one.subject)
-    assert "copy the whole folder again" in seen.remedy
+    assert "copy the whole folder again" in seen.fix
 
 
 def test_an_index_that_is_nowhere_is_not_to_be_copied_again(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (seen,) = (one for one in doctor(index=str(tmp_path / "note")) if not one.of_machine)
     assert seen.verdict == "wrong"
-    assert "the path does not exist" in seen.detail
-    assert "perhaps notes" in seen.remedy
-    assert "copy" not in seen.remedy
+    assert "there is no index" in seen.detail
+    assert "notes" in seen.fix
+    assert "copy" not in seen.fix
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_what_an_encoder_does_not_read_of_long_texts_is_told(
     seen = told[f"{corpus} read by {tiny_encoder}"]
     assert seen.verdict == "note"
     assert "1 of 2 texts are longer than the 62 tokens" in seen.detail
-    assert "passages=true" in seen.remedy
+    assert "passages=true" in seen.fix
     told = {one.subject: one for folder in (whole, cut) for one in doctor(str(folder))}
     assert told[f"texts of {whole}"].detail == seen.detail
     assert told[f"texts of {cut}"].verdict == "good"

@@ -224,7 +224,7 @@ def test_a_model_that_needs_a_corpus_is_refused_before_weights_are_loaded(
     models = [str(small / name) for name in ("cls", "sparse", "headless")]
     with pytest.raises(InputError, match="headless has no masked-LM head") as refused:
         isthmus.inspect(models[0], TEXT, beside=models[1:])
-    assert "--corpus CORPUS" in refused.value.remedy
+    assert "--corpus CORPUS" in refused.value.fix
     for model in models[:2]:  # which have one
         with pytest.raises(AssertionError, match="weights are loaded"):
             isthmus.inspect(model, TEXT)

@@ -168,7 +168,7 @@ def test_nested_and_generated_maskings_need_no_model(folder: Path) -> None:
 def test_a_corpus_without_a_token_is_refused(folder: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "empty.jsonl"
     corpus.write_text('{"_id": "1", "text": "\\u0301"}\n', encoding="utf-8")
-    refused = "no document of the corpus is longer than one token"
+    refused = "is longer than one token"
     with pytest.raises(InputError, match=refused):
         masking(str(corpus), str(folder / "tokenizer"), "mlm")
     corpus.write_text('{"_id": "1", "text": "a"}\n{"_id": "2", "text": "."}\n', encoding="utf-8")
@@ -217,9 +217,9 @@ def test_memory_is_the_recipes(
     with pytest.raises(SettingsError) as caught:
         report(folder, recipe, f"{side}.memory=0.001")
     assert "0.001 GiB of memory (1,073,741 bytes)" in caught.value.what
-    assert caught.value.where == f"{side}.memory"
-    enough = caught.value.allowed.split()[0]
-    assert f"set {side}.memory to {enough} or more" in caught.value.remedy
+    assert f"{side}.memory" in caught.value.what
+    enough = caught.value.expected.split()[0]
+    assert f"set {side}.memory to {enough} or more" in caught.value.fix
     report(folder, recipe, f"{side}.memory={enough}")
 
 
@@ -295,8 +295,8 @@ def test_stop_words_that_cannot_be_read(
     result = command(folder, "--stop-words", str(file))
     assert isinstance(result.exception, InputError)
     assert what in result.exception.what
-    assert str(file) in result.exception.where
-    assert result.exception.remedy
+    assert str(file) in result.exception.what
+    assert result.exception.fix
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ def test_a_pipeline_is_looked_at_stage_by_stage(tmp_path: Path) -> None:
     write_snapshot(tmp_path, "finetune", identity, results)
     with pytest.raises(InputError) as caught:
         negatives(str(tmp_path))
-    assert caught.value.allowed == "first-12ab, second-34cd"
-    assert caught.value.remedy == f"isthmus negatives {tmp_path / 'first-12ab'}"
+    assert caught.value.expected == "first-12ab, second-34cd"
+    assert caught.value.fix == f"isthmus negatives {tmp_path / 'first-12ab'}"
 
 
 def test_a_pipeline_that_has_not_ended_names_the_stages_it_has(tmp_path: Path) -> None:
@@ -28,8 +28,8 @@ def test_a_pipeline_that_has_not_ended_names_the_stages_it_has(tmp_path: Path) -
         pass
     with pytest.raises(InputError) as caught:
         negatives(str(tmp_path))
-    assert caught.value.allowed == "first-12ab"
-    assert caught.value.remedy == f"isthmus negatives {tmp_path / 'first-12ab'}"
+    assert caught.value.expected == "first-12ab"
+    assert caught.value.fix == f"isthmus negatives {tmp_path / 'first-12ab'}"
 
 
 def test_what_was_not_fine_tuned_has_no_negatives(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_a_recipe_of_several_stages(tmp_path: Path) -> None:
         negatives(model="m", collection="c", recipe=str(recipe))
     with pytest.raises(SettingsError, match="there are several stages: 3"):
         negatives(model="m", collection="c", recipe=str(recipe), settings=["stages=3"])
-    with pytest.raises(SettingsError, match="there are no negatives but those of the batch"):
+    with pytest.raises(SettingsError, match="there are none but those of the batch"):
         negatives(model="m", collection="c", recipe=str(recipe), settings=["stages=null"])
 
 
 def test_a_run_is_looked_at_as_it_is(tmp_path: Path) -> None:
     write_snapshot(tmp_path, "finetune", {"settings": {}}, {})
-    with pytest.raises(SettingsError, match=r"there is negatives\.range_min=3"):
+    with pytest.raises(SettingsError, match=r"negatives\.range_min=3 cannot be changed"):
         negatives(str(tmp_path), settings=["negatives.range_min=3"])

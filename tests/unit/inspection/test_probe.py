@@ -87,7 +87,7 @@ def test_the_best_is_marked() -> None:
         ([], (), "no model is named"),
         (["model"], ("measure=[masked_ml]",), "no probe named 'masked_ml'"),
         (["headless"], ("vector=lexicon", "max_length=32"), "no masked-LM head"),
-        (["model"], ("max_length=65",), "more than the model has positions for"),
+        (["model"], ("max_length=65",), "positions that the model has"),
     ],
 )
 def test_refusals(folder: Path, models: list[str], changes: tuple[str, ...], what: str) -> None:

@@ -82,7 +82,7 @@ def test_no_queries(
     monkeypatch.setattr(encoder, "has_tokens", lambda text: False)
     folder = index(corpus, tmp_path / "dense", "model")
     settings = ExportSettings(problems="skip")
-    with pytest.raises(InputError, match="there is no query to ask"):
+    with pytest.raises(InputError, match="has no query to ask"):
         export(folder, verify="a.db", queries=tmp_path / "queries.tsv", settings=settings)
 
 
@@ -98,6 +98,6 @@ def test_no_queries(
     ids=str,
 )
 def test_an_export_writes_or_verifies(given: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="an export takes an output to write") as caught:
+    with pytest.raises(SettingsError, match="takes an --output to write") as caught:
         export(tmp_path, **given)
-    assert "--verify PLACE --queries FILE" in caught.value.allowed
+    assert "--verify PLACE --queries FILE" in caught.value.fix

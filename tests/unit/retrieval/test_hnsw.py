@@ -64,7 +64,7 @@ def test_other_indexes_are_refused_before_anything_is_encoded(
     assert not (tmp_path / "index").exists()
     with pytest.raises(SettingsError, match="not for an index that a cluster builds") as caught:
         check_hnsw(True, "dense", sharded=True)
-    assert "isthmus merge INDEX --set hnsw=true" in caught.value.remedy
+    assert "isthmus merge INDEX --set hnsw=true" in caught.value.fix
 
 
 def test_an_index_that_grew_gets_it_again(
@@ -75,11 +75,11 @@ def test_an_index_that_grew_gets_it_again(
     more.write_text('{"_id": "d9", "text": "glacier"}\n{"_id": "d0", "text": "melting"}\n')
     add(folder, str(more))
     assert search(folder, "glacier melting", settings=NEAR) == search(folder, "glacier melting")
-    with pytest.raises(MismatchError, match="is in segments") as refused:
+    with pytest.raises(MismatchError, match="in one segment") as refused:
         add_hnsw(folder, None, HnswSettings())
-    assert f"isthmus merge {folder} --set hnsw=true" in refused.value.remedy
+    assert f"isthmus merge {folder} --set hnsw=true" in refused.value.fix
     merge(folder)
-    with pytest.raises(InputError, match="has no hnsw beside it"):
+    with pytest.raises(InputError, match="has no hnsw graph"):
         search(folder, "glacier", settings=NEAR)
     encoder.encoded = 0
     capsys.readouterr()

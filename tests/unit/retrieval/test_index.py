@@ -42,7 +42,7 @@ def test_bm25_has_no_backend_to_choose(corpus: str, tmp_path: Path, model: str |
     settings = IndexSettings.parse({"encoding": {"backend": "onnx-int8"}}, "test")
     with pytest.raises(SettingsError, match="encodes nothing") as caught:
         index(corpus, tmp_path / "index", model, settings=settings)
-    assert "--model" in caught.value.remedy
+    assert "--model" in caught.value.fix
     assert not (tmp_path / "index").exists()
 
 
@@ -114,9 +114,9 @@ def test_interrupted_indexing_goes_on(
 def test_titles_are_the_encoders_choice(corpus: str, tmp_path: Path, encoder: object) -> None:
     with pytest.raises(MismatchError) as caught:
         index(corpus, tmp_path / "index", "model", settings=IndexSettings(titles=False))
-    assert caught.value.what == (
-        "titles = False, but the encoder 'model' was made with titles = True"
-    )
+    assert (
+        "titles = False, but the encoder 'model' was trained with titles = True"
+    ) in caught.value.what
 
 
 def test_bad_corpora_and_outputs(corpus: str, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_another_index_is_overwritten_and_nothing_else_is(corpus: str, tmp_path:
     other = {"bm25.k1": 2.0}
     with pytest.raises(OutputError, match="another index") as caught:
         index(corpus, folder, settings=other)
-    assert "--overwrite" in caught.value.remedy
+    assert "--overwrite" in caught.value.fix
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(OutputError, match=r"more than an index: notes\.txt"):
         index(corpus, folder, overwrite=True, settings=other)
@@ -180,7 +180,7 @@ def test_what_isthmus_made_is_overwritten_even_where_it_is_damaged(
     index(corpus, folder, hybrid=both)
     with pytest.raises(OutputError, match="indexes of several retrievers") as caught:
         index(corpus, folder)
-    assert "--overwrite" in caught.value.remedy
+    assert "--overwrite" in caught.value.fix
     index(corpus, folder, overwrite=True)
     assert read_manifest(folder).kind == "bm25"
     for damage in (["manifest.json"], ["manifest.json", "isthmus.json"]):
@@ -191,12 +191,12 @@ def test_what_isthmus_made_is_overwritten_even_where_it_is_damaged(
     (folder / "manifest.json").unlink()
     with pytest.raises(OutputError, match="a damaged index") as caught:
         index(corpus, folder)
-    assert "--overwrite" in caught.value.remedy
+    assert "--overwrite" in caught.value.fix
     index(corpus, folder, hybrid=both, overwrite=True)
     for damaged in ("hybrid.json", "000001/bm25/manifest.json"):
         (folder / damaged).write_text("{", encoding="utf-8")
         (wrong,) = (one for one in doctor(str(folder)) if one.verdict == "wrong")
-        assert "--overwrite" in wrong.remedy
+        assert "--overwrite" in wrong.fix
         index(corpus, folder, hybrid=both, overwrite=True, settings=other)
         assert len(search(folder, "river")) == 5
     (folder / "000001" / "bm25" / "mine.txt").write_text("mine", encoding="utf-8")

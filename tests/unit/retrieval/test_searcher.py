@@ -56,9 +56,9 @@ def test_mismatch_is_refused_when_built(bm25: Searcher, dense: Searcher, encoder
     other = replace(encoder, name="others", fingerprint="words-2")  # type: ignore[type-var]
     with pytest.raises(MismatchError) as caught:
         Searcher(other, dense.index)  # type: ignore[arg-type]
-    assert caught.value.what == "the index was filled by the encoder 'model', this is 'others'"
-    assert "(fingerprint words-1, not words-2)" in caught.value.allowed
-    assert "--model" in caught.value.remedy
+    assert "the index was filled by the encoder 'model', this is 'others'" in caught.value.what
+    assert "(fingerprint words-2, not words-1)" in caught.value.what
+    assert "--model" in caught.value.fix
     with pytest.raises(MismatchError, match="and there is none here"):
         Searcher(None, dense.index)
     with pytest.raises(MismatchError, match="filled by no encoder"):
@@ -71,7 +71,7 @@ def test_moved_encoder_is_asked_for(corpus: str, tmp_path: Path, encoder: object
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(InputError, match="no longer at") as caught:
         open_searcher(folder)
-    assert "--model" in caught.value.remedy
+    assert "--model" in caught.value.fix
     open_searcher(folder, model=str(tmp_path / "moved"))
 
 
@@ -96,7 +96,7 @@ def test_an_encoder_nobody_named_is_not_loaded(
         with pytest.raises(InputError, match="names the encoder") as caught:
             load(received)
         assert repr(name) in caught.value.what
-        assert f"--model {shlex.quote(name)}" in caught.value.remedy
+        assert f"--model {shlex.quote(name)}" in caught.value.fix
         assert encoder.name == "none", "nothing was loaded"
     open_searcher(received, model=name)
     assert encoder.name == name
@@ -133,7 +133,7 @@ def test_query_without_tokens(bm25: Searcher, text: str) -> None:
     with pytest.raises(InputError) as caught:
         bm25.search(queries)
     assert repr(text) in caught.value.what
-    assert caught.value.where == "query 'q2'"
+    assert "query 'q2'" in caught.value.what
     problems = Problems("skip")
     found = bm25.search(queries, problems=problems)
     assert [ranking.query_id for ranking in found] == ["q1", "q2", "q3"]
@@ -198,7 +198,7 @@ def test_a_run_file_of_another_search_stays(
         run.write_text(other)
         with pytest.raises(OutputError, match="already holds another run") as caught:
             search(index, queries=queries, run=run)
-        assert caught.value.where == "--run"
+        assert "--run" in caught.value.what
         assert run.read_text() == other
 
 
@@ -236,7 +236,7 @@ def test_verb_needs_one_of_the_two(bm25: Searcher, tmp_path: Path) -> None:
         {"queries": "b"},
         {"query": "a", "run": "c"},
     ):
-        with pytest.raises(SettingsError, match="takes one query, or a file"):
+        with pytest.raises(SettingsError, match="takes one query"):
             search(tmp_path / "bm25", **arguments)  # type: ignore[call-overload]
 
 
@@ -352,9 +352,8 @@ def test_arguments_that_are_no_texts_are_refused(bm25: Searcher, tmp_path: Path)
         lambda: index(["a", "b"], tmp_path / "other"),
         lambda: index(None, tmp_path / "other"),
     ):
-        with pytest.raises(InputError, match="is of type") as caught:
+        with pytest.raises(InputError, match="is of type"):
             wrong()
-        assert "one text or path" in caught.value.allowed
     assert search(folder, "river", hybrid=folder) == search(folder, "river", hybrid=[folder])
 
 
@@ -362,8 +361,8 @@ def test_the_only_query_of_a_command_is_not_to_be_skipped(bm25: Searcher, tmp_pa
     for query in ("", "the of"):
         with pytest.raises(InputError, match="no words to search for") as caught:
             search(tmp_path / "bm25", query)
-        assert caught.value.where == "QUERY"
-        assert "problems" not in caught.value.remedy
+        assert "QUERY" in caught.value.what
+        assert "problems" not in caught.value.fix
 
 
 def test_a_query_of_stop_words_alone_says_so_where_it_is_skipped(
@@ -377,13 +376,13 @@ def test_a_query_of_stop_words_alone_says_so_where_it_is_skipped(
 def test_misspelt_fusion(bm25: Searcher) -> None:
     with pytest.raises(SettingsError, match="no fusion named 'weighted_sums'") as caught:
         HybridSearcher([bm25], "weighted_sums")
-    assert caught.value.allowed.startswith("weighted_sum")
+    assert caught.value.expected.startswith("weighted_sum")
 
 
 def test_unwritable_run_file(bm25: Searcher, tmp_path: Path) -> None:
     (tmp_path / "queries.tsv").write_text("q1\triver\n")
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="a file stands where a folder should be"):
+    with pytest.raises(OutputError, match="a file is where a folder should be"):
         search(tmp_path / "bm25", queries=tmp_path / "queries.tsv", run=tmp_path / "file" / "out")
 
 

@@ -61,7 +61,7 @@ def test_a_change_that_fails_leaves_nothing_behind(
 
 
 def _no_space(_: object) -> None:
-    raise OutputError("no space", where="disk", allowed="space", remedy="free some")
+    raise OutputError("no space", "free some")
 
 
 def test_a_writable_server_is_the_one_writer_until_it_ends(own: Path, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_what_was_in_the_folder_stays_and_a_second_server_is_refused(tmp_path: P
     assert json.loads(lines[2])["text"] == "new query"
     new = json.loads(lines[2])["_id"]
     assert read_judgements(tmp_path / "qrels" / "judged.tsv") == {"q1": {"d1": 1}, new: {"d 2": 0}}
-    with pytest.raises(InputError, match="fits into no file"):
+    with pytest.raises(InputError, match="cannot be written to a file"):
         folder.judge("river bank", "a\tb", 1)
     folder.close()
     again = JudgementFolder(tmp_path)

@@ -47,16 +47,16 @@ def test_a_folder_without_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError) as caught:
         Tokenizer.load(str(tmp_path))
-    assert caught.value.what == f"the model folder {str(tmp_path)!r} has no tokenizer"
-    assert "tokenizer.json" in caught.value.allowed
-    assert "save_pretrained" in caught.value.remedy
+    assert f"the model folder {str(tmp_path)!r} has no tokenizer" in caught.value.what
+    assert "tokenizer.json" in caught.value.expected
+    assert "save_pretrained" in caught.value.fix
 
 
 def test_a_damaged_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model":')
     with pytest.raises(InputError, match="cannot be loaded") as caught:
         Tokenizer.load(str(tmp_path))
-    assert caught.value.where == str(tmp_path)
+    assert str(tmp_path) in caught.value.what
 
 
 def test_truncation_and_padding_baked_into_the_file_are_switched_off(folder: Path) -> None:

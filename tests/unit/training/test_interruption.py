@@ -203,13 +203,13 @@ def test_sigterm_keeps_a_checkpoint_where_it_is_heeded(
 def test_a_loss_that_is_no_number_ends_training(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="the loss is nan at step 3") as caught:
         trainer(Line(diverge=True), tmp_path).fit()
-    assert "learning_rate" in caught.value.remedy
+    assert "learning_rate" in caught.value.fix
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="the tracker 'tensorbord' is not installed") as caught:
         Trainer(Line(), Numbers(), TrainingSettings(report_to=["tensorbord"]), tmp_path)
-    assert caught.value.allowed.startswith("tensorboard")
+    assert caught.value.expected.startswith("tensorboard")
     # Before anything else is looked for.
     chosen = {"training.report_to": "wandbb"}
     with pytest.raises(SettingsError, match="the tracker 'wandbb'"):

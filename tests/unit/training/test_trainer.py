@@ -137,10 +137,10 @@ def test_a_damaged_checkpoint_is_passed_over(
         missing = run / f"checkpoint-{step}" / "optimizer.pt"
         missing.unlink()
     (run / "checkpoint-4" / "optimizer.pt").write_bytes(b"")
-    with pytest.raises(InputError, match=r"checkpoint-4 is damaged: optimizer.pt") as caught:
+    with pytest.raises(InputError, match=r"checkpoint-4' is damaged: optimizer.pt") as caught:
         trainer(corpus, run).fit()
-    assert caught.value.where == str(run / "checkpoint-4")
-    assert "remove it" in caught.value.remedy
+    assert str(run / "checkpoint-4") in caught.value.what
+    assert "remove it" in caught.value.fix
     assert len(list(run.glob("checkpoint-*"))) == 4, "nothing is lost"
 
 
@@ -165,9 +165,9 @@ def test_a_checkpoint_of_others_runs_no_code(
     torch.save(Marking(mark), newest / "training_args.bin")
     torch.save(Marking(mark), newest / "pytorch_model.bin")
     seal(newest, kept(newest))
-    with pytest.raises(InputError, match="checkpoint-3 is damaged") as caught:
+    with pytest.raises(InputError, match="checkpoint-3' is damaged") as caught:
         trainer(corpus, run).fit()
-    assert caught.value.where == str(newest)
+    assert str(newest) in caught.value.what
     assert not mark.exists()
 
 
@@ -185,7 +185,7 @@ def test_what_the_trainer_kept_is_checked(
     shutil.copytree(half / "checkpoint-3", newest)
     file = newest / "complete.json"
     file.write_text(json.dumps(sealed({**kept(newest), **change})))
-    with pytest.raises(InputError, match="checkpoint-3 is damaged"):
+    with pytest.raises(InputError, match="checkpoint-3' is damaged"):
         trainer(corpus, newest.parent).fit()
 
 

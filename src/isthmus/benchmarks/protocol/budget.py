@@ -38,10 +38,8 @@ def check_budgets(read: Iterable[tuple[str, str, float]]) -> None:
         other, others = seen.setdefault(task, (start, tokens)) if tokens else (start, tokens)
         if abs(tokens - others) > _TOLERANCE * others:
             raise SettingsError(
-                f"for {task}, {start!r} reads {tokens:,.0f} tokens in pre-training, {other!r} "
-                f"{others:,.0f}: what is better could be due to that",
-                where=f"starts.{start}.settings",
-                allowed="equal numbers of tokens for all starts, or equal_tokens: false",
-                remedy="change training.max_steps or the batch of one of them (two spans of a "
-                "document count twice), or --set equal_tokens=false",
+                f"for {task}, {start!r} reads {tokens:,.0f} tokens in pre-training and {other!r} "
+                f"{others:,.0f}: a difference between them could be due to that",
+                f"change training.max_steps or the batch in starts.{start}.settings (two spans of "
+                "a document count twice), or --set equal_tokens=false",
             )

@@ -111,16 +111,14 @@ def write_result(folder: Path, result: CellResult) -> Path:
 def read_result(file: Path) -> CellResult:
     """The result that a file holds; raises an InputError where it holds none."""
     try:
-        result = CellResult.parse(read_mapping(file), where=str(file))
+        result = CellResult.parse(read_mapping(file), where="")
     except (UnreadableError, SettingsError) as error:
         reason = error.what if isinstance(error, SettingsError) else error
         raise damaged(file, str(reason)) from None
     if file.name != f"{result.cell.name}.json":
         raise InputError(
-            f"the file is of the cell {result.cell.name!r}",
-            where=str(file),
-            allowed="files under the names that `isthmus benchmark run` gave them",
-            remedy=f"rename it to {result.cell.name}.json",
+            f"{file} holds the result of {result.cell.name!r}",
+            f"rename it to {result.cell.name}.json",
         )
     return result
 
@@ -128,8 +126,6 @@ def read_result(file: Path) -> CellResult:
 def damaged(file: Path, reason: str) -> InputError:
     """The refusal of a file that should hold the result of a cell."""
     return InputError(
-        f"the result of a cell is damaged: {reason}",
-        where=str(file),
-        allowed="a file as `isthmus benchmark run` wrote it",
-        remedy="remove the file: its cell is run again",
+        f"{file} is damaged: {reason}",
+        "remove the file: it is made again",
     )

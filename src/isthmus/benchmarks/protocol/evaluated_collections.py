@@ -19,17 +19,14 @@ def check_names(measures: Sequence[str], depth: int) -> None:
         measure, cutoff = str(parsed), parsed.params.get("cutoff", 0)
         if cutoff > depth:
             raise SettingsError(
-                f"{name!r} looks at more documents than the {depth:,} of a query that are found",
-                where="measures",
-                allowed=f"cutoffs of at most depth = {depth:,}",
-                remedy=f"set depth={cutoff}, or choose another measure",
+                f"measures: {name!r} looks at more than the {depth:,} documents that are found "
+                "for a query",
+                f"set depth={cutoff}, or choose a lower cutoff",
             )
         if measure in seen:
             raise SettingsError(
-                f"{name!r} is the same measure as {seen[measure]!r} before it",
-                where="measures",
-                allowed="every measure once",
-                remedy="leave one of them out",
+                f"measures: {name!r} is the same measure as {seen[measure]!r}",
+                "leave one of them out",
             )
         seen[measure] = name
 

@@ -63,16 +63,14 @@ def advised(layers: Sequence[Layer]) -> Iterator[None]:
     try:
         yield
     except IsthmusError as error:
-        error.remedy = re.sub(r"--set (\w+)", placed, error.remedy)
+        error.fix = re.sub(r"--set (\w+)", placed, error.fix)
         raise
 
 
 def _in_vain(name: str, place: str) -> SettingsError:
     return SettingsError(
-        f"{name} has no effect in {place}: {_ELSEWHERE[name]} says it",
-        where=f"{place}.{name}",
-        allowed=_ELSEWHERE[name],
-        remedy=f"leave {name} out there, and set {_ELSEWHERE[name]}",
+        f"{place}.{name} has no effect: it is set by {_ELSEWHERE[name]}",
+        f"remove it, and set {_ELSEWHERE[name]}",
     )
 
 
@@ -87,8 +85,8 @@ def _check_mappings(verb: str, values: Mapping[str, Any], place: str) -> None:
         whole = field.annotation == inner
         if inner and whole and not isinstance(values.get(name, {}), Mapping):
             raise SettingsError(
-                f"{name} = {shown(values[name])} cannot be used: it holds several settings",
-                where=f"{place}.{name}",
-                allowed=f"a mapping with the keys {', '.join(inner.model_fields)}",
-                remedy=f"set one of them: --set {place}.{name}.KEY=…",
+                f"{place}.{name} = {shown(values[name])} cannot be used: {name} holds several "
+                "settings",
+                f"set one of them: --set {place}.{name}.KEY=…",
+                ", ".join(inner.model_fields),
             )

@@ -118,11 +118,10 @@ class Plan:
             matching = [name for name in self.steps if fnmatch(name, pattern)]
             if not matching:
                 raise SettingsError(
-                    f"no step of the benchmark is called {pattern!r}",
-                    where="--only",
-                    allowed=choices(pattern, self.steps),
-                    remedy="give a name or a pattern: 'insuranceqa-1000.dense.*'; --dry-run "
-                    "names all",
+                    f"--only {pattern!r} matches no step of the benchmark",
+                    "give a name or a pattern, such as 'insuranceqa-1000.dense.*'; --dry-run "
+                    "lists all names",
+                    choices(pattern, self.steps),
                 )
             found |= {name: self.steps[name] for name in matching}
         return list(found.values())
@@ -394,5 +393,5 @@ def _named(place: str) -> Iterator[None]:
     try:
         yield
     except IsthmusError as error:
-        error.where = f"{place}: {error.where.removeprefix(f'{place}: ')}"
+        error.at(place)
         raise

@@ -374,11 +374,11 @@ def read_protocol(folder: Path) -> tuple[str, Protocol]:
         return str(name), Protocol.parse(values, where=str(file))
     except UnreadableError as error:
         raise InputError(
-            f"the folder holds no benchmark: {error}",
-            where=str(file),
-            allowed="the --output of `isthmus benchmark run`",
-            remedy=f"remove the file; {again}" if file.exists() else f"check the path; {again}",
+            f"{str(folder)!r} holds no benchmark: {error}",
+            f"remove {PROTOCOL}; {again}"
+            if file.exists()
+            else f"give the --output of `isthmus benchmark run`; {again}",
         ) from None
     except SettingsError as error:
-        error.remedy = f"remove the file; {again}"
+        error.fix = f"remove the file; {again}"
         raise

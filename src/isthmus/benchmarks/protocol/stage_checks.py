@@ -19,10 +19,10 @@ def check_encoder(stages: Sequence[str], retrieves: bool, where: str) -> None:
     fit = [kind for kind in KINDS.names() if KINDS.load(kind).retrieves == retrieves]
     if not any(KINDS.load(kind, "encoder").retrieves == retrieves for kind in stages):
         raise SettingsError(
-            f"encoder = {stages[-1]!r} makes no {'retriever' if retrieves else 're-ranker'}",
-            where=f"{where}: encoder",
-            allowed=" or ".join(fit),
-            remedy=f"set encoder to {fit[0]}, or leave it to the recipe",
+            f"{where}: encoder = {stages[-1]!r} makes no "
+            f"{'retriever' if retrieves else 're-ranker'}",
+            f"set encoder to {fit[0]}, or leave it to the recipe",
+            ", ".join(fit),
         )
 
 
@@ -52,8 +52,6 @@ def refuse_seen(values: Mapping[str, Any], tested: str, task: str) -> None:
         seen.add(development.get("split") or ("" if is_test(tested) else tested))
     if tested in seen:
         raise SettingsError(
-            f"the split {tested!r} would be tested, and trained on or used to choose the model",
-            where=f"tasks.{task}",
-            allowed="a split that training does not see",
-            remedy="development: null, development.held_out, or another split of the collection",
+            f"tasks.{task}: the split {tested!r} is tested, but training uses it too",
+            "test another split, or set development to null or development.held_out",
         )

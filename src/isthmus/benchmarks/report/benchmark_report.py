@@ -61,10 +61,8 @@ def benchmark_report(
         notice(f"{others}: left out")
     if not outcomes.cells:
         raise InputError(
-            "no cell of the benchmark is done",
-            where=str(folder / CELLS),
-            allowed="at least one result of `isthmus benchmark run`",
-            remedy="run the benchmark, or bring the results here from the machine that ran it",
+            f"no run of the benchmark in {str(folder)!r} is finished",
+            "run the benchmark, or copy the results here from the machine that ran it",
         )
     report = assemble(name, outcomes, settings)
     identity = {"settings": settings.model_dump(mode="json"), "cells": digest.hexdigest()}
@@ -122,10 +120,8 @@ def _refuse_other_folder(target: Path) -> None:
         verb = read_snapshot(target)["verb"]
     if verb != ReportSettings.verb:
         raise OutputError(
-            f"{str(target)!r} already holds something else",
-            where="--output",
-            allowed="a folder that does not exist yet, is empty, or holds an earlier report",
-            remedy="choose another --output, or move what is there",
+            f"--output {str(target)!r} already holds something other than a report",
+            "choose another --output, or move what is there",
         )
 
 

@@ -276,10 +276,8 @@ class Outcomes:
 def other_queries(what: str, where: str) -> MismatchError:
     """The refusal of cells that were scored on other queries than those beside them."""
     return MismatchError(
-        what,
-        where=where,
-        allowed="the same judged queries in every cell",
-        remedy="run the cells again that were made with another collection",
+        f"{where}: {what}",
+        "repeat the runs that were made with another collection",
     )
 
 
@@ -296,10 +294,9 @@ def _check_numbers(result: CellResult) -> None:
              for name, value in values.items() if not abs(value) < _LARGEST]  # fmt: skip
     if not found or wrong:
         raise InputError(
-            f"a finished cell has no usable numbers: {wrong[0] if wrong else 'no scores at all'}",
-            where=f"the cell {result.cell.name}",
-            allowed=f"a score of every query, and numbers below {_LARGEST:g}",
-            remedy="remove its file: the cell is run again",
+            f"the result of {result.cell.name} has no usable numbers: "
+            f"{wrong[0] if wrong else 'no scores at all'}",
+            "remove its file and run the benchmark again",
         )
 
 

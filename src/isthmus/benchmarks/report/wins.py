@@ -58,10 +58,9 @@ def _pair(text: str, outcomes: Outcomes) -> tuple[str, str]:
     for name in (one, other):
         if name not in outcomes.starts:
             raise SettingsError(
-                f"there is no start named {name!r}",
-                where=f"pairs = {text!r}",
-                allowed=f"START:START of {choices(name, outcomes.starts)}",
-                remedy="name two starts of the protocol",
+                f"pairs = {text!r}: there is no start named {name!r}",
+                "name two starts of the protocol, as START:START",
+                choices(name, outcomes.starts),
             )
     return one, other
 

@@ -105,10 +105,8 @@ def _report(outcome: Outcome, deadline: float | None) -> None:
 def _check_at_least_0(name: str, value: float | None, of: str) -> None:
     if value is not None and not value >= 0:  # nor NaN
         raise SettingsError(
-            f"{name} = {value} cannot be used",
-            where=f"--{name.replace('_', '-')}",
-            allowed=f"0 or more {of}",
-            remedy="choose such a number, or leave it out",
+            f"--{name.replace('_', '-')} = {value} cannot be used",
+            f"give 0 or more {of}, or leave it out",
         )
 
 
@@ -119,17 +117,14 @@ def _check_folder(folder: Path, name: str) -> None:
     foreign = [entry for entry in found if entry not in _OURS and not entry.startswith(".")]
     if foreign or folder.is_file():
         raise OutputError(
-            f"{str(folder)!r} holds something else: {', '.join(foreign[:3]) or 'it is a file'}",
-            where="--output",
-            allowed="a new folder, that of the same benchmark, or one with cells brought back",
-            remedy="choose another --output",
+            f"--output {str(folder)!r} holds something else: "
+            f"{', '.join(foreign[:3]) or 'it is a file'}",
+            "choose another --output: a new folder, or one of this benchmark",
         )
     if PROTOCOL in found and (other := read_protocol(folder)[0]) != name:
         raise OutputError(
-            f"{str(folder)!r} holds the benchmark {other!r}, not {name!r}",
-            where="--output",
-            allowed="one protocol in one folder",
-            remedy="choose another --output",
+            f"--output {str(folder)!r} holds the benchmark {other!r}, not {name!r}",
+            "choose another --output",
         )
 
 
@@ -207,11 +202,9 @@ def _check_present(plan: Plan, name: str) -> None:
     """Refuses data and models that are not here, as the run would, but all of them at once."""
     if absent := list(dict.fromkeys(plan.absent)):
         raise InputError(
-            f"{len(absent)} of the data and models of the protocol are not here:\n    "
+            f"{len(absent)} of the data and models of the protocol {name} are missing:\n    "
             + "\n    ".join(absent),
-            where=f"protocol {name}",
-            allowed="data and models that can be read on this machine, or from the hub",
-            remedy="bring them here, or say in which folder the data lies: --data FOLDER",
+            "download them, or name the folder that holds the data: --data FOLDER",
         )
 
 

@@ -48,11 +48,9 @@ class Schedule:
                 name for name, part in step.parts.items() if result.parts.get(name) != part
             ]
             raise MismatchError(
-                f"the result of {step.name} was made with other settings or data: "
+                f"{file} was made with other settings or data: "
                 f"{', '.join(differing) or 'which is not known'}",
-                where=str(file),
-                allowed="results of this very protocol, with seeds and starts added",
-                remedy="choose another --output, or remove the file: its cell is run again",
+                "choose another --output, or remove the file to repeat the run",
             )
         if result.status != "done":
             return False

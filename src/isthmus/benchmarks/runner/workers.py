@@ -200,7 +200,7 @@ def attempt(step: Step, place: Place) -> Ended:
         run_step(step, place)
     except IsthmusError as error:
         traceback.print_exc()
-        reason = f"{error.what} ({error.where})"
+        reason = error.what
     except Exception as error:
         traceback.print_exc()
         first = (str(error).strip().splitlines() or [""])[0]

@@ -16,7 +16,7 @@ from isthmus.collections.files import UTF_16_MARKS, fingerprint, open_bytes, rep
 from isthmus.collections.html_text import decoded_html, read_html
 from isthmus.collections.markdown_text import read_markdown, titled
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, existing, lone_surrogate, readable, shortened
+from isthmus.errors import InputError, lone_surrogate, readable, shortened, similar
 from isthmus.progress import notice
 from isthmus.records import Document
 
@@ -50,10 +50,8 @@ class Folder(Corpus):
         if not self.folder.is_dir():
             raise InputError(
                 f"there is no folder {str(folder)!r}",
-                where=str(folder),
-                allowed=f"files that end in {', '.join(ENDINGS)}, in "
-                + existing("folder", self.folder),
-                remedy="check the path",
+                "check the path",
+                similar(self.folder),
             )
 
     def documents(self) -> Iterator[Document]:
@@ -132,7 +130,7 @@ def _content(file: Path, name: str, problems: Problems) -> str | None:
             content = stream.read(problems.line_limit + 1)
     except InputError as error:
         problems.report(
-            "unreadable file", str(file), error.what, error.remedy, document=name, whole_file=True
+            "unreadable file", str(file), error.what, error.fix, document=name, whole_file=True
         )
         return None
     if len(content) > problems.line_limit:

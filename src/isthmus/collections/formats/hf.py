@@ -101,10 +101,9 @@ class Hf(Collection):
     def _queries(self, problems: Problems) -> Iterator[tuple[str, Query]]:
         if "queries" not in self._configurations:
             raise InputError(
-                "the data set has no queries",
-                where=self._where,
-                allowed=f"a configuration 'queries' beside {', '.join(self._configurations)}",
-                remedy="use it as a corpus, or choose a data set with queries",
+                f"the data set {self._where} has no queries: its configurations are "
+                f"{', '.join(self._configurations)}",
+                "use it as a corpus, or choose a data set with a configuration 'queries'",
             )
         split = _usual_split("queries", self._splits_of("queries"))
         for number, row in self._rows("queries", split):
@@ -195,10 +194,9 @@ class Hf(Collection):
             if name in row:
                 return name
         raise InputError(
-            f"the data set has no column for the {kind}",
-            where=self._where,
-            allowed=f"one of {', '.join(names)}; its columns are {', '.join(row)}",
-            remedy="rename the column, or export the rows as jsonl",
+            f"the data set {self._where} has no column for the {kind}: it has {', '.join(row)}",
+            "rename the column, or export the rows as jsonl",
+            ", ".join(names),
         )
 
     @contextmanager
@@ -210,10 +208,9 @@ class Hf(Collection):
             raise
         except Exception as error:  # pyarrow's own, KeyErrors of files of another shape, …
             raise InputError(
-                f"the data set {self.name!r} cannot be read: {type(error).__name__}: {error}",
-                where=self._where,
-                allowed="ORG/NAME of a published data set, or a folder of parquet, jsonl or arrow",
-                remedy="check the name and the network, or download it and give the folder",
+                f"the data set {self._where} cannot be read: {type(error).__name__}: {error}",
+                "check the name (ORG/NAME, or a folder of parquet, jsonl or arrow files) and the "
+                "network",
             ) from error
 
 

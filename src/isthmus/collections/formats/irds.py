@@ -32,9 +32,8 @@ class Irds(Collection):
         except KeyError:
             raise InputError(
                 f"ir_datasets knows no data set {self.identifier!r}",
-                where=f"irds:{self.identifier}",
-                allowed=choices(self.identifier, self._registry),
-                remedy="choose one of these; `ir_datasets list` names them all",
+                "choose one of these; `ir_datasets list` names them all",
+                choices(self.identifier, self._registry),
             ) from None
 
     def documents(self) -> Iterator[Document]:
@@ -101,7 +100,5 @@ class Irds(Collection):
         except Exception as error:  # of the network, of archives, of whatever format it parses
             raise InputError(
                 f"ir_datasets cannot provide {self.identifier!r}: {type(error).__name__}: {error}",
-                where=f"irds:{self.identifier}",
-                allowed="a data set that is already there, or that can be downloaded",
-                remedy="check the network; some data sets must be requested and put in place",
+                "check the network; some data sets must be requested and put in place by hand",
             ) from error

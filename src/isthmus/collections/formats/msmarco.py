@@ -60,10 +60,8 @@ class Msmarco(Collection):
         files = self._beside("queries")
         if not files:
             raise InputError(
-                "there are no queries beside the passages",
-                where=str(self.file.parent),
-                allowed="files named queries.tsv or queries.SPLIT.tsv",
-                remedy="put the queries into this folder",
+                f"there are no queries next to the passages in {str(self.file.parent)!r}",
+                "put queries.tsv or queries.SPLIT.tsv into this folder",
             )
         # queries.dev.small.tsv repeats queries of queries.dev.tsv: an id across files is no error.
         found = [q for file in files.values() for q in read_queries(file, self._problems)]

@@ -95,10 +95,9 @@ def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
         found.append(loss)
     if not any(loss.settings.weight for loss in found):
         raise SettingsError(
-            "no loss is trained on",
-            where="losses",
-            allowed=", ".join(_usable(given)),
-            remedy="choose one of these: --set losses.NAME.weight=1.0",
+            "losses: no loss is trained on",
+            "choose one of these: --set losses.NAME.weight=1.0",
+            ", ".join(_usable(given)),
         )
     return found
 
@@ -121,12 +120,11 @@ def outweighed_batch(learnt_by: Iterable[Loss], group: int) -> str | None:
 
 def _refuse(loss: Loss, need: str, given: Collection[str]) -> None:
     assert need in _NEEDS, f"nothing can provide {need!r}, which the loss {loss.name} needs"
-    what, remedy = _NEEDS[need]
+    what, fix = _NEEDS[need]
     raise SettingsError(
-        f"the loss {loss.name!r} needs {what}, and there are none",
-        where=f"losses.{loss.name}",
-        allowed=f"with these settings, {choices(loss.name, _usable(given))}",
-        remedy=f"{remedy}; or choose another loss",
+        f"losses.{loss.name} needs {what}, and there are none",
+        f"{fix}; or choose another loss",
+        choices(loss.name, _usable(given)),
     )
 
 

@@ -57,10 +57,8 @@ def negative_sources(chosen: Any, teacher: bool) -> list[Source]:
         if settings.margin_by == "teacher" and not teacher:
             raise SettingsError(
                 f"{where}.margin_by = 'teacher', but there is no teacher",
-                where=f"{where}.margin_by",
-                allowed="source, or teacher where the stage has one",
-                remedy="--set teacher.name=cross_encoder --set teacher.model=NAME, or "
-                f"--set {where}.margin_by=source",
+                "--set teacher.name=cross_encoder --set teacher.model=NAME, or --set "
+                f"{where}.margin_by=source",
             )
         sources.append(source(settings))
     return sources

@@ -63,10 +63,8 @@ def _check_queries(rankings: Sequence[Ranking], file: str, report: Report) -> No
     without = sum(not len(ranking) for ranking in rankings)
     if without == len(rankings):
         raise MismatchError(
-            f"the run file ranks documents for none of the {without:,} training queries",
-            where=file,
-            allowed="rankings of the queries that are trained on",
-            remedy="search with the training split's queries: isthmus search INDEX --queries …",
+            f"the run file {file!r} ranks documents for none of the {without:,} training queries",
+            "search with the queries of the training split: isthmus search INDEX --queries …",
         )
     if without:
         report(f"{file}: {without:,} of {len(rankings):,} training queries have no ranking there")
@@ -92,11 +90,9 @@ def _known(
         message += f"in the corpus, {unknown[0]!r} for example"
         if not skip or len(unknown) == total:
             raise MismatchError(
-                f"a run file from another corpus: {message}",
-                where=file,
-                allowed="ids of documents in the corpus",
-                remedy="give rankings of this collection's documents"
-                + ("" if skip else "; or leave the others out: --set problems=skip"),
+                f"the run file {file!r} is of another corpus: {message}",
+                "give rankings of this collection's documents"
+                + ("" if skip else ", or skip the others: --set problems=skip"),
             )
         report(f"{file}: {message}; they are left out")
     return kept

@@ -82,10 +82,9 @@ def sources(chosen: Mapping[str, Any]) -> dict[str, PseudoQuerySource]:
         found[name] = source(settings)
     if not found:
         raise SettingsError(
-            "no source of pseudo-queries is left",
-            where="pseudo_queries.sources",
-            allowed=", ".join(PSEUDO_QUERIES.names()),
-            remedy="--set pseudo_queries.sources.sentence.share=1",
+            "pseudo_queries.sources: no source is left",
+            "--set pseudo_queries.sources.sentence.share=1",
+            ", ".join(PSEUDO_QUERIES.names()),
         )
     return found
 

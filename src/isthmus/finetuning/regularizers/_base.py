@@ -113,21 +113,17 @@ def regularizers(chosen: Mapping[str, Any]) -> list[Regularizer]:
             continue
         if not isinstance(values, Mapping):
             raise SettingsError(
-                f"{where} = {values!r} does not say on which side",
-                where=where,
-                allowed="a mapping with the keys queries, documents, ramp, target; or null to "
-                "leave it out",
-                remedy=f"--set {where}.documents={values}, or --set {where}.queries={values}",
+                f"{where} = {values!r} does not say whether it is for queries or documents",
+                f"--set {where}.documents={values}, or --set {where}.queries={values}",
             )
         settings = RegularizerSettings.parse(values, where="regularizers", under=where)
         regularizer = Regularizer(name, function, settings)
         for other in found:
             if both := regularizer.controllers.keys() & other.controllers.keys():
                 raise SettingsError(
-                    f"{other.name} and {name} both have a target of {' and '.join(sorted(both))}",
-                    where=f"{where}.target",
-                    allowed="a target for one regularizer of a side; the other keeps its weight",
-                    remedy=f"leave regularizers.{other.name}.target or {where}.target out",
+                    f"{where}.target: {other.name} and {name} both have a target of "
+                    f"{' and '.join(sorted(both))}",
+                    f"leave regularizers.{other.name}.target or {where}.target out",
                 )
         found.append(regularizer)
     return found

@@ -28,12 +28,11 @@ class StopWhenEmpty(transformers.TrainerCallback):  # type: ignore[misc]
         for side in ("queries", "documents"):
             if (logs or {}).get(f"{ACTIVE_TERMS}/{side}") == 0:
                 raise TrainingError(
-                    f"all {side} have empty vectors at step {state.global_step}: every term's "
-                    "weight is 0, and no gradient passes a weight of 0",
-                    where=f"{args.output_dir}, training, {ACTIVE_TERMS}/{side}",
-                    allowed="vectors with at least some terms",
-                    remedy=f"lower the weights of the regularizers (--set regularizers.….{side}=…) "
-                    "or let them grow longer (ramp); lower training.learning_rate or warm up "
-                    "longer if terms were lost at once; start from a checkpoint whose masked-LM "
-                    "head is trained",
+                    f"all {side} have empty vectors at step {state.global_step} of "
+                    f"{args.output_dir}: every term's weight is 0, and no gradient passes a "
+                    "weight of 0",
+                    f"lower the weights of the regularizers (--set regularizers.….{side}=…) or "
+                    "let them grow longer (ramp); if terms were lost at once, lower "
+                    "training.learning_rate or warm up longer; train from a checkpoint whose "
+                    "masked-LM head is trained",
                 )

@@ -72,13 +72,11 @@ class Scores(TeacherSource):
             document = next(id_ for id_, row in corpus.rows.items() if row == rows[number, column])
             raise MismatchError(
                 f"{unknown.sum():,} of {(rows != NOTHING).sum():,} pairs have no score in "
-                f"{settings.file!r}, query {ids[number]!r} and document {document!r} first",
-                where="teacher.file",
-                allowed="a file with a score for every positive and every negative",
-                remedy="score these pairs too; take negatives from what was scored (negatives: "
-                "{name: run, …}), no more of them than every query has, for random documents make "
-                "up the number (lower num_negatives); or say what holds for all others: --set "
-                "teacher.missing=…",
+                f"teacher.file {settings.file!r}, query {ids[number]!r} and document {document!r} "
+                "first",
+                "score these pairs too; take negatives from what was scored (negatives: {name: "
+                "run, …}), and no more than every query has (lower num_negatives); or set one "
+                "score for all others: --set teacher.missing=…",
             )
         found[unknown] = settings.missing
         return found
@@ -101,10 +99,9 @@ def _read(file: Path, corpus: CorpusIds, report: Callable[[str], None]) -> Score
         scores.append(score)
     if elsewhere and not rows:
         raise MismatchError(
-            f"none of the {elsewhere:,} documents scored in {str(file)!r} is in the corpus",
-            where="teacher.file",
-            allowed="scores of this corpus, by the ids of its documents",
-            remedy="give the file that belongs to this collection",
+            f"teacher.file: none of the {elsewhere:,} documents scored in {str(file)!r} is in the "
+            "corpus",
+            "give the file that belongs to this collection",
         )
     if elsewhere:
         report(f"{file}: {elsewhere:,} scores are of documents that the corpus does not have")

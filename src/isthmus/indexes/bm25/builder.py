@@ -90,10 +90,8 @@ class Bm25Builder:
         """Refuses a corpus of which no document has a term."""
         if self.rows and not self._spilled and not self._vocabulary:
             raise InputError(
-                "no document of the corpus has a word to search for",
-                where=self._description.corpus.spec,
-                allowed="words of two letters or digits and more, other than stop words",
-                remedy="check the format of the corpus, or set bm25.stopwords=none",
+                f"no document of {self._description.corpus.spec} has a word to search for",
+                "check the format of the corpus, or set bm25.stopwords=none",
             )
 
     def _copy(self, documents: Sequence[Document]) -> None:

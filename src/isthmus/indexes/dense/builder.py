@@ -76,10 +76,9 @@ class DenseBuilder(VectorBuilder):
         wrong = unusable(stored)
         if len(wrong):
             raise InputError(
-                f"the vector of document {documents[wrong[0]].id!r} is not finite in {self._dtype}",
-                where=f"document {self.rows + int(wrong[0]) + 1:,} of the corpus",
-                allowed="finite numbers that float32 or float16 can hold",
-                remedy="check the encoder: its training may have diverged; or store float32",
+                f"the vector of document {documents[wrong[0]].id!r} (number "
+                f"{self.rows + int(wrong[0]) + 1:,} of the corpus) is not finite in {self._dtype}",
+                "check the encoder: its training may have diverged; or store float32",
             )
         with writing(self._folder):
             self._documents.add(documents)

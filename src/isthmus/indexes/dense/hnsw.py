@@ -76,10 +76,8 @@ class Graph:
         check_graph(folder, about)
         if about.made_of != fingerprint(manifest):
             raise MismatchError(
-                f"the hnsw beside {str(folder)!r} was made of another index",
-                where=str(folder / HNSW),
-                allowed="one made of this index",
-                remedy=f"{building_command(folder, about.settings)} builds it again",
+                f"the hnsw graph of {str(folder)!r} was built from another index",
+                f"build it again: {building_command(folder, about.settings)}",
             )
         faiss = import_faiss("hnsw")
         file = folder / HNSW / about.file
@@ -114,8 +112,8 @@ def read_about(folder: Path) -> About | None:
 
 def check_graph(folder: Path, about: About) -> None:
     """Refuses the graph beside an index whose file is not what was written."""
-    remedy = f"{building_command(folder, about.settings)} builds it again"
-    check(folder / HNSW, {about.file: about.stored}, folder, remedy)
+    fix = f"{building_command(folder, about.settings)} builds it again"
+    check(folder / HNSW, {about.file: about.stored}, folder, fix)
 
 
 def building_command(folder: Path, settings: HnswSettings) -> str:
@@ -128,10 +126,8 @@ def building_command(folder: Path, settings: HnswSettings) -> str:
 def not_there(folder: Path) -> InputError:
     """The refusal to search by a graph that an index does not have."""
     return InputError(
-        f"the index {str(folder)!r} has no hnsw beside it",
-        where="hnsw",
-        allowed="false, or an index that hnsw was built for",
-        remedy=f"{building_command(folder, HnswSettings())} builds it",
+        f"hnsw: the index {str(folder)!r} has no hnsw graph",
+        f"leave hnsw out, or build it: {building_command(folder, HnswSettings())}",
     )
 
 

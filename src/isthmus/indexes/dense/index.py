@@ -142,18 +142,15 @@ class DenseIndex(VectorIndex):
     def _check(self, queries: Floats, query_ids: Sequence[str]) -> None:
         if queries.ndim != 2 or queries.shape[1] != self.manifest.dimension:
             raise MismatchError(
-                f"the query vectors have shape {queries.shape}",
-                where="the encoder of the queries",
-                allowed=f"{self.manifest.dimension} numbers per query, as the documents have",
-                remedy="encode queries with the encoder that filled the index",
+                f"the query vectors have shape {queries.shape}, and the documents "
+                f"{self.manifest.dimension} numbers each",
+                "encode queries with the encoder that filled the index",
             )
         wrong = unusable(queries)
         if len(wrong):
             raise InputError(
                 f"the vector of query {query_ids[wrong[0]]!r} is not finite",
-                where="the encoder of the queries",
-                allowed="finite numbers",
-                remedy="check the encoder: its training may have diverged",
+                "check the encoder: its training may have diverged",
             )
 
 

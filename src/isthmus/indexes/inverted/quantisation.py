@@ -39,10 +39,9 @@ def quantised(
     """
     if vectors.ndim != 2 or vectors.shape[1] != size:
         raise MismatchError(
-            f"the vectors have shape {vectors.shape}",
-            where="the encoder",
-            allowed=f"{size:,} weights per vector, one for each term of the vocabulary",
-            remedy="encode queries and documents with the encoder of the index",
+            f"the vectors have shape {vectors.shape}, not {size:,} weights each, one per term of "
+            "the vocabulary",
+            "encode queries and documents with the encoder of the index",
         )
     if vectors.format != "csr" or not vectors.has_canonical_format:
         vectors = scipy.sparse.csr_matrix(vectors, copy=True)
@@ -88,10 +87,9 @@ def _check(rows: Rows, names: Sequence[str]) -> None:
     if not usable.all():
         place = int(np.argmin(usable))
         raise InputError(
-            f"{_name(rows, place, names)} has the weight {rows.weights[place]}",
-            where=f"term {rows.terms[place]} of its vector",
-            allowed="finite numbers of 0 or more",
-            remedy="check the encoder: its training may have diverged, or it is a dense one",
+            f"{_name(rows, place, names)} has the weight {rows.weights[place]} for term "
+            f"{rows.terms[place]}, which is not a finite number of 0 or more",
+            "check the encoder: its training may have diverged, or it is a dense one",
         )
 
 
@@ -99,11 +97,10 @@ def _check_largest(rows: Rows, values: Array, scale: float, names: Sequence[str]
     if values.max(initial=0) > LARGEST:
         place = int(np.argmax(values))
         raise InputError(
-            f"{_name(rows, place, names)} has the weight {rows.weights[place]}, which times the "
-            f"scale {scale:g} is more than {LARGEST:,}",
-            where=f"term {rows.terms[place]} of its vector",
-            allowed=f"weights up to {LARGEST / scale:g} at this scale",
-            remedy="build the index with a smaller scale, or with weights=float",
+            f"{_name(rows, place, names)} has the weight {rows.weights[place]} for term "
+            f"{rows.terms[place]}: times the scale {scale:g} it is more than {LARGEST:,}",
+            f"build the index with a scale that fits (weights up to {LARGEST / scale:g} do at "
+            "this one), or with weights=float",
         )
 
 

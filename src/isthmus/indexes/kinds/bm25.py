@@ -43,7 +43,5 @@ class Bm25(IndexKind):
             raise MismatchError(
                 f"the bm25 index {str(folder)!r} holds scores only ({manifest.created_by} wrote "
                 "it), and cannot be added to or deleted from",
-                where=str(folder),
-                allowed=f"a bm25 index with {FREQUENCIES}, from which scores are computed anew",
-                remedy="build it again: isthmus index … --overwrite",
+                "build it again: isthmus index … --overwrite",
             )

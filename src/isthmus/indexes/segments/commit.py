@@ -75,9 +75,7 @@ def refuse_links(folder: Path) -> None:
             if (link := Path(place, name)).is_symlink():
                 raise InputError(
                     f"{str(link)!r} is a symbolic link: what it leads to could be overwritten",
-                    where=str(link),
-                    allowed="files and folders that lie in the index folder themselves",
-                    remedy="copy the index with what its links lead to (cp -rL), and write there",
+                    "copy the index with what its links lead to (cp -rL), and write there",
                 )
 
 

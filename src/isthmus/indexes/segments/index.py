@@ -175,9 +175,7 @@ def _open(folder: Path, hnsw: bool) -> Index:
     if hnsw and manifest.kind != "dense":
         raise SettingsError(
             f"hnsw is for a dense index; {str(folder)!r} is {kind.title}",
-            where="hnsw",
-            allowed="a dense index",
-            remedy="leave hnsw out: this index is searched exactly, and fast",
+            "leave hnsw out: this index is searched exactly, and fast",
         )
     if manifest.segments is None:
         return cast(Index, kind.open(folder, hnsw))

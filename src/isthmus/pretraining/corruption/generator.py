@@ -62,10 +62,8 @@ class Generator(Uniform):
             return None
         return SettingsError(
             f"{self.where} is not set: nothing would fill the masked tokens",
-            where=self.where,
-            allowed="a folder or hub name of a masked language model with the same tokenizer, "
-            "such as google/electra-base-generator",
-            remedy=f"--set {self.where}=NAME",
+            f"--set {self.where}=NAME of a masked language model with the same tokenizer, such as "
+            "google/electra-base-generator",
         )
 
     @property
@@ -84,26 +82,21 @@ class Generator(Uniform):
         try:
             self.model, other = _load(model_folder(self.name, self.where))
         except InputError as error:
-            raise InputError(
-                error.what,
-                where=self.where,
-                allowed=f"a masked language model with the same tokenizer: {error.allowed}",
-                remedy=f"check the name, or --set {self.where}=NAME of another one, such as "
-                "google/electra-base-generator or an earlier run",
-            ) from error
+            error.at(self.where)
+            error.fix = (
+                f"check the name, or --set {self.where}=NAME of another masked language model "
+                "with the same tokenizer, such as google/electra-base-generator or an earlier run"
+            )
+            raise
         if not self.model.has_head:
             raise MismatchError(
-                f"the generator {self.name!r} has no masked-LM head",
-                where=self.where,
-                allowed="a masked language model",
-                remedy="choose a checkpoint with its head, such as an ELECTRA generator",
+                f"{self.where}: the generator {self.name!r} has no masked-LM head",
+                "choose a checkpoint with its head, such as an ELECTRA generator",
             )
         if other.backend.get_vocab() != tokenizer.backend.get_vocab():
             raise MismatchError(
-                f"the generator {self.name!r} has another vocabulary than the model",
-                where=self.where,
-                allowed=f"a masked language model with the model's {len(tokenizer):,} tokens",
-                remedy="choose a generator made with the model's own tokenizer",
+                f"{self.where}: the generator {self.name!r} has another vocabulary than the model",
+                "choose a generator made with the model's own tokenizer",
             )
 
     def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:

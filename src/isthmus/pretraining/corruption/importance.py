@@ -74,10 +74,9 @@ class Importance(Corruption):
                 other := getattr(encoder.settings, name)
             ):
                 raise SettingsError(
-                    f"{self._where(name)} = {own!r}, and corruption.{name} = {other!r}",
-                    where=self._where(name),
-                    allowed="the same on both sides, which share one measure of importance",
-                    remedy=f"--set {self._where(name)}={'null' if other is None else other}",
+                    f"{self._where(name)} = {own!r}, and corruption.{name} = {other!r}: both "
+                    "sides share one measure of importance",
+                    f"--set {self._where(name)}={'null' if other is None else other}",
                 )
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:

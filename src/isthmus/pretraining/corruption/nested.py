@@ -41,18 +41,15 @@ class Nested(Corruption):
         self._encoder = encoder
         if getattr(getattr(encoder, "settings", None), "labels", "chosen") == "all":
             raise SettingsError(
-                "the encoder's side labels every token: which of them it hides is unknown",
-                where="decoder_corruption",
-                allowed="a corruption of its own, or corruption.labels=chosen",
-                remedy="--set corruption.labels=chosen",
+                "decoder_corruption: the encoder's side labels every token, so which of them it "
+                "masks is unknown",
+                "--set corruption.labels=chosen, or choose another decoder_corruption",
             )
         if encoder is not None and self.settings.rate < encoder.settings.rate:
             raise SettingsError(
-                f"the nested mask's rate {self.settings.rate} is below the encoder's "
-                f"{encoder.settings.rate}",
-                where="decoder_corruption.rate",
-                allowed=f"{encoder.settings.rate} or more",
-                remedy=f"--set decoder_corruption.rate={min(encoder.settings.rate + 0.2, 0.9)}",
+                f"decoder_corruption.rate = {self.settings.rate} is below the encoder's "
+                f"{encoder.settings.rate}, in which the mask is nested",
+                f"--set decoder_corruption.rate={min(encoder.settings.rate + 0.2, 0.9)}",
             )
 
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:

@@ -73,11 +73,10 @@ def _copied(backbone: Backbone, settings: StackSettings) -> list[int]:
     if len(numbers) != wanted or wanted > backbone.depth:
         source = "the last layers" if settings.init == "last" else f"layers {numbers}"
         raise SettingsError(
-            f"a decoder of {wanted} layers cannot be copied from {source} of a backbone of "
-            f"{backbone.depth}",
-            where="decoder.init",
-            allowed=f"one number below {backbone.depth} for each of decoder.layers, last, random",
-            remedy="--set decoder.init=random, or fewer decoder.layers",
+            f"decoder.init: a decoder of {wanted} layers cannot be copied from {source} of a "
+            f"backbone of {backbone.depth}",
+            "--set decoder.init=random or last, lower decoder.layers, or name one layer below "
+            f"{backbone.depth} for each of them",
         )
     return numbers
 

@@ -42,11 +42,10 @@ class Condenser(Decoder):
         layer = self.middle_layer(backbone.depth)
         if not 1 <= layer < backbone.depth:
             raise SettingsError(
-                f"the condenser takes states after layer {layer}, the backbone has "
-                f"{backbone.depth}",
-                where="decoder.from_layer",
-                allowed=f"1 to {backbone.depth - 1}, or null for half the depth",
-                remedy="choose a layer inside the backbone, or a deeper backbone",
+                f"decoder.from_layer: the condenser takes states after layer {layer}, and the "
+                f"backbone has {backbone.depth}",
+                "choose a layer inside the backbone, or a deeper backbone",
+                f"1 to {backbone.depth - 1}, null (half the depth)",
             )
         self.stack = Stack(backbone, self.settings)
 

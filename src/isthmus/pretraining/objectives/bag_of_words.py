@@ -66,11 +66,9 @@ class BagOfWords(Objective):
         self.uses_head = self.settings.projection == "head"
         if not self.uses_head and backbone.embedding_width != backbone.dimension:
             raise SettingsError(
-                f"hidden states are {backbone.dimension} wide, word embeddings "
-                f"{backbone.embedding_width}: their product does not exist",
-                where="objectives.bag_of_words.projection",
-                allowed="head",
-                remedy="--set objectives.bag_of_words.projection=head",
+                f"objectives.bag_of_words.projection: hidden states are {backbone.dimension} "
+                f"wide, word embeddings {backbone.embedding_width}, and so have no product",
+                "--set objectives.bag_of_words.projection=head",
             )
 
     def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:

@@ -123,23 +123,19 @@ def assemble_probes(settings: ProbeSettings, parts: Parts) -> dict[str, Probe]:
     probes = applying(settings, parts)
     if settings.best_by is None and settings.patience is not None:
         raise SettingsError(
-            "probes.patience is set, but not the probe that it watches",
-            where="probes.best_by",
-            allowed=", ".join(probes),
-            remedy="--set probes.best_by=NAME, one of these, or leave patience out",
+            "probes.patience is set, but probes.best_by, the probe that it watches, is not",
+            "--set probes.best_by=NAME, one of these, or leave patience out",
+            ", ".join(probes),
         )
     if settings.best_by is not None and settings.best_by not in probes:
         raise SettingsError(
             f"probes.best_by = {settings.best_by!r} is not measured in this recipe",
-            where="probes.best_by",
-            allowed=choices(settings.best_by, probes),
-            remedy="choose one of these",
+            "choose one of these",
+            choices(settings.best_by, probes),
         )
     if settings.best_by is not None and not settings.documents:
         raise SettingsError(
             "probes.best_by is set, but probes.documents = 0 holds none out to measure it on",
-            where="probes.documents",
-            allowed="20 or more; 300 is the default",
-            remedy="leave probes.documents out, or probes.best_by",
+            "leave probes.documents out (default 300), or probes.best_by",
         )
     return probes

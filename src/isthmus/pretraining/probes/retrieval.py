@@ -135,8 +135,6 @@ def _sentences(held_out: HeldOut) -> tuple[Tokens, Tokens]:
 
 def _no_query(missing: str, where: str) -> InputError:
     return InputError(
-        f"the retrieval probe has no queries: the held-out documents have {missing}",
-        where=where,
-        allowed="documents with titles, or of at least two sentences of a few words each",
-        remedy="--set probes.best_by=null, or leave the retrieval probe out of probes.measure",
+        f"{where}: the retrieval probe has no queries, as the held-out documents have {missing}",
+        "--set probes.best_by=null, or leave the retrieval probe out of probes.measure",
     )

@@ -64,10 +64,9 @@ def encode(
         encoder = load_encoder(model, settings.chosen(), settings.exact)
     if encoder.kind == "sparse" and output.suffix == ".npy":
         raise SettingsError(
-            f"{model!r} is sparse: a matrix of its vectors would be nearly all zeros",
-            where="--output",
-            allowed="a file that ends in .parquet",
-            remedy=f"--output {output.with_suffix('.parquet')}",
+            f"--output {output}: {model!r} is sparse, and a matrix of its vectors would be nearly "
+            "all zeros",
+            f"--output {output.with_suffix('.parquet')}",
         )
     problems = settings.account()
     with reserved(output), writing(output):
@@ -100,20 +99,17 @@ def _part(file: Path) -> Path:
 def _check_output(output: Path) -> None:
     if output.suffix not in _FORMATS:
         raise SettingsError(
-            f"{str(output)!r} does not say in what form vectors should be written",
-            where="--output",
-            allowed="a name that ends in .npy (a matrix) or .parquet (ids and vectors)",
-            remedy=f"--output {output.with_suffix('.parquet')}",
+            f"--output {str(output)!r} does not say in which format to write vectors",
+            "choose .npy (a matrix) or .parquet (ids and vectors)",
+            ", ".join(str(output.with_suffix(ending)) for ending in _FORMATS),
         )
     there = [file for file in _files(output)[: 1 + (output.suffix == ".npy")] if file.exists()]
     # A command that was killed between the two renames left the matrix under its first name.
     killed = output not in there and _part(output).exists()
     for file in () if killed else there:
         raise OutputError(
-            f"{str(file)!r} exists already",
-            where="--output",
-            allowed="a new file",
-            remedy="choose another --output, or remove the file",
+            f"--output {str(file)!r} exists already",
+            "choose another --output, or remove the file",
         )
 
 
@@ -166,9 +162,7 @@ def _write_table(
         if writer is None:
             raise SettingsError(
                 "there are no texts to encode",
-                where="TEXTS",
-                allowed="a corpus with documents, or a file of queries",
-                remedy="check the path",
+                "give a corpus with documents, or a file of queries",
             )
 
 

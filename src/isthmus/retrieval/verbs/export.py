@@ -83,10 +83,9 @@ def export(
         return found
     if verify is not None or queries is not None or depth is not None or output is None:
         raise SettingsError(
-            "an export takes an output to write; --verify takes queries, and one index",
-            where="isthmus export",
-            allowed="--output PLACE [--with INDEX], or --verify PLACE --queries FILE [--depth N]",
-            remedy="give one of the two",
+            "isthmus export takes an --output to write, or --verify with --queries and one index",
+            "isthmus export INDEX --output PLACE [--with INDEX], or isthmus export INDEX "
+            "--verify PLACE --queries FILE [--depth N]",
         )
     contents = Contents([Path(folder) for folder in (index, hybrid) if folder is not None])
     with reserved(None if "://" in str(output) else Path(output)):

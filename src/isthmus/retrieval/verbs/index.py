@@ -114,10 +114,8 @@ def index(
         return _index_one(corpus, Path(output), model, settings, overwrite)
     if model is not None and not isinstance(model, str | Path):
         raise InputError(
-            "an encoder that is loaded has no name in a folder of several indexes",
-            where="model",
-            allowed="names of models, where there are several",
-            remedy='save it, and name its folder: hybrid=["bm25", FOLDER]',
+            "a loaded encoder has no name in a folder of several indexes",
+            'save it, and name its folder: hybrid=["bm25", FOLDER]',
         )
     models = by_name([*([str(model)] if model else []), *names])
     _check_language(language, models.values(), settings)
@@ -147,10 +145,7 @@ def _check_language(
     if language is not None:
         raise SettingsError(
             f"--language {language} is of BM25, and no such index is built",
-            where="--language",
-            allowed="an index of bm25, or of several with bm25 among them",
-            remedy="leave it out: a model reads the languages it was trained on; or --with "
-            "bm25,MODEL",
+            "leave it out: a model reads the languages it was trained on; or --with bm25,MODEL",
         )
     if settings.bm25 != Bm25Settings():
         notice("settings of bm25 have no effect: no such index is built")
@@ -161,11 +156,9 @@ def _index_one(
 ) -> Path:
     if settings.cluster is not None and model in (None, BM25):
         raise SettingsError(
-            "a BM25 index is not built on a cluster: its weights come from all documents at once",
-            where="--cluster",
-            allowed="an index of dense or sparse vectors",
-            remedy="leave out --cluster (BM25 takes seconds where vectors take hours), or give "
-            "--model",
+            "--cluster: a BM25 index is not built on a cluster, as its weights come from all "
+            "documents at once",
+            "leave out --cluster (BM25 takes seconds where vectors take hours), or give --model",
         )
     if model == BM25 or not isinstance(model, str):
         _check_nothing_is_loaded(model, settings)
@@ -190,9 +183,7 @@ def _check_nothing_is_loaded(model: _Model, settings: IndexSettings) -> None:
         why = "a BM25 index encodes nothing" if there is None else "the encoder is loaded already"
         raise SettingsError(
             f"{key} = {value!r}, but {why}",
-            where=key,
-            allowed="an index of dense or sparse vectors, by a model that is named",
-            remedy=f"give --model, by name, or leave {key} out",
+            f"give --model, by name, or leave {key} out",
         )
 
 
@@ -313,11 +304,9 @@ def _describe(
         )
     if settings.titles not in (None, encoder.settings.titles):
         raise MismatchError(
-            f"titles = {settings.titles}, but the encoder {encoder.name!r} was made with "
+            f"titles = {settings.titles}, but the encoder {encoder.name!r} was trained with "
             f"titles = {encoder.settings.titles}",
-            where="titles",
-            allowed=f"{encoder.settings.titles}, or nothing: the encoder knows",
-            remedy="leave titles out, or choose an encoder trained the other way",
+            "leave titles out, or choose an encoder trained the other way",
         )
     trust(encoder.name)  # so that searching the index needs no --model
     sparse = encoder.kind == "sparse"

@@ -119,19 +119,17 @@ def search(
     settings = SearchSettings.given(settings, flags)
     if (query is None) == (queries is None) or (queries is None) != (run is None):
         raise SettingsError(
-            "a search takes one query, or a file or collection of queries and a run file to write",
-            where="isthmus search",
-            allowed='INDEX "a query", or INDEX --queries FILE|COLLECTION --run FILE',
-            remedy="give one of the two",
+            "isthmus search takes one query, or --queries and --run: a file or collection of "
+            "queries, and the run file to write",
+            'isthmus search INDEX "a query", or isthmus search INDEX --queries FILE|COLLECTION '
+            "--run FILE",
         )
     optional = {"query": query, "queries": queries, "run": run}
     check_arguments("search", {"index": index}, optional)
     if query is not None and settings.split is not None:
         raise SettingsError(
-            f"split = {settings.split!r} has no meaning for one query",
-            where="--split",
-            allowed="a split of --queries, where that is a collection",
-            remedy="leave it out",
+            f"--split {settings.split} has no effect on one query: it is for --queries",
+            "leave it out",
         )
     if query is not None:
         return _answer(open_retriever(index, settings), query, settings)
@@ -237,10 +235,9 @@ def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> set[s
         decided |= fused
     if decided:
         raise SettingsError(
-            f"{str(index)!r} is a {tuned}hybrid, which says itself what {min(decided)!r} is",
-            where=min(decided),
-            allowed="depth, rerank, hnsw, by, split, tag, problems and line_limit",
-            remedy="leave it out, or search the indexes themselves: INDEX --with INDEX",
+            f"{min(decided)} has no effect: {str(index)!r} already stores its "
+            f"{tuned}{min(decided)}",
+            "leave it out, or search its indexes: INDEX --with INDEX",
         )
     return fused
 

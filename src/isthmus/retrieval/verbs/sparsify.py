@@ -117,7 +117,7 @@ def sparsify(
             "queries": xxhash.xxh3_128(repr(asked).encode()).hexdigest(),
         },
     }
-    with claimed(output, "sparsify", identity) as known, writing(output, lambda: True):
+    with claimed(output, "sparsify", identity) as known, writing(output):
         if known and is_complete(output):
             notice(f"{output} already holds this comparison; nothing to do")
             _tidy(output, settings)
@@ -148,10 +148,10 @@ def _check(settings: SparsifySettings) -> None:
     parse_measure(settings.measure, "measure")
     if not settings.terms or min(settings.terms) < 1 or settings.inverted.terms is not None:
         raise SettingsError(
-            f"terms = {settings.terms}, inverted.terms = {settings.inverted.terms} cannot be used",
-            where="terms",
-            allowed="one number of 1 or more, or several, and nothing for inverted.terms",
-            remedy="--set 'terms=[4, 16, 64]', say; all terms are always tried, too",
+            f"terms = {settings.terms} and inverted.terms = {settings.inverted.terms} cannot be "
+            "used",
+            "give numbers of 1 or more, as in --set 'terms=[4, 16, 64]', and leave "
+            "inverted.terms out; all terms are always tried, too",
         )
 
 
@@ -159,10 +159,8 @@ def _searchable(judged: Sequence[Query], encoder: SparseEncoder, where: str) -> 
     asked = [query for query in judged if encoder.has_tokens(query.text)]
     if not asked:
         raise InputError(
-            "none of the queries is judged and has words to search for",
-            where=where,
-            allowed="queries that the judgements name",
-            remedy="give the judgements of the collection and split that the queries belong to",
+            f"{where}: none of the queries is judged and has words to search for",
+            "give the judgements of the collection and split that the queries belong to",
         )
     return asked
 
@@ -173,10 +171,9 @@ def _load(model: str) -> SparseEncoder:
     encoder: Any = load_encoder(model)
     if encoder.kind != "sparse":
         raise MismatchError(
-            f"{model!r} is a {encoder.kind} encoder: its vectors have no terms to leave out",
-            where="--model",
-            allowed="a sparse encoder, such as `isthmus finetune --recipe splade` trains",
-            remedy="give a sparse encoder",
+            f"--model {model!r} is a {encoder.kind} encoder: its vectors have no terms to leave "
+            "out",
+            "give a sparse encoder, such as `isthmus finetune --recipe splade` trains",
         )
     found: SparseEncoder = encoder
     return found

@@ -131,10 +131,9 @@ def _compare(corpus: str, stored: StoredDocuments, settings: SyncSettings, dry_r
         )
     if deleted and not unchanged and not changed:
         raise MismatchError(
-            f"not one of the {len(deleted):,} documents of the index is in {corpus!r}",
-            where=corpus,
-            allowed=f"documents with the ids of the index, such as {deleted[0]!r}",
-            remedy="check the path; to replace them all: isthmus index --overwrite",
+            f"not one of the {len(deleted):,} documents of the index ({deleted[0]!r}, …) is in "
+            f"{corpus!r}",
+            "check the path; to replace them all: isthmus index --overwrite",
         )
     return Sync(tuple(added), tuple(changed), deleted, unchanged, dry_run, undecided)
 
@@ -152,11 +151,8 @@ def _stored(folder: Path) -> StoredDocuments:
     every = [one for one in map(StoredDocuments, places) if one.manifest.texts]
     if not every:
         raise InputError(
-            "the index keeps no texts: what has changed since cannot be seen",
-            where=str(folder),
-            allowed="an index with texts (texts=true, the default of `isthmus index`)",
-            remedy="use `isthmus add` and `isthmus delete`, or build it again: isthmus index "
-            "--overwrite",
+            f"the index {str(folder)!r} keeps no texts: what has changed since cannot be seen",
+            "use `isthmus add` and `isthmus delete`, or build it again: isthmus index --overwrite",
         )
     # BM25 cuts passages without a tokenizer that would have to be loaded.
     return min(every, key=lambda one: one.manifest.encoder is not None)

@@ -128,10 +128,9 @@ def _check_known(
     unknown = [one for one in sorted(relevant) if searcher.index.store.row(one) is None]
     if relevant and len(unknown) == len(relevant):
         raise MismatchError(
-            f"not one of the {len(relevant):,} relevant documents is in the index",
-            where=str(qrels),
-            allowed=f"ids of the index, such as {searcher.index.store.id(0)!r}, not {unknown[0]!r}",
-            remedy="give the judgements of the collection that was indexed",
+            f"{qrels}: not one of the {len(relevant):,} relevant documents is in the index: its "
+            f"ids look like {searcher.index.store.id(0)!r}, not {unknown[0]!r}",
+            "give the judgements of the collection that was indexed",
         )
     if unknown:
         notice(

@@ -173,10 +173,10 @@ def delete(
         unwanted |= dict.fromkeys(line for line in found if line)
     if not unwanted:
         raise InputError(
-            "there is no id of a document to delete",
-            where=str(ids or "isthmus delete"),
-            allowed="ids of documents, or --ids FILE with one in each line",
-            remedy="say which documents should go",
+            f"{ids}: there is no id of a document to delete"
+            if ids is not None
+            else "there is no id of a document to delete",
+            "give ids of documents, or --ids FILE with one per line",
         )
     folder = Path(index)
     if not is_living(folder):
@@ -193,10 +193,8 @@ def _delete(folder: Path, unwanted: Collection[str], settings: DeleteSettings) -
             unknown = f"{len(missing):,} of {len(unwanted):,} ids are not in the index: {named}"
             if settings.problems == "refuse":
                 raise InputError(
-                    unknown,
-                    where=str(folder),
-                    allowed="ids of documents in the index",
-                    remedy="nothing was deleted: correct the ids; or leave such cases out: --set "
+                    f"{folder}: {unknown}",
+                    "correct the ids (nothing was deleted), or skip unknown ones: --set "
                     "problems=skip",
                 )
             notice(unknown)

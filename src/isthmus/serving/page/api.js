@@ -3,11 +3,11 @@
 const KEY = "isthmus-token";
 const PATIENCE = 60_000; // milliseconds after which a request is given up
 
-/** A request that failed: what is wrong, why, and what to do. */
+/** A request that failed: what is wrong, what to do, and the choices, if there are any. */
 export class Failure extends Error {
-  constructor({ what, why = "", fix = "" }, status = 0) {
+  constructor({ what, fix = "", expected = "" }, status = 0) {
     super(what);
-    Object.assign(this, { why, fix, status });
+    Object.assign(this, { fix, expected, status });
   }
 }
 
@@ -59,8 +59,8 @@ async function request(address, options, signal) {
     if (answer.ok) return await answer.json();
   } catch (error) {
     if (signal?.aborted) throw error; // its answer is no longer wanted
-    if (patience.aborted) throw new Failure({ what: "The server takes too long.", why: `No answer within ${PATIENCE / 1000} s.`, fix: "Try again, or ask for fewer results." });
-    throw new Failure({ what: "The server does not answer.", why: "It has stopped, or the connection is gone.", fix: "Start it again, then try again." });
+    if (patience.aborted) throw new Failure({ what: `The server gave no answer within ${PATIENCE / 1000} s.`, fix: "Try again, or ask for fewer results." });
+    throw new Failure({ what: "The server does not answer.", fix: "Check that it still runs, then try again." });
   }
   throw new Failure(await problem(answer), answer.status);
 }
@@ -72,5 +72,5 @@ async function problem(answer) {
   } catch {
     // Not an answer of ours: a proxy's page, for example.
   }
-  return { what: `The server answered ${answer.status}.`, why: answer.statusText };
+  return { what: `The server answered ${answer.status} ${answer.statusText}.` };
 }

@@ -39,7 +39,7 @@ export function tell(text, undo = null) {
 export function failure(error, again = null) {
   return h("div", { class: "failure", role: "alert" },
     h("p", { class: "what" }, own(error.message)),
-    error.why ? h("p", {}, own(error.why)) : null,
+    error.expected ? h("p", {}, own(error.expected)) : null,
     error.fix ? h("p", { class: "quiet" }, own(error.fix)) : null,
     again ? h("button", { type: "button", onclick: again }, "Try again") : null);
 }

@@ -84,7 +84,7 @@ function askForToken(error) {
   const input = h("input", { type: "password", id: "token-value", required: true, autocomplete: "off" });
   dialog.replaceChildren(
     h("h2", { id: "token-title" }, "A token is needed"),
-    h("p", { class: "quiet" }, own(error.why || error.message)),
+    h("p", { class: "quiet" }, own(error.fix || error.message)),
     h("form", { method: "dialog", onsubmit: () => { keepToken(input.value.trim()); start(); } },
       h("label", { for: "token-value" }, "Token"), input, h("button", { class: "main" }, "Go on")));
   dialog.showModal();

@@ -653,9 +653,9 @@ def test_what_cannot_be_used_is_refused_before_anything_loads(
         run(chosen)
     error = caught.value
     assert what in error.what
-    assert where in error.where
-    assert error.allowed.startswith(allowed)
-    assert error.remedy
+    assert where in error.what
+    assert error.expected.startswith(allowed)
+    assert error.fix
     assert not (tmp_path / "run").exists()
 
 
