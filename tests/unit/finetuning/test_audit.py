@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from isthmus.collections import Problems, open_collection
-from isthmus.finetuning.mining.audit import Audit, audit, audit_table, page
+from isthmus.finetuning.mining.audit import Audit, audit, page
 from isthmus.finetuning.mining.candidates import Ranker, Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
 from isthmus.finetuning.mining.settings import MiningSettings
@@ -157,40 +155,6 @@ def test_a_teacher_judges_better_than_the_source(
     unasked = [facts for one in found.samples for facts, _ in one.negatives if "random" in facts]
     assert unasked
     assert not any("above the positive" in facts for facts in unasked)
-
-
-def test_many_suspects_come_with_what_to_do(
-    corpus: TrainingCorpus, labelled: LabelledQueries
-) -> None:
-    few = look(corpus, labelled, num_negatives=len(TEXTS) - 1)
-    assert few.advice == ""
-    assert few.verdict.endswith("by the source")
-    many = look(corpus, labelled, num_negatives=4, range_max=7)
-    assert "many (above 10%); they are relevant but not judged" in many.verdict
-    console = Console(width=1000)
-    with console.capture() as captured:
-        console.print(audit_table(many))
-        console.print(audit_table(few))
-    assert captured.get().count(many.verdict) == 1
-    assert "read these first" in captured.get()
-    assert page(many).count("<b>" + many.verdict) == 1
-    assert few.verdict not in page(few)
-    # What it says to do does it.
-    (setting,) = re.findall(r"--set negatives\.(\S+)", many.advice)
-    name, value = setting.split("=")
-    mended = look(corpus, labelled, num_negatives=4, range_max=7, **{name: float(value)})
-    assert not mended.suspects
-
-
-def test_many_suspects_of_a_teacher_are_left_to_the_teacher(
-    corpus: TrainingCorpus, labelled: LabelledQueries
-) -> None:
-    def scores(asked: LabelledQueries, rows: Rows) -> np.ndarray:
-        return np.where(rows < 0, math.nan, rows)
-
-    found = look(corpus, labelled, Teacher("test", scores))
-    settings = dict(text.split("=") for text in re.findall(r"negatives\.(\w+=\S+)", found.advice))
-    assert settings == {"relative_margin": "0.05", "margin_by": "teacher"}
 
 
 class Reader(HTMLParser):

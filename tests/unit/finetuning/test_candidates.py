@@ -17,7 +17,7 @@ from isthmus.collections.settings import ReadingSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.errors import InputError, MismatchError
+from isthmus.errors import MismatchError
 from isthmus.finetuning.mining import candidates as module
 from isthmus.finetuning.mining.candidates import (
     NOTHING,
@@ -112,19 +112,6 @@ def test_every_corpus_has_an_index_of_its_own(corpus: TrainingCorpus) -> None:
     assert searched(corpus.spec, "another corpus", "bm25", None, IndexSettings()) != one
 
 
-def test_interrupted_it_leaves_nothing_that_counts(corpus: TrainingCorpus) -> None:
-    counting = Counting()
-
-    def torn(queries: Sequence[Query], depth: int) -> Any:
-        yield from counting.rank(queries, depth)[:3]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        ranked(Ranker("counting", torn), corpus, QUERIES, 5)
-    found = ranked(counting.ranker, corpus, QUERIES, 5)
-    assert (found.rows == np.arange(5)).all()
-
-
 def test_bm25_ranks_as_a_search_does(corpus: TrainingCorpus, tmp_path: Path) -> None:
     found = open_ranked(corpus, name="bm25")
     searcher = open_searcher(index(corpus.spec, tmp_path / "index"))
@@ -193,17 +180,6 @@ def test_changing_a_margin_encodes_and_ranks_nothing(
         mine([source(**(chosen | {"range_max": 41}))], corpus, labelled, 2, 0)
 
 
-def test_another_model_is_another_ranking(corpus: TrainingCorpus, model: str) -> None:
-    before = open_ranked(corpus, name="retriever", model=model).scores.copy()
-    origin = source(name="retriever", model=model).origin()
-    encoder = load_encoder(model)
-    with torch.no_grad():
-        encoder.backbone.word_embeddings.mul_(1.5)
-    encoder.save(Path(model))
-    assert source(name="retriever", model=model).origin() != origin
-    assert (open_ranked(corpus, name="retriever", model=model).scores != before).any()
-
-
 def write(file: Path, rankings: dict[str, list[str]]) -> Path:
     scored = {
         query: Ranking(query, tuple(ids), tuple(float(-n) for n in range(len(ids))))
@@ -247,18 +223,3 @@ def test_a_run_file_from_another_corpus(
     write(file, {"q0": ["w5", "w1"]})
     with pytest.raises(MismatchError, match="2 of the 2 documents"):
         open_ranked(skipping, name="run", file=str(file))
-
-
-def test_a_run_file_of_other_queries(corpus: TrainingCorpus, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.trec", {"test-1": ["d5"], "test-2": ["d6"]})
-    with pytest.raises(MismatchError) as caught:
-        open_ranked(corpus, name="run", file=str(file))
-    assert f"none of the {len(QUERIES)} training queries" in caught.value.what
-
-
-def test_files_and_models_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no file"):
-        source(name="run", file=str(tmp_path / "none.trec")).origin()
-    with pytest.raises(InputError, match="there is no model folder") as caught:
-        source(name="retriever", model=str(tmp_path / "none")).origin()
-    assert "negatives.model" in caught.value.what

@@ -34,21 +34,17 @@ from isthmus.finetuning.development_set import (
 )
 from isthmus.finetuning.kinds import _vectors
 from isthmus.finetuning.kinds._base import KINDS
-from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus, candidates
-from isthmus.finetuning.negatives.bm25 import Bm25
+from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import Selection
 from isthmus.finetuning.summary import next_step
-from isthmus.finetuning.teachers._base import Teacher
-from isthmus.finetuning.teachers._check import check_teacher
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.trainer import STOPPED_EARLY, Trainer
+from isthmus.training.trainer import STOPPED_EARLY
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_plots", "one_thread")]
 DOCUMENTS = 150
@@ -166,14 +162,6 @@ def test_bm25s_best_are_among_the_documents(corpus: TrainingCorpus, draw: Draw) 
     for query, places in zip(hard.queries, hard.own, strict=True):
         for place in places:
             assert words[query.id] & set(texts[found[place]]), "what BM25 finds shares a word"
-
-
-def test_the_seed_draws(draw: Draw) -> None:
-    one, again, other = (draw(seed, queries=12, documents=60, bm25=2) for seed in (0, 0, 1))
-    assert [query.id for query in one.queries] == [query.id for query in again.queries]
-    assert one.rows.tolist() == again.rows.tolist()
-    assert [query.id for query in one.queries] != [query.id for query in other.queries]
-    assert len(set(one.rows.tolist()) & set(other.rows.tolist())) < len(one.rows)
 
 
 def reciprocal_rank(scores: dict[str, float], judged: dict[str, int], depth: int) -> float:
@@ -338,42 +326,6 @@ def test_a_sparse_encoder_starts_with_few_terms(
     assert 1 < after["active_terms/documents"] < 6, "of other documents than those of the draw"
 
 
-@pytest.mark.parametrize(("sign", "better"), [(1, True), (-1, False)])
-def test_a_teacher_is_compared_with_who_found_the_documents(
-    sign: int, better: bool, corpus: TrainingCorpus, draw: Draw, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One that knows the answers finds all that BM25 did; one that hates them, none of these."""
-    chosen = draw(queries=20, documents=60)
-    answers = {
-        query.text: {corpus.rows[document] for document in chosen.judgements[query.id]}
-        for query in chosen.queries
-    }
-
-    def scores(labelled: LabelledQueries, rows: Rows) -> Scores:
-        own = [answers[query.text] for query in labelled.queries]
-        pairs = zip(own, rows.tolist(), strict=True)
-        values = [[sign * float(row in known) for row in found] for known, found in pairs]
-        return np.where(rows == NOTHING, np.nan, np.array(values)).astype(np.float32)
-
-    bm25 = Bm25(Bm25.Settings())
-    found = check_teacher(Teacher("t", scores), [bm25], corpus, chosen, "RR@10")
-    assert found is not None
-    rows = candidates(bm25.open(corpus), corpus, chosen.queries, 20).rows
-    by_hand = []
-    for query, row in zip(chosen.queries, rows.tolist(), strict=True):
-        ranks = [place for place, each in enumerate(row, 1) if each in answers[query.text]]
-        by_hand.append(1 / ranks[0] if ranks and ranks[0] <= 10 else 0.0)
-    assert found["retriever"] == pytest.approx(np.mean(by_hand))
-    assert 0.3 < found["retriever"] < 0.99
-    if better:
-        assert found["teacher"] == pytest.approx(np.mean([value > 0 for value in by_hand]), abs=0.1)
-    assert (found["teacher"] > found["retriever"]) is better
-    assert ("NO BETTER" in capsys.readouterr().err) is not better
-    lookup = Teacher("file", scores, any_query=False)
-    assert check_teacher(lookup, [bm25], corpus, chosen, "RR@10") is None
-    assert check_teacher(Teacher("t", scores), [], corpus, chosen, "RR@10") is None
-
-
 def test_training_stops_when_it_gets_no_better(
     settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,63 +336,11 @@ def test_training_stops_when_it_gets_no_better(
     assert results(tmp_path / "run")["development"]["step"] == 1
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "cross"])
-def test_killed_and_resumed_is_uninterrupted(
-    kind: str, settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Dropout on, in chunks, measured for real, killed between two evaluations."""
-    change: dict[str, Any] = {
-        "encoder": kind, "mini_batch_size": 7, "development": {"every": 1, "bm25": 5},
-        "negatives": {"name": "bm25", "num_negatives": 2},
-    }  # fmt: skip
-    whole = run(settings("whole", **change))
-
-    class Killed(Exception):
-        pass
-
-    compute = Trainer.compute_loss
-
-    def dying(trainer: Trainer, *arguments: Any, **options: Any) -> torch.Tensor:
-        if trainer.state.global_step == 3:
-            raise Killed
-        return compute(trainer, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "compute_loss", dying)
-        with pytest.raises(Killed):
-            run(settings("torn", **change))
-    resumed = run(settings("torn", **change))
-    assert same(whole, resumed)
-    one, two = (results(tmp_path / name) for name in ("whole", "torn"))
-    assert one["development"] == two["development"]
-    evaluations = [
-        [line["development/RR@10"] for line in found["log"] if "development/RR@10" in line]
-        for found in (one, two)
-    ]
-    assert evaluations[0] == evaluations[1]
-    assert len(evaluations[0]) == STEPS + 1
-    assert len(set(evaluations[0])) > 1, "training changes it"
-
-
 def test_measuring_changes_nothing_of_training(settings: Make, tmp_path: Path) -> None:
     run(settings("with", development={"every": 1}))
     run(settings("without").model_copy(update={"development": None}))
     assert same(tmp_path / "with" / f"checkpoint-{STEPS}", tmp_path / "without" / "final")
     assert "development" not in results(tmp_path / "without")
-
-
-def test_gradient_caching_trains_the_same_model(settings: Make, tmp_path: Path) -> None:
-    change: dict[str, Any] = {"training": {"dropout": 0.0}}
-    run(settings("whole", **change))
-    run(settings("chunks", mini_batch_size=3, **change))
-    left, right = (
-        load_file(tmp_path / name / f"checkpoint-{STEPS}" / "model.safetensors")
-        for name in ("whole", "chunks")
-    )
-    for name, value in left.items():
-        # The bias of keys shifts all scores of a softmax alike: its gradient is rounding alone.
-        if not name.endswith("key.bias"):
-            torch.testing.assert_close(right[name], value, rtol=1e-3, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -463,11 +363,6 @@ def test_what_cannot_be_measured(
     assert caught.value.expected.startswith(allowed)
     assert "development" in caught.value.what
     assert not (tmp_path / "run").exists()
-
-
-def test_a_cross_encoder_needs_something_to_rank(settings: Make) -> None:
-    with pytest.raises(SettingsError, match=r"development\.bm25 = 0"):
-        run(settings(encoder="cross", negatives={"name": "bm25"}, development={"bm25": 0}))
 
 
 class Splits:
@@ -504,15 +399,6 @@ def test_the_usual_splits_are_found_and_a_missing_one_is_told(
     assert caught.value.expected == "mine"
 
 
-def test_a_test_split_is_never_offered() -> None:
-    for wanted in (DevelopmentSettings(patience=2), DevelopmentSettings(split="tset")):
-        with pytest.raises(SettingsError) as caught:
-            development_split(wanted, Splits("train", "test"), "train")  # type: ignore[arg-type]
-        assert caught.value.expected == ""
-        assert "development.held_out=0.1" in caught.value.fix
-        assert "test" not in caught.value.fix
-
-
 @pytest.mark.parametrize(("name", "split"), [("own", "test"), ("own", "dev"), ("msmarco", "dev")])
 def test_a_model_chosen_by_a_split_that_others_report_on(
     folder: Path, settings: Make, name: str, split: str, tmp_path: Path,
@@ -540,13 +426,6 @@ def test_a_model_chosen_by_a_split_that_others_report_on(
     assert seen(str(final), "of another collection", split) is None
     known = {"collection": fingerprint, "trained": "train", "chosen": split}
     assert results["seen"] == [known]
-
-
-def test_only_a_whole_split_is_one_that_others_report_on(settings: Make) -> None:
-    whole = settings(collection="msmarco:MSMARCO")
-    assert Selection.of(whole, "dev").reported == "MS MARCO"
-    held_out = settings(collection="msmarco:MSMARCO", split="dev", development={"held_out": 0.1})
-    assert Selection.of(held_out, "dev") == Selection("dev", held_out=True)
 
 
 def test_held_out_queries_are_measured_by_and_not_trained_on(
@@ -579,13 +458,3 @@ def test_held_out_queries_are_measured_by_and_not_trained_on(
     assert len(asked[0]) == round(0.2 * len(everyone))
     assert asked[0] | trained[0] == everyone
     assert not asked[0] & trained[0]
-
-
-def test_held_out_or_a_split(settings: Make) -> None:
-    with pytest.raises(SettingsError, match="each say which queries"):
-        run(settings(development={"held_out": 0.1, "split": "dev"}))
-    for wanted in (1, 1.0, 2.5, 0):
-        with pytest.raises(SettingsError, match="held_out"):
-            settings(development={"held_out": wanted})
-    with pytest.raises(SettingsError, match="leaves none of"):
-        run(settings(development={"held_out": 100000}))

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from isthmus.errors import SettingsError
-from isthmus.finetuning.mining import margins as module
-from isthmus.finetuning.mining.candidates import NOTHING, Candidates, Ranker, Rows, TrainingCorpus
-from isthmus.finetuning.mining.margins import highest_allowed
+from isthmus.finetuning.mining.candidates import NOTHING, Ranker, Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.negatives._base import Source, negative_sources
@@ -182,16 +180,6 @@ def test_the_lowest_scored_positive_counts(corpus: TrainingCorpus) -> None:
     assert given[3] == set(), "a positive that is not ranked scores below all that are"
 
 
-def test_what_is_allowed_beside_a_positive_nobody_ranked() -> None:
-    for relative in (0.0, 0.5):
-        settings = MiningSettings(relative_margin=relative)
-        assert highest_allowed(-math.inf, settings) == -math.inf
-    assert highest_allowed([2.0, -2.0], MiningSettings(relative_margin=0.25)).tolist() == [
-        1.5,
-        -2.5,
-    ]
-
-
 def teacher(scores: dict[int, float], asked: list[Rows]) -> Teacher:
     """Scores rows whatever the query, and keeps what it was asked."""
 
@@ -220,23 +208,6 @@ def test_margins_by_a_teacher(corpus: TrainingCorpus) -> None:
     assert (asked[0] == [[5, 6], [6, NOTHING], [5, NOTHING]]).all()
 
 
-def test_a_teacher_is_not_asked_about_what_is_not_drawn(
-    corpus: TrainingCorpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_ASKED_AT_ONCE", 3)
-    source = Ranked(range(6, 46), num_negatives=5, absolute_margin=0.0, margin_by="teacher")
-    asked: list[Rows] = []
-    scores = {5: 1.0, NOTHING: math.nan, **dict.fromkeys(range(6, 46), 0.0)}
-    mine([source], corpus, labelled([5]), 2, 0, teacher(scores, asked))
-    assert [rows.shape for rows in asked] == [(1, 1), (1, 10)]
-    asked.clear()
-    scores |= dict.fromkeys(range(6, 46), 2.0)  # all of them above the positive
-    drawn = mine([source], corpus, labelled([5]), 2, 0, teacher(scores, asked))
-    assert drawn.random.all()
-    rows = [row for line in asked[1:] for row in line.flat]
-    assert sorted(rows) == list(range(6, 46)), "each of them once"
-
-
 def test_a_mixture_is_the_shares_of_its_sources(corpus: TrainingCorpus) -> None:
     first = Ranked(range(10, 30), num_negatives=3)
     second = Ranked(range(20, 40), num_negatives=2, range_max=12)
@@ -255,27 +226,6 @@ def test_a_mixture_is_the_shares_of_its_sources(corpus: TrainingCorpus) -> None:
     alone = mine([first], corpus, queries, epochs=4, seed=0)
     shares = drawn.rows.reshape(40, 4, 5)[:, :, :3].reshape(40, 12)
     assert (alone.rows[:, :3] == shares[:, :3]).all(), "until the other has drawn, as if alone"
-
-
-def test_two_sources_with_the_same_candidates_share_them(corpus: TrainingCorpus) -> None:
-    sources = [Ranked(range(10, 16), num_negatives=3), Ranked(range(10, 16), num_negatives=3)]
-    drawn = mine(sources, corpus, labelled([5]), epochs=3, seed=0)
-    assert not drawn.random.any()
-    for group in drawn.rows.reshape(3, 6).tolist():
-        assert set(group) == set(range(10, 16))
-
-
-@pytest.mark.parametrize(
-    ("values", "what"),
-    [
-        ({"range_min": 5, "range_max": 5}, "range_min must be below range_max"),
-        ({"margin_by": "teacher"}, "needs absolute_margin or relative_margin"),
-        ({"absolute_margin": -0.1}, "absolute_margin = -0.1 cannot be used"),
-    ],
-)
-def test_settings_that_cannot_be_used(values: dict[str, Any], what: str) -> None:
-    with pytest.raises(SettingsError, match=what):
-        MiningSettings.parse(values, "test")
 
 
 @pytest.mark.parametrize(
@@ -300,15 +250,3 @@ def test_sources_that_cannot_be_used(negatives: Any, what: str, nearest: str) ->
         negative_sources(settings.negatives, teacher=False)
     assert what in caught.value.what
     assert caught.value.expected.startswith(nearest)
-
-
-def test_no_source_at_all() -> None:
-    assert negative_sources(None, teacher=False) == []
-
-
-def test_candidates_are_kept_as_they_were_ranked(corpus: TrainingCorpus) -> None:
-    found: Candidates
-    source = Ranked([4, 9], [3.0, 1.5], num_negatives=1, range_max=3)
-    (found,) = mine([source], corpus, labelled([0], [1]), 1, 0).candidates
-    assert found.rows.tolist() == [[4, 9, NOTHING]] * 2
-    assert found.scores.tolist() == [[3.0, 1.5, -math.inf]] * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ from isthmus.collections import open_collection
 from isthmus.config import resolve
 from isthmus.config.output import claimed, finish, is_complete, read_snapshot
 from isthmus.errors import IsthmusError, OutputError, SettingsError
-from isthmus.finetuning import finetune, next_step, pipeline, summary
+from isthmus.finetuning import finetune, pipeline
 from isthmus.finetuning import run_pipeline as staging
-from isthmus.finetuning.pairs import LabelledQueries, held_out_queries
 from isthmus.finetuning.references import references, with_folders
 from isthmus.finetuning.resolved import ResolvedStage
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.records import Query
 from isthmus.workflows.rerun import rerun
 
 FLAGS = {"model": "m", "collection": "c", "output": "o"}
@@ -141,17 +138,6 @@ def test_every_stage_is_checked_before_the_first_starts(
     assert caught.value.fix
 
 
-def test_a_mistake_of_all_stages_is_no_stages_mistake() -> None:
-    error = refused({"a": {}, "b": {}}, temprature=1)
-    assert "unknown key 'temprature'" in error.what
-    assert error.expected.startswith("temperature")
-
-
-def test_the_nearest_stage_is_suggested() -> None:
-    error = refused({"first": {}, "mined": {}, "last": mined("stage:mind")})
-    assert error.expected == "stage:mined, stage:first"
-
-
 def test_references_are_found_wherever_they_stand() -> None:
     found = (
         assemble(
@@ -168,12 +154,6 @@ def test_references_are_found_wherever_they_stand() -> None:
     assert resolved.model == "runs/a-1"
     assert resolved.negatives == [{"name": "bm25"}, {"name": "retriever", "model": "runs/a-1"}]
     assert found.model == "stage:a"
-
-
-def test_a_lone_stage_refers_to_no_other(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError) as caught:
-        finetune("stage:mined", "c", str(tmp_path))
-    assert "model = 'stage:mined' is no stage of this run" in caught.value.what
 
 
 @pytest.mark.parametrize("overrides", [["stages.mind.temperature=2.0"], {"stages.mind": {}}])
@@ -279,12 +259,6 @@ def test_only_what_a_change_concerns_is_done_again(go: Any, tmp_path: Path) -> N
     assert ran == ALL
 
 
-def test_a_moved_folder_is_still_the_same(go: Any, tmp_path: Path) -> None:
-    _, first = go()
-    shutil.move(tmp_path / "out", tmp_path / "elsewhere")
-    assert go(output=tmp_path / "elsewhere") == ([], first)
-
-
 def test_other_data_is_another_pipeline(go: Any, collection: Path) -> None:
     _, first = go()
     (collection / "corpus.jsonl").write_text('{"_id": "d", "text": "another text"}\n')
@@ -322,17 +296,6 @@ def test_the_snapshot_says_what_is_in_final_until_the_next_is_whole(
     assert {*first.values()} - {*second.values()}
 
 
-def test_killed_between_the_new_final_and_its_snapshot(go: Any, tmp_path: Path) -> None:
-    snapshot, weights = (tmp_path / "out" / name for name in ("isthmus.json", "final"))
-    _, first = go()
-    before = snapshot.read_bytes(), (weights / "model.safetensors").read_bytes()
-    go("stages.distilled.losses.contrastive.weight=0.5")
-    snapshot.write_bytes(before[0])
-    assert (weights / "model.safetensors").read_bytes() != before[1]
-    assert go() == ([], first)
-    assert (weights / "model.safetensors").read_bytes() == before[1]
-
-
 def test_a_folder_with_something_else_is_not_touched(go: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with claimed(out, "finetune", {"settings": {"model": "m"}}):
@@ -344,12 +307,6 @@ def test_a_folder_with_something_else_is_not_touched(go: Any, tmp_path: Path) ->
     assert not list((out / "final").iterdir())
 
 
-def test_a_stage_that_is_refused_says_which_it_was(go: Any) -> None:
-    with pytest.raises(IsthmusError) as caught:
-        go("stages.mined.collection=no/such/collection")
-    assert "stage mined: " in caught.value.what
-
-
 @pytest.fixture
 def classifier(tmp_path: Path) -> Path:
     """All that is read of a model before the first stage: one of three labels."""
@@ -359,12 +316,6 @@ def classifier(tmp_path: Path) -> Path:
     config["id2label"] = {0: "no", 1: "maybe", 2: "yes"}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
-
-
-def test_a_recipe_of_one_stage_gets_no_others() -> None:
-    """Otherwise one setting of a stage that is not there would be the whole pipeline."""
-    with pytest.raises(SettingsError, match="the recipe has no stages"):
-        finetune("m", "c", "o", "dense", settings=["stages.reranker.model=n"])
 
 
 def test_what_later_stages_name_is_looked_for_before_the_first(
@@ -431,37 +382,6 @@ def test_files_of_another_collection_are_found_before_the_first_stage(
     assert capsys.readouterr().err.count("read the ids of the corpus") == len(outside) + 1, "once"
 
 
-def test_files_need_not_know_queries_that_are_held_out(
-    go: Any, collection: Path, tmp_path: Path
-) -> None:
-    ids = [f"q{number}" for number in range(4)]
-    asked = "".join(f'{{"_id": "{name}", "text": "a query"}}\n' for name in ids)
-    (collection / "queries.jsonl").write_text(asked)
-    (collection / "qrels" / "train.tsv").write_text("".join(f"{name}\td\t1\n" for name in ids))
-    everyone = LabelledQueries([Query(name, "a query") for name in ids], [[0]] * 4)
-    trained, _ = held_out_queries(everyone, 0.25)
-    scores = tmp_path / "scores"
-    scores.write_text("".join(f"{query.id}\td\t2.5\n" for query in trained.queries))
-    teacher = f"stages.distilled.teacher={{name: scores, file: {scores}}}"
-    with pytest.raises(IsthmusError, match="1 of 4 pairs have no score"):
-        go(teacher)
-    ran, _ = go(teacher, "development.held_out=0.25")
-    assert ran == ALL
-
-
-def test_a_remedy_is_for_the_stage_it_is_about() -> None:
-    error = refused({"a": {}, "b": {"negatives": "bm25", "losses": {"kl": 1}}})
-    assert error.fix == "--set stages.b.losses.kl.weight=1"
-
-
-def test_a_stage_of_another_kind_is_not_suggested() -> None:
-    teacher = {"name": "cross_encoder", "model": "stage:judge"}
-    taught = {"negatives": "bm25", "losses": {"kl": {}}, "teacher": teacher}
-    retrievers, judged = {"a": {}, "b": {}}, {"encoder": "cross", "negatives": "bm25"}
-    assert refused({**retrievers, "c": taught}).expected == ""
-    assert refused({**retrievers, "juge": judged, "c": taught}).expected == "stage:juge"
-
-
 def test_a_pipeline_is_repeated_with_all_its_stages(
     go: Any, stages: Stages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -474,42 +394,3 @@ def test_a_pipeline_is_repeated_with_all_its_stages(
     assert again["results"]["stages"]["bm25"] == first["bm25"]
     assert again["identity"] == read_snapshot(tmp_path / "out")["identity"]
     assert "the data is not what it was" not in capsys.readouterr().err
-
-
-def test_the_table(go: Any, tmp_path: Path) -> None:
-    go()
-    table = summary(tmp_path / "out")
-    assert table is not None
-    assert table.columns == ("stage", "encoder", "negatives", "teacher", "RR@10", "time")
-    rows = [[cell.text for cell in row] for row in table.rows]
-    worse = "0.250, not trained"  # every step was, so the model is the one it started from
-    assert rows == [
-        ["bm25", "dense", "15 of bm25", "", "0.250", "0:01:01"],
-        ["mined", "dense", "15 of stage:bm25", "", worse, "0:01:01"],
-        ["reranker", "cross", "15 of stage:mined", "", worse, "0:01:01"],
-        ["distilled", "dense", "15 of stage:mined", "stage:reranker", worse, "0:01:01"],
-    ]
-    assert (tmp_path / "out" / "stages.md").read_text() == table.markdown()
-    assert "re-ranker" in table.caption
-
-
-def test_a_lone_stage_has_no_table(tmp_path: Path) -> None:
-    lone = tmp_path / "lone"
-    with claimed(lone, "finetune", {"settings": {"encoder": "cross"}}):
-        pass
-    finish(lone, {"queries": 1})
-    assert summary(lone) is None
-    assert next_step(lone).startswith(f"re-ranker: {lone / 'final'}")
-    assert next_step(lone).endswith(f"--rerank {lone}")
-
-
-def test_the_next_step_after_a_pipeline(go: Any, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    _, folders = go()
-    reranker = out / folders["reranker"]
-    told = next_step(out).splitlines()
-    assert told[:2] == [f"retriever: {out / 'final'}", f"re-ranker: {reranker}"]
-    assert f"--model {out} " in told[2]
-    assert told[2].endswith(f"--rerank {reranker}")
-    go("stages.reranker=null", "stages.distilled=null")
-    assert "rank" not in next_step(out)

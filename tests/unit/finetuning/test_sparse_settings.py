@@ -11,7 +11,6 @@ import torch
 from isthmus.config import resolve
 from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetuning.regularizers._base import regularizers, settled
-from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.sparsity.active_terms import StopWhenEmpty, active_terms
@@ -21,29 +20,6 @@ FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
 
 def settings(recipe: str | None = None, **more: Any) -> FinetuneSettings:
     return FinetuneSettings.parse({**resolve("finetune", recipe, FLAGS), **more}, "test")
-
-
-def test_the_recipes_say_what_the_papers_say() -> None:
-    splade = settings("splade")
-    assert (splade.encoder, splade.sparse.form, splade.sparse.query) == (
-        "sparse", "splade", "encoder",
-    )  # fmt: skip
-    weights: dict[str, float] = {}
-    for regularizer in regularizers(splade.regularizers):
-        weights |= regularizer.weights(1 / 3)
-    assert weights == pytest.approx({"flops/documents": 5e-3, "l1/queries": 5e-3})
-    lexmae = settings("lexmae-sparse")
-    assert lexmae.sparse.form == "lexmae"
-    (flops,) = regularizers(lexmae.regularizers)
-    assert flops.weights(1.0) == pytest.approx(
-        {"flops/documents": 0.002, "flops/queries": 0.75 * 0.002}
-    )
-    assert flops.weights(1 / 6)["flops/documents"] == pytest.approx(0.002 / 4)
-
-
-def test_a_fine_tuning_is_dense_unless_told_otherwise() -> None:
-    assert settings().encoder == settings("dense").encoder == "dense"
-    assert not settings().regularizers
 
 
 @pytest.mark.parametrize(
@@ -87,19 +63,6 @@ def test_settings_that_would_have_no_effect(values: dict[str, Any], what: str, r
 )
 def test_when_vectors_are_as_sparse_as_they_will_be(chosen: dict[str, Any], share: float) -> None:
     assert settled(regularizers(chosen)) == pytest.approx(share)
-
-
-def test_null_leaves_out_a_regularizer_that_a_recipe_has() -> None:
-    values = resolve("finetune", "splade", FLAGS, ["regularizers.l1=null"])
-    found = FinetuneSettings.parse(values, "test")
-    resolve_stage(found)
-    assert [regularizer.name for regularizer in regularizers(found.regularizers)] == ["flops"]
-
-
-def test_misspelt_forms_are_explained() -> None:
-    with pytest.raises(SettingsError, match=r"sparse\.form = 'lexme'") as caught:
-        settings(encoder="sparse", sparse={"form": "lexme"})
-    assert caught.value.expected.startswith("lexmae")
 
 
 def test_active_terms_are_counted_per_text() -> None:

@@ -17,7 +17,7 @@ from isthmus.collections import open_collection
 from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_cross_encoder
-from isthmus.errors import InputError, IsthmusError, MismatchError
+from isthmus.errors import InputError, MismatchError
 from isthmus.finetuning.mining.candidates import Candidates, TrainingCorpus
 from isthmus.finetuning.negatives.bm25 import Bm25
 from isthmus.finetuning.negatives.retriever import Retriever
@@ -167,33 +167,6 @@ def test_nothing_is_scored_twice(corpus: TrainingCorpus, models: Path, asked: li
     assert asked == [6, 2, 6, 6, 6]
 
 
-def test_an_interrupted_scoring_goes_on(
-    corpus: TrainingCorpus, models: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("isthmus.finetuning.teachers.cross_encoder._AT_ONCE", 2)
-    model = str(models / "one")
-    score = CrossEncoder.score_tokens
-
-    def fails(self: CrossEncoder, queries: Any, documents: Any) -> Any:
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return score(self, queries, documents)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CrossEncoder, "score_tokens", fails)
-        with pytest.raises(KeyboardInterrupt):
-            teacher(corpus, name="cross_encoder", model=model).scores(LABELLED, ROWS)
-    assert asked == [2, 2]
-    teacher(corpus, name="cross_encoder", model=model).scores(LABELLED, ROWS)
-    assert asked == [2, 2, 2]
-
-
-def test_a_teacher_with_another_label_count(corpus: TrainingCorpus, models: Path) -> None:
-    with pytest.raises(IsthmusError, match="2") as caught:
-        teacher(corpus, name="cross_encoder", model=str(models / "two-labels"))
-    assert "label" in str(caught.value)
-
-
 def test_a_hybrid_adds_standard_scores_of_two_rankings(
     corpus: TrainingCorpus, encoder: Path
 ) -> None:
@@ -219,31 +192,11 @@ def test_a_hybrid_adds_standard_scores_of_two_rankings(
     assert alone.fingerprint != made.fingerprint
 
 
-def test_a_missing_encoder_of_a_hybrid_is_named_where_it_was_chosen() -> None:
-    source = teacher_source({"name": "hybrid", "retriever": "./nowhere"})
-    assert source is not None
-    with pytest.raises(InputError, match="there is no model folder") as caught:
-        source.origin()
-    assert "teacher.retriever" in caught.value.what
-
-
 def test_a_query_without_a_ranking_has_scores_of_zero() -> None:
     rows = np.array([[4, -1], [-1, -1], [3, 7]], dtype=np.int32)
     scores = np.array([[2.0, -np.inf], [-np.inf, -np.inf], [1.0, 1.0]], dtype=np.float32)
     wanted = np.array([[4, 5]] * 3, dtype=np.int32)
     np.testing.assert_array_equal(standard_scores(Candidates(rows, scores), wanted), 0.0)
-
-
-def test_a_teacher_that_is_not_there(corpus: TrainingCorpus) -> None:
-    source = teacher_source({"name": "cross_encoder", "model": "no/such/folder/model"})
-    assert source is not None
-    with pytest.raises(InputError, match="there is no model folder") as caught:
-        source.origin()
-    assert "teacher.model" in caught.value.what
-    missing = teacher_source({"name": "scores", "file": "no/such.tsv"})
-    assert missing is not None
-    with pytest.raises(InputError, match="no file"):
-        missing.origin()
 
 
 RUN = """\
@@ -327,33 +280,6 @@ def test_pairs_that_a_file_does_not_have(
     assert found[1, 2] == -9.0
     assert np.isnan(found[1, 1]), "where there is no document there is no score either"
     assert lowest.fingerprint != teacher(corpus, name="scores", file=str(file)).fingerprint
-
-
-def test_a_file_of_another_corpus(corpus: TrainingCorpus, tmp_path: Path) -> None:
-    file = tmp_path / "scores.trec"
-    file.write_text(RUN.replace(" d", " msmarco"), encoding="utf-8")
-    with pytest.raises(MismatchError, match="none of the 7 documents scored") as caught:
-        teacher(corpus, name="scores", file=str(file), missing=0.0).scores(LABELLED, ROWS)
-    assert "teacher.file" in caught.value.what
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("q1 d4", "2 columns where three, or a run's six"),
-        ("q1\td4\thigh", "the score 'high' is not a finite number"),
-        ("q1\td4\tnan", "the score 'nan' is not a finite number"),
-    ],
-)
-def test_broken_lines_are_named(
-    line: str, what: str, corpus: TrainingCorpus, tmp_path: Path
-) -> None:
-    file = tmp_path / "scores.tsv"
-    file.write_text(f"{as_tabs(RUN)}{line}\n", encoding="utf-8")
-    with pytest.raises(InputError, match="broken line") as caught:
-        teacher(corpus, name="scores", file=str(file)).scores(LABELLED, ROWS)
-    assert what in caught.value.what
-    assert f"{file}:8" in caught.value.what
 
 
 def by_row(labelled: LabelledQueries, rows: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -16,8 +15,6 @@ from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.packing import Asking, Packing, take_rows, visible_within
 
 MASKS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
-KERNEL = torch.ops.aten._flash_attention_forward
-ARGUMENTS = [argument.name for argument in KERNEL.default._schema.arguments]
 
 
 def mask_of(lengths: list[int]) -> Tensor:
@@ -59,12 +56,6 @@ def test_a_gradient_comes_back_from_the_tokens_alone() -> None:
     packing.unpack(packing.pack(padded) * 2).sum().backward()  # type: ignore[no-untyped-call]
     assert padded.grad is not None
     assert torch.equal(padded.grad, 2.0 * mask[:, :, None].expand(2, 4, 3))
-
-
-def test_little_padding_is_left_on_a_cpu() -> None:
-    assert not Packing.of(mask_of([10, 10])).saves
-    assert not Packing.of(mask_of([10, 9, 10])).saves
-    assert Packing.of(mask_of([10, 5, 9])).saves
 
 
 def test_what_is_visible() -> None:
@@ -110,40 +101,6 @@ def test_each_text_attends_to_itself(
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
-def test_the_kernel_is_asked_for_the_same(sight: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU's kernel, played by loops that take each argument by the operator's own names."""
-
-    def kernel(*positional: Any, **named: Any) -> tuple[Tensor, ...]:
-        asked = dict(zip(ARGUMENTS, positional, strict=False)) | named
-        assert set(asked) <= set(ARGUMENTS)
-        assert asked["query"].shape == (sum(LENGTHS), 2, 8), "[tokens, heads, width]"
-        assert torch.equal(asked["cum_seq_q"], asked["cum_seq_k"])
-        assert asked["max_q"] == asked["max_k"] == max(LENGTHS)
-        assert asked["return_debug_mask"] is False
-        assert asked["dropout_p"] == 0.25
-        behind, ahead = asked["window_size_left"], asked["window_size_right"]
-
-        def sees(row: int, column: int) -> bool:
-            near = (behind < 0 or row - column <= behind) and (ahead < 0 or column - row <= ahead)
-            return near and (column <= row or not asked["is_causal"])
-
-        queries, keys, values = (
-            asked[name].transpose(0, 1)[None] for name in ("query", "key", "value")
-        )
-        lengths = asked["cum_seq_q"].diff().tolist()
-        answers = by_hand((queries, keys, values), lengths, sees)[0].transpose(0, 1).float()
-        return (answers, *(torch.zeros(1) for _ in range(4)))
-
-    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel)
-    monkeypatch.setattr(attention, "_has_kernel", lambda states: True)
-    causal, reach, sees = SIGHTS[sight]
-    stream = tokens_of(LENGTHS)
-    packing = Packing.of(mask_of(LENGTHS))._replace(causal=causal)
-    found = packed_attention(stream, packing, dropout=0.25, reach=reach)
-    torch.testing.assert_close(found.double(), by_hand(stream, LENGTHS, sees), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("sight", SIGHTS)
 def test_the_operator_takes_what_it_is_given(sight: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes, types and gradients by torch's own account of the kernel, which needs no GPU."""
     monkeypatch.setattr(attention, "_has_kernel", lambda states: True)
@@ -184,21 +141,6 @@ def test_a_gpu_computes_the_same(sight: str) -> None:
     torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=5e-2)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_a_gpu_is_not_asked_how_many_tokens_there_are() -> None:
-    mask = mask_of([3, 5, 2])
-    tokens = mask.flatten().nonzero()[:, 0].cuda()
-    stream = tokens_of([3, 5, 2], lambda states: states.cuda().bfloat16())
-    there = mask.cuda()
-    packed_attention(stream, Packing.of(there, tokens))  # warm
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        packing = Packing.of(there, tokens)
-        packing.unpack(packed_attention(stream, packing, dropout=0.1).transpose(1, 2))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 def test_those_who_ask_are_put_back() -> None:
     wanted = torch.tensor([[True, False, True], [True, False, False]])
     asked = Asking(torch.tensor([0, 2, 3, -1, -1]), torch.tensor([0, 2, 3, 5], dtype=torch.int32))
@@ -219,35 +161,3 @@ def test_rows_are_taken_and_their_gradients_put_where_they_were() -> None:
     torch.autograd.gradcheck(lambda rows: take_rows(rows, places)[known], rows)
     [gradient] = torch.autograd.grad(take_rows(rows, places).sum(), rows)
     assert gradient.sum(1).tolist() == [3, 0, 3, 0, 3, 0]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_a_gpu_answers_those_who_ask_and_is_not_asked_how_many() -> None:
-    lengths = [3, 1, 70, 130]
-    mask = mask_of(lengths)
-    wanted = mask.bool() & (torch.arange(130) % 3 == 0)
-    count = int(wanted.sum())
-    found = []
-    for device, dtype in (("cpu", torch.float32), ("cuda", torch.bfloat16)):
-
-        def moved(states: Tensor, device: str = device, dtype: torch.dtype = dtype) -> Tensor:
-            return states.to(device, torch.bfloat16).to(dtype).requires_grad_()
-
-        stream = tokens_of(lengths, moved)
-        packing = Packing.of(mask.to(device))
-        there = wanted.to(device)
-        torch.cuda.set_sync_debug_mode("error" if device == "cuda" else "default")
-        try:
-            asked = Asking.of(there, count + 900)  # far more than a text can have
-            chosen = packing.stream(asked.places).clamp(min=0)
-            queries = stream[0].index_select(2, chosen)
-            answers = packed_attention((queries, *stream[1:]), packing, asking=asked)
-            back = asked.put_back(answers.transpose(1, 2).flatten(2), *mask.shape)
-            back.float().square().sum().backward()  # type: ignore[no-untyped-call]
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        assert answers.shape[2] == (count if device == "cpu" else count + 900)
-        assert not answers[:, :, count:].any()
-        grads = [states.grad for states in stream]
-        found.append([each.float().cpu() for each in (back.detach(), *grads) if each is not None])
-    torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=5e-2)

@@ -17,7 +17,7 @@ from isthmus.nn import attention
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, PLACES, places_of
-from isthmus.pretraining.parts import Column, decoder_prediction
+from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
@@ -368,49 +368,3 @@ def test_a_captured_pass_gives_what_it_gave_before(name: str, make: Callable[[st
     expected, found = called(run), called(graphs)
     assert graphs.captured
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", PAIRED)
-def test_one_span_documents_are_shown_twice_and_counted(
-    name: str, make: Callable[[str], Made]
-) -> None:
-    made = make(name)
-    batch = prepared(made, [0, 1, 2, 6])
-    assert batch["repeated"].tolist() == [False, True, True, False] * 2
-    assert losses(made, batch)["view/one_span"] == 4
-    assert counts(made, batch)["view"] == 8
-    for row in (1, 2):
-        assert torch.equal(batch["input_ids"][row], batch["input_ids"][row + 4])
-    assert len({text.start for text in made[1][0, 0].texts}) == 2
-    # The same text, but two draws.
-    drawn = [prepared(made, [1], epoch)["encoder_ids"] for epoch in range(5)]
-    assert any(not torch.equal(first, second) for first, second in drawn)
-
-
-def test_a_neighbours_vector_rebuilds_the_text_but_in_the_condenser(
-    make: Callable[[str], Made],
-) -> None:
-    for name, uses in [("cotmae", True), ("cocondenser", False)]:
-        made = make(name)
-        batch = prepared(made, [0, 6])
-        assert batch["partner"].tolist() == [2, 3, 0, 1]
-        own = losses(made, batch | {"partner": torch.arange(4)})
-        other = losses(made, batch)
-        assert (own["reconstruction"] != other["reconstruction"]) == uses
-        assert own["masked_lm"] == other["masked_lm"]
-    made = make("bow-neighbours")
-    batch = prepared(made, [0, 6])
-    own = losses(made, batch | {"partner": torch.arange(4)})
-    assert own["bag_of_words"] != losses(made, batch)["bag_of_words"]
-
-
-def test_a_pair_is_rebuilt_from_the_other_texts_bottleneck(make: Callable[[str], Made]) -> None:
-    task, _ = made = make("cotmae")
-    batch = prepared(made, [0])
-    step = task.encode(batch)
-    vectors = step["bottleneck"].detach().requires_grad_()
-    logits = decoder_prediction(task.decode({**step, "bottleneck": vectors})).logits()
-    first = int((batch["decoder_labels"][0] != IGNORED).sum())
-    (gradient,) = torch.autograd.grad(logits[:first].sum(), vectors)
-    assert not gradient[0].any()
-    assert gradient[1].any(), "text 0 comes from the vector of text 1"

@@ -224,30 +224,12 @@ def test_the_places_of_regular_tokens_are_those_of_the_vocabulary(tmp_path: Path
     assert torch.equal(batch["regular"], (~special).flatten().nonzero()[:, 0])
 
 
-def test_the_batch_given_is_not_changed(corpus: TokenisedCorpus) -> None:
-    examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=32, seed=0)
-    batch = examples.collate([examples[0, 0], examples[0, 4]])
-    before = {name: value.clone() for name, value in batch.items()}
-    task().prepare(batch)
-    assert set(batch) == set(before)
-    assert all(torch.equal(batch[name], before[name]) for name in before)
-
-
 def test_without_corruption_the_encoder_reads_the_text_itself(corpus: TokenisedCorpus) -> None:
     examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=32, seed=0)
     model = task(corruption=None, objectives={"bag_of_words": 1.0})
     batch = examples.collate([examples[0, 0]])
     assert set(model.prepare(batch)) == set(batch)
     assert torch.isfinite(model(batch)["bag_of_words"])
-
-
-def test_rows_beyond_the_tokens_are_special() -> None:
-    vocabulary = Vocabulary(TOKENIZER, size=len(TOKENIZER) + 4)
-    assert vocabulary.special[-4:].all()
-    assert vocabulary.special[:5].all()
-    assert vocabulary.special.sum() == 9
-    assert vocabulary.regular.tolist() == list(range(5, len(TOKENIZER)))
-    assert not list(vocabulary.state_dict()), "nothing of it belongs into a checkpoint"
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -20,7 +20,6 @@ from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetuning import finetune
 from isthmus.pretraining import pretrain
 from isthmus.training.checkpoints import last_checkpoint
-from isthmus.training.evaluation_callback import EvaluationCallback, evaluations
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 from isthmus.training.trainer import Trainer
@@ -124,60 +123,6 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_logs_the_same_losses(tmp_path: Pat
     np.testing.assert_allclose(resumed, uninterrupted, rtol=1e-6)
 
 
-@pytest.mark.parametrize("at", [0, 4])
-def test_ctrl_c_while_the_model_is_evaluated(
-    at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before the first step it acts at once, for nothing is lost; later it says what it does."""
-    went_on: list[int] = []
-
-    def watched(output: Path, interrupt: bool) -> Trainer:
-        made = trainer(Line(), output)
-
-        def measure() -> dict[str, float]:
-            if interrupt and made.state.global_step == at:
-                os.kill(os.getpid(), signal.SIGINT)
-                went_on.append(at)
-            return {"weight": made.task.weight.item()}
-
-        made.add_callback(EvaluationCallback(made, "watched", measure, every=2))
-        return made
-
-    with pytest.raises(KeyboardInterrupt):
-        watched(tmp_path / "torn", interrupt=True).fit()
-    checkpoint = last_checkpoint(tmp_path / "torn")
-    said = capsys.readouterr().err
-    if at == 0:
-        assert (went_on, checkpoint) == ([], None)
-        assert "then writing" not in said
-        return
-    assert went_on == [4]
-    assert checkpoint is not None
-    assert checkpoint.name == "checkpoint-4"
-    assert "interrupted: evaluating step 4, then writing a checkpoint (again: stop at" in said
-    resumed = watched(tmp_path / "torn", interrupt=False).fit()
-    whole = watched(tmp_path / "whole", interrupt=False).fit()
-    assert evaluations(resumed, "watched") == evaluations(whole, "watched")
-
-
-@pytest.mark.parametrize(
-    ("every", "at_least", "expected"),
-    [
-        (0.1, 1, list(range(11))),
-        (0.1, 4, [0, 4, 8, 10]),
-        (0.1, 20, [0, 10]),
-        (2, 4, [0, 2, 4, 6, 8, 10]),
-    ],
-)
-def test_a_short_run_is_not_evaluated_at_every_step(
-    every: float, at_least: int, expected: list[int], tmp_path: Path
-) -> None:
-    made = trainer(Line(), tmp_path)
-    measure = lambda: {"weight": made.task.weight.item()}  # noqa: E731
-    made.add_callback(EvaluationCallback(made, "watched", measure, every, at_least=at_least))
-    assert [line["step"] for line in evaluations(made.fit(), "watched")] == expected
-
-
 def test_sigterm_keeps_a_checkpoint_where_it_is_heeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,19 +161,6 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(tmp_path: Pa
         pretrain("nowhere", str(tmp_path), "nowhere", settings=chosen)
     with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
         finetune("nowhere", "nowhere", str(tmp_path), "dense", settings=chosen)
-
-
-@pytest.mark.parametrize(("given", "found"), [("none", []), ("wandb", ["wandb"]), (["a"], ["a"])])
-def test_trackers_are_named_as_transformers_names_them(given: object, found: list[str]) -> None:
-    assert TrainingSettings.parse({"report_to": given}, "test").report_to == found
-
-
-def test_killed_after_the_last_checkpoint_no_step_is_added(tmp_path: Path) -> None:
-    log = losses(trainer(Line(), tmp_path).fit())
-    again = Line()
-    assert losses(trainer(again, tmp_path).fit()) == log
-    assert again.calls == 0
-    assert again.weight.item() != 1.0  # what was trained, not what it started from
 
 
 def test_parts_that_were_set_aside_train_again() -> None:

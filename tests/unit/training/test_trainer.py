@@ -6,10 +6,8 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,11 +30,9 @@ from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.training.arguments import worker_count
 from isthmus.training.checkpoints import kept, last_checkpoint, seal
-from isthmus.training.cuda_graphs import Graphs, _Captured
-from isthmus.training.evaluation_callback import EvaluationCallback, evaluated
-from isthmus.training.gather import gather, rank
+from isthmus.training.cuda_graphs import Graphs
+from isthmus.training.evaluation_callback import EvaluationCallback
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer
@@ -416,49 +412,6 @@ def test_a_pass_that_waits_for_the_gpu_is_not_captured(capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_what_is_launched_beside_graphs_lies_where_they_do() -> None:
-    weight = torch.nn.Parameter(torch.ones(64, device="cuda"))
-
-    def run(batch: Batch) -> dict[str, Tensor]:
-        states = batch["states"]  # twenty like it are kept for the way back
-        for _ in range(10):
-            states = (states * weight.repeat(64)).tanh()
-        loss = states.sum()
-        loss.backward()
-        return {"loss": loss.detach()}
-
-    def passes(run: Any, rows: Sequence[int]) -> list[tuple[float, Tensor]]:
-        found = []
-        for number, count in enumerate(rows):
-            draw = torch.Generator("cuda").manual_seed(number)
-            states = torch.randn(count, 4096, device="cuda", generator=draw)
-            loss = run({"states": states})["loss"].item()
-            assert weight.grad is not None
-            found.append((loss, weight.grad.clone()))
-            weight.grad = None
-        return found
-
-    graphs = Graphs(run, [weight])
-    seen = passes(graphs, [8000] * 4)
-    assert len(graphs.captured) == 1
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_reserved()
-    rows = [7900, 8000, 7900, 7900, 8000, 7800, 8000]  # launched, captured, replayed between
-    seen += passes(graphs, rows)
-    assert len(graphs.captured) == 2
-    assert torch.cuda.max_memory_reserved() < 1.4 * before, "that of one pass, not of two"
-    places = {to.data_ptr() for one in graphs.captured.values() for _, to in one.gradients}
-    assert len(places) == 1, "one set of gradients"
-    graphs.release()
-    for (loss, gradient), (other, expected) in zip(
-        seen, passes(run, [8000] * 4) + passes(run, rows), strict=True
-    ):
-        assert loss == pytest.approx(other, rel=1e-5)
-        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_what_a_launched_pass_keeps_is_not_written_over_by_graphs() -> None:
     weight = torch.nn.Parameter(torch.ones(1024, device="cuda"))
     tables: dict[int, Tensor] = {}
@@ -482,218 +435,6 @@ def test_what_a_launched_pass_keeps_is_not_written_over_by_graphs() -> None:
         for table in tables.values():
             assert table.eq(2).all()
     assert captured == [0, 0, 1, 0, 1, 1, 2, 2, 2]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_released_graphs_give_their_memory_back_and_are_captured_anew() -> None:
-    weight = torch.nn.Parameter(torch.ones(2**26, device="cuda"))  # 256 MiB, as its gradient
-
-    def run(batch: Batch) -> dict[str, Tensor]:
-        loss = (batch["factor"] * weight).square().sum()
-        loss.backward()
-        return {"loss": loss.detach()}
-
-    def passes() -> list[float]:
-        found = []
-        for factor in (1.0, 2.0, 3.0, 4.0):
-            weight.grad = None
-            found.append(graphs({"factor": torch.tensor(factor, device="cuda")})["loss"].item())
-        weight.grad = None
-        return found
-
-    graphs = Graphs(run, [weight])
-    first = passes()
-    assert len(graphs.captured) == 1
-    before = torch.cuda.memory_reserved()
-    graphs.release()
-    assert before - torch.cuda.memory_reserved() >= 2**28
-    assert passes() == first == pytest.approx([factor**2 * 2**26 for factor in (1, 2, 3, 4)])
-    assert len(graphs.captured) == 1
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_what_training_takes_of_a_gpu_lies_in_segments_that_grow(
-    made: Callable[..., Trainer],
-) -> None:
-    grown = []
-
-    class Look(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            grown.append(any(one["is_expandable"] for one in torch.cuda.memory_snapshot()))
-
-    torch.cuda.empty_cache()
-    run = made("run", max_steps=2)
-    run.add_callback(Look())
-    run.fit()
-    assert grown == [True, True]
-    torch.cuda.empty_cache()
-    kept = torch.ones(2**26, device="cuda")
-    where = kept.data_ptr()
-    assert not any(
-        one["is_expandable"] and one["address"] <= where < one["address"] + one["total_size"]
-        for one in torch.cuda.memory_snapshot()
-    )
-
-
-@pytest.fixture
-def blocks(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Where what is in use of graphs' memory begins, on a machine that has no such memory."""
-    found: set[int] = set()
-    monkeypatch.setattr(Graphs, "_beside_graphs", lambda _: nullcontext())
-    monkeypatch.setattr("isthmus.training.cuda_graphs._blocks", lambda _: set(found))
-    return found
-
-
-def test_graphs_that_share_no_memory_have_passes_launched_in_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
-    graphs = Graphs(lambda _: {"loss": torch.ones(())}, [])
-    graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
-    assert graphs({})["loss"] == 1
-    assert graphs.captured
-
-
-def test_graphs_share_the_gradients_of_the_first() -> None:
-    first, second = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
-    graphs = Graphs(lambda _: {}, [first, second])
-    first.grad = torch.ones(2)
-    ((parameter, place),) = graphs._shared()
-    assert parameter is first
-    assert first.grad is None
-    first.grad, second.grad = torch.full((2,), 2.0), torch.full((2,), 3.0)
-    both = dict(graphs._shared())
-    assert both[first] is place
-    assert place.tolist() == [2, 2]
-    assert both[second].tolist() == [3, 3]
-
-
-def test_graphs_are_given_up_where_a_pass_lacks_memory(
-    blocks: set[int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"]
-
-    def run(_: Batch) -> dict[str, Tensor]:
-        if told:
-            raise RuntimeError(told.pop())
-        return {"loss": torch.ones(())}
-
-    graphs = Graphs(run, [])
-    graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
-    assert graphs({})["loss"] == 1
-    assert not graphs.captured
-    assert "not captured into CUDA graphs (CUDA error: CUBLAS_STATUS" in capsys.readouterr().err
-    graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
-    told.append("another reason")
-    with pytest.raises(RuntimeError, match="another reason"):
-        graphs({})
-    assert graphs.captured
-
-
-def test_graphs_are_captured_anew_where_a_pass_keeps_what_lies_in_their_memory(
-    blocks: set[int],
-) -> None:
-    weight = torch.nn.Parameter(torch.ones(2))
-
-    def run(batch: Batch) -> dict[str, Tensor]:
-        weight.grad = torch.ones(2)
-        blocks.add(weight.grad.untyped_storage().data_ptr())
-        if len(batch["states"]) == 3:
-            blocks.add(1)
-        return {"loss": torch.ones(())}
-
-    graphs = Graphs(run, [weight])
-    graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
-    graphs({"states": torch.ones(2)})
-    assert graphs.captured, "gradients are gone before the next pass"
-    assert graphs({"states": torch.ones(3)})["loss"] == 1
-    assert not graphs.captured
-    assert graphs._works is None, "they are not given up"
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        RuntimeError("CUDA error: out of memory"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    ],
-)
-def test_an_evaluation_that_lacks_memory_has_that_of_graphs(
-    made: Callable[..., Trainer], error: RuntimeError
-) -> None:
-    run = made("run")
-    run.graphs = Graphs(lambda _: {}, [])
-    evaluations: list[bool] = []
-
-    def evaluate() -> int:
-        evaluations.append(run.task.training)
-        if run.graphs is not None and run.graphs.captured:
-            raise error
-        return 7
-
-    run.graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
-    run.task.train()
-    assert evaluated(run, evaluate) == 7
-    assert evaluations == [False, False], "in evaluation mode, both times"
-    assert run.task.training
-    assert not run.graphs.captured
-
-    def never() -> None:
-        evaluations.append(run.task.training)
-        raise error
-
-    with pytest.raises(type(error)):
-        evaluated(run, never)
-    assert evaluations == [False, False, False], "nothing to give back: no second evaluation"
-    assert run.task.training, "as it was, whatever happened"
-
-
-def test_an_evaluation_that_fails_for_another_reason_leaves_graphs_alone(
-    made: Callable[..., Trainer],
-) -> None:
-    run = made("run")
-    run.graphs = Graphs(lambda _: {}, [])
-    run.graphs.captured["one"] = _Captured(None, {}, {}, [])  # type: ignore[arg-type]
-
-    def fails() -> None:
-        raise RuntimeError("another reason")
-
-    with pytest.raises(RuntimeError, match="another reason"):
-        evaluated(run, fails)
-    assert run.graphs.captured
-
-
-def test_what_is_captured(made: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are steady on however many devices; a graph is one whole step on one."""
-    run = made("run", graphs=True)
-    assert run.graphs is None
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(run, "args", SimpleNamespace(
-        bf16=True, world_size=1, n_gpu=1, gradient_accumulation_steps=1
-    ))  # fmt: skip
-
-    def decided(
-        name: str | None = None, value: Any = None, of: Any = run.args
-    ) -> tuple[bool, bool]:
-        with monkeypatch.context() as changed:
-            if name is not None:
-                changed.setattr(of, name, value)
-            run.examples.steady = run._steady()
-            return run.examples.steady, run._captures()
-
-    assert decided() == (True, True)
-    assert decided("world_size", 2) == decided("n_gpu", 2) == (True, False)
-    assert decided("gradient_accumulation_steps", 2) == (True, False)
-    assert decided("capturable", False, run.task) == (True, False)
-    assert decided("bf16", False) == (False, False)
-    assert isinstance(run.task, PretrainTask)
-    assert decided("use_packing", False, run.task.backbone) == (False, False)
-    assert decided("packs", False, run.task.backbone) == (False, False)
-    settings = run.settings.model_copy(update={"graphs": False})
-    assert decided("settings", settings, run) == (False, False)
-    settings = run.settings.model_copy(update={"gradient_checkpointing": True})
-    assert decided("settings", settings, run) == (True, False)
 
 
 @pytest.mark.parametrize("steady", [True, False])
@@ -724,17 +465,6 @@ def test_batches_that_others_prepare_are_the_same(corpus: TokenisedCorpus, tmp_p
     assert curves[0] == curves[1]
 
 
-@pytest.mark.parametrize(("gpu", "cores", "expected"), [(False, 8, 0), (True, 8, 2), (True, 1, 0)])
-def test_who_prepares_batches(
-    monkeypatch: pytest.MonkeyPatch, gpu: bool, cores: int, expected: int
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    settings = TrainingSettings()
-    assert worker_count(settings) == expected
-    assert worker_count(settings.model_copy(update={"dataloader_num_workers": 5})) == 5
-
-
 @pytest.mark.nightly
 def test_an_evaluation_compiles_nothing(
     corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -759,33 +489,6 @@ def test_an_evaluation_compiles_nothing(
     compiled = [line["evaluation/compiled"] for line in run.fit() if "evaluation/compiled" in line]
     assert compiled == [0, 0, 0]
     assert graphs() > before, "but training does"
-
-
-@pytest.mark.parametrize(
-    ("values", "gpu", "expected"),
-    [
-        ({"max_steps": 2000}, True, True),
-        ({"max_steps": 1999}, True, False),
-        ({"max_steps": None, "num_train_epochs": 700}, True, True),  # 12 documents, 4 a step
-        ({"max_steps": None, "num_train_epochs": 600}, True, False),
-        ({"max_steps": 2000}, False, False),
-        ({"max_steps": 1, "torch_compile": True}, False, True),
-        ({"max_steps": 2000, "torch_compile": False}, True, False),
-    ],
-)
-def test_when_it_pays_to_compile(
-    corpus: TokenisedCorpus,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    values: dict[str, Any],
-    gpu: bool,
-    expected: bool,
-) -> None:
-    run = trainer(corpus, tmp_path, **{"torch_compile": False, **values})
-    run.settings = TrainingSettings.parse(values, where="test")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(run, "_step_batch_size", lambda: 4)
-    assert run._pays_to_compile() is expected
 
 
 def test_a_packed_run_resumes_to_the_bit(
@@ -849,14 +552,7 @@ def test_the_schedule_warms_up_and_ends_where_it_should(
     assert run.lr_scheduler.get_last_lr()[0] == pytest.approx(1e-4)
 
 
-def test_alone_there_is_nothing_to_gather() -> None:
-    tensor = torch.randn(3, 2, requires_grad=True)
-    assert gather(tensor) is tensor
-    assert rank() == 0
-
-
 def test_defaults_are_settings_of_transformers() -> None:
-    import transformers
 
     known = set(transformers.TrainingArguments.__dataclass_fields__)
     own = {

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.nn.kernels import available as switch
 from isthmus.nn.kernels import lexicon
 from isthmus.nn.prediction import Prediction
 
@@ -134,23 +133,6 @@ def test_in_bf16_only_what_goes_in_is_rounded(way: str) -> None:
             torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
 
 
-def test_autocast_and_types(way: str) -> None:
-    inside = holes()
-    given = made(inside)
-    with torch.autocast(DEVICE, torch.bfloat16):
-        found = given.largest(inside)
-    rounded = Prediction(given.features.bfloat16(), given.matrix.bfloat16(), given.bias)
-    exact = by_hand(rounded, inside)
-    rounding = 1e-5 if way == "kernels" else 2e-2
-    torch.testing.assert_close(found.double().cpu(), exact, rtol=rounding, atol=rounding)
-    (found * upstream_of(found).to(found)).sum().backward()  # type: ignore[no-untyped-call]
-    for part in given:
-        assert part is not None
-        assert part.grad is not None
-        assert part.grad.dtype == torch.float32
-        assert part.grad.shape == part.shape
-
-
 def test_of_equal_logits_the_first_counts(way: str) -> None:
     if ON_GPU and way == "plain":
         pytest.skip("of equal numbers, torch may take any on a GPU")
@@ -168,16 +150,6 @@ def test_of_equal_logits_the_first_counts(way: str) -> None:
     assert not found.any(2)[again].any()
 
 
-def test_of_equal_texts_each_keeps_its_own_places(way: str) -> None:
-    inside = ragged([5, 5, 5], 5)
-    given = made(inside)
-    with torch.no_grad():
-        given.features[1:] = given.features[0].clone()
-    (found,) = torch.autograd.grad(given.largest(inside).sum(), given.features)
-    assert found[0].any()
-    torch.testing.assert_close(found[1:], found[:1].expand(2, -1, -1))
-
-
 def test_without_bias_and_with_frozen_parts(way: str) -> None:
     inside = holes()
     given = made(inside)._replace(bias=None)
@@ -192,25 +164,6 @@ def test_without_bias_and_with_frozen_parts(way: str) -> None:
         torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-5, atol=1e-5)
         for one, other in zip(gradients(found, kept), gradients(expected, kept), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-
-
-def test_what_lies_outside_does_not_matter(way: str) -> None:
-    inside = holes()
-    given = made(inside)
-    found = given.largest(inside)
-    wild = torch.where(inside[:, :, None], given.features, 1e30).detach().requires_grad_()
-    other = given._replace(features=wild).largest(inside)
-    assert torch.equal(found, other)
-    (gradient,) = torch.autograd.grad(other.sum(), wild)
-    assert not gradient[~inside].any()
-
-
-def test_a_broken_text_is_seen_in_its_row_alone(way: str) -> None:
-    inside = ragged([20, 3, 20], 20)
-    given = made(inside)
-    with torch.no_grad():
-        given.features[1] = torch.nan
-    assert given.largest(inside).isnan().any(1).tolist() == [False, True, False]
 
 
 NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -261,111 +214,3 @@ def test_numbers_of_all_kinds(kernels: Any, case: str, numbers: str) -> None:
                 assert (where[~numbered] == -1).all()
             else:
                 assert where is None
-
-
-GATHERINGS: dict[str, dict[str, Any]] = {"as it is": {}, "another": {"vectors": 64, "columns": 32}}
-
-
-@pytest.mark.parametrize("chosen", GATHERINGS)
-def test_what_has_no_slope_is_not_fetched(kernels: Any, chosen: str) -> None:
-    features = torch.ones(6, 4, device=DEVICE)
-    features[3] = torch.nan
-    places = torch.tensor([[0, 3, 1], [3, 4, -1]], dtype=torch.int32, device=DEVICE)
-    upstream = torch.tensor([[2.0, 0.0, 1.0], [0.0, 5.0, 0.0]], device=DEVICE)
-    gathering = kernels.PLACES._replace(**GATHERINGS[chosen])
-    found = kernels.matrix_gradient(places, upstream, features, gathering)
-    assert found.tolist() == [[2.0] * 4, [5.0] * 4, [1.0] * 4]
-
-
-@pytest.mark.parametrize("chosen", GATHERINGS)
-def test_places_are_summed(kernels: Any, chosen: str) -> None:
-    generator = torch.Generator().manual_seed(7)
-    features = torch.randn(50, 130, generator=generator)
-    places = torch.randint(50, (9, 70), generator=generator)
-    upstream = torch.randn(9, 70, generator=generator)
-    gathering = kernels.PLACES._replace(**GATHERINGS[chosen])
-    found = kernels.matrix_gradient(
-        places.int().to(DEVICE), upstream.to(DEVICE), features.to(DEVICE), gathering
-    )
-    expected = (upstream[:, :, None] * features[places]).sum(0)
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("chosen", GATHERINGS)
-@pytest.mark.parametrize("terms", [300, 1 << 16], ids=["few terms", "many terms"])
-def test_ranges_are_summed(kernels: Any, terms: int, chosen: str) -> None:
-    generator = torch.Generator().manual_seed(6)
-    matrix = torch.randn(terms, 130, generator=generator).to(DEVICE)
-    sizes = torch.tensor([0, 1, 100, 0, 33, 32, 0])
-    starts = torch.cat([torch.zeros(1), sizes.cumsum(0)]).int()
-    count = int(sizes.sum())
-    numbers = torch.randint(terms, (count + 5,), generator=generator)
-    weights = torch.randn(count + 5, generator=generator)
-    found = kernels.features_gradient(
-        numbers.int().to(DEVICE),
-        weights.to(DEVICE),
-        starts.to(DEVICE),
-        matrix,
-        kernels.RANGES._replace(**GATHERINGS[chosen]),
-    )
-    parts = torch.split((weights[:, None] * matrix.cpu()[numbers])[:count], sizes.tolist())
-    expected = torch.stack([part.sum(0) for part in parts])
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switch, "_able", lambda device, shared: True)
-    monkeypatch.setattr(switch, "KERNELS", True)
-    matrix = torch.ones(2, 2)
-    assert not lexicon._has_kernels(matrix.bfloat16(), matrix)
-
-    class OnGpu:
-        device = torch.device("cuda", 0)
-
-        def __init__(self, dtype: torch.dtype) -> None:
-            self.dtype = dtype
-
-    found = {dtype: lexicon._has_kernels(OnGpu(dtype), matrix) for dtype in lexicon_types()}  # type: ignore[arg-type]
-    assert found == {
-        torch.bfloat16: True,
-        torch.float16: True,
-        torch.float32: False,
-        torch.float64: False,
-    }
-    monkeypatch.setattr(switch, "KERNELS", False)
-    assert not any(lexicon._has_kernels(OnGpu(dtype), matrix) for dtype in lexicon_types())  # type: ignore[arg-type]
-
-
-def lexicon_types() -> list[torch.dtype]:
-    return [torch.bfloat16, torch.float16, torch.float32, torch.float64]
-
-
-@pytest.mark.skipif(not ON_GPU, reason="there is no GPU here")
-def test_a_gpu_takes_the_kernels_and_is_not_asked_anything(
-    kernels: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(switch, "KERNELS", True)
-    inside = ragged([130, 1, 144, 75], 144)
-    given = made(inside, 1000, 768, torch.bfloat16)
-    assert lexicon._has_kernels(given.features, given.matrix)
-
-    def step() -> None:
-        torch.autograd.grad(given.largest(inside).relu().log1p().sum(), given[:2])
-
-    def numbers() -> list[Tensor]:
-        found = given.largest(inside)
-        return [found.detach().double().cpu(), *gradients(found, given)]
-
-    step()  # compiled
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    exact = by_hand(given, inside)
-    found = numbers()
-    torch.testing.assert_close(found[0], exact.detach(), rtol=1e-4, atol=1e-4)
-    # In two orders of summing, a near tie may be decided otherwise.
-    for one, other in zip(found[1:], gradients(exact, given), strict=True):
-        assert (one - other).norm() < 1e-2 * other.norm()
-    assert all(torch.equal(one, other) for one, other in zip(found, numbers(), strict=True))

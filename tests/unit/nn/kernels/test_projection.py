@@ -10,11 +10,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.nn.architectures import LayerShape
-from isthmus.nn.kernels import bert_layer
-from isthmus.nn.kernels.bert_layer import PostNorm, round_matrices
-from isthmus.nn.kernels.projection import Joined, multiply, project, project_whole
-from isthmus.nn.layers import Layer
+from isthmus.nn.kernels.projection import Joined, project, project_whole
 from isthmus.nn.precision import rounded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -102,37 +98,6 @@ def test_results_and_gradients(way: str, layout: str, count: int, autocast: bool
         assert (one - other).norm() < loose * other.norm()
 
 
-def test_each_layout_of_its_own(way: str) -> None:
-    states, parts = made(3)
-    upstream = [
-        as_laid(numbers(TEXTS, HEADS, ROWS, SIZE, seed=n))
-        for n, as_laid in enumerate(list(LAYOUTS.values())[:3])
-    ]
-    given = [states, *(each for part in parts for each in part.parameters())]
-    found = torch.autograd.grad(projected(way, states, parts), given, upstream)
-    wanted = torch.autograd.grad([by_hand(states, part) for part in parts], given, upstream)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_one_result_is_used(way: str) -> None:
-    states, parts = made(3)
-    given = states, parts[1].weight, parts[1].bias
-    upstream = numbers(TEXTS, HEADS, ROWS, SIZE, seed=2)
-    found = torch.autograd.grad(projected(way, states, parts)[1], given, upstream)
-    wanted = torch.autograd.grad(by_hand(states, parts[1]), given, upstream)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_frozen_matrices(way: str) -> None:
-    states, parts = made(2)
-    for part in parts:
-        part.requires_grad_(False)
-    upstream = [numbers(TEXTS, HEADS, ROWS, SIZE, seed=n) for n in range(2)]
-    [found] = torch.autograd.grad(projected(way, states, parts), states, upstream)
-    [wanted] = torch.autograd.grad([by_hand(states, part) for part in parts], states, upstream)
-    torch.testing.assert_close(found, wanted)
-
-
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_a_way_back(way: str, mode: Any) -> None:
     states, parts = made(3)
@@ -185,43 +150,3 @@ def test_as_a_whole(count: int, kind: torch.dtype) -> None:
     biases = [part.bias for part in parts]
     unused = torch.autograd.grad(found, biases, upstream.to(kind), allow_unused=True)
     assert unused == (None,) * count
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_without_a_bias(kind: torch.dtype) -> None:
-    _, [part] = made(1)
-    states = numbers(TEXTS, ROWS, WIDTH, seed=1).to(kind).requires_grad_()
-    found = multiply(states, part, part.weight.detach().to(kind))
-    exact = states.detach().float().requires_grad_()
-    wanted = multiply(exact, part, None)
-    loose = 1e-5 if kind == torch.float32 else 2e-2
-    upstream = numbers(*found.shape, seed=3)
-    pairs = zip(
-        [found, *torch.autograd.grad(found, [states, part.weight], upstream.to(kind))],
-        [wanted, *torch.autograd.grad(wanted, [exact, part.weight], upstream)],
-        strict=True,
-    )
-    for one, other in pairs:
-        assert (one.float() - other).norm() < loose * other.norm()
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_matrices_of_all_layers_at_once(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bert_layer, "kernel_type", lambda states: kind)
-    shape = LayerShape(WIDTH, HEADS, 2 * WIDTH, 0.0, 0.0, "gelu", 1e-5)
-    layers = [
-        PostNorm(*(getattr(layer, name) for name in PostNorm._fields))
-        for layer in (Layer(shape).to(DEVICE) for _ in range(3))
-    ]
-    for layer, found in zip(
-        layers, round_matrices(layers, torch.zeros(1, device=DEVICE)), strict=True
-    ):
-        assert found.projection is not None
-        parts = layer.query, layer.key, layer.value
-        for ours, theirs in zip(found.projection, joined_of(parts, kind), strict=True):
-            assert torch.equal(ours, theirs)
-        for name in ("output", "expand", "contract"):
-            matrix, weight = getattr(found, name), getattr(layer, name).weight
-            assert torch.equal(matrix, weight.to(kind))
-            # What is of that type already is not copied.
-            assert (matrix.data_ptr() == weight.data_ptr()) is (kind == torch.float32)

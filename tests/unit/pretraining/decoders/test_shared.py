@@ -10,13 +10,11 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
-from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.nn import packing
+from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import TiedHead
-from isthmus.nn.packing import Full, Packing
 from isthmus.nn.text_layout import TextLayout
-from isthmus.pretraining.decoders._shared import Stack, StackSettings, layout_of, own_positions
+from isthmus.pretraining.decoders._shared import own_positions
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask
@@ -117,17 +115,6 @@ def test_copied_layers_compute_what_the_backbones_do(
     torch.testing.assert_close(found, states, rtol=1e-5, atol=1e-5)
 
 
-def test_a_random_start_is_drawn_from_the_seed(backbone: Backbone) -> None:
-    torch.manual_seed(11)
-    one = task(backbone, seed=4).state_dict()
-    torch.manual_seed(12)
-    two, other = task(backbone, seed=4).state_dict(), task(backbone, seed=5).state_dict()
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    name = "decoder.stack.layers.0.query.weight"
-    assert not torch.equal(one[name], other[name])
-    assert 0.01 < one[name].std() < 0.03
-
-
 @pytest.mark.parametrize(
     ("layers", "init", "what"),
     [
@@ -185,20 +172,6 @@ def test_saved_and_restored_is_the_same(backbone: Backbone, tmp_path: Path) -> N
     saved = made.state_dict()
     for name, value in fresh.state_dict().items():
         assert torch.equal(value, saved[name]), name
-
-
-def test_another_recipes_checkpoint_is_refused(backbone: Backbone, tmp_path: Path) -> None:
-    task(backbone, seed=1).save(tmp_path)
-    # Another shape, a part less and a part more.
-    others: list[dict[str, Any]] = [{"layers": 2}, {"bottleneck": "cls"}, {"head": "own"}]
-    for change in others:
-        with pytest.raises(MismatchError, match="is not this recipe's") as caught:
-            task(backbone, seed=2, **change).restore(tmp_path)
-        assert str(tmp_path / PARTS_FILE) in caught.value.what
-    (tmp_path / PARTS_FILE).write_bytes(b"torn")
-    with pytest.raises(InputError, match="cannot be read") as unreadable:
-        task(backbone, seed=2).continue_from(tmp_path)
-    assert str(tmp_path / PARTS_FILE) in unreadable.value.what
 
 
 BOTTLENECK, STACK, HEAD = "bottleneck.", "decoder.stack.", "decoder.own_head."
@@ -302,34 +275,3 @@ def test_a_backbone_that_embeds_no_positions_gets_some(backbone: Backbone) -> No
     with torch.no_grad():
         states = made.decoder.decode(step, made.backbone, made.vocabulary)[0]
     assert not torch.allclose(states[1], states[2])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_texts_without_padding_need_no_mask(
-    causal: bool, backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU, where leaving padding out always pays."""
-    torch.manual_seed(4)
-    stack = Stack(backbone, StackSettings(layers=2)).eval()
-    seen: list[Any] = []
-    stack.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[1]))
-    states = torch.randn(2, 6, 8)
-    step = {"attention_mask": torch.ones(2, 6, dtype=torch.int64)}
-    masked = layout_of(step, backbone).within(stack, states, causal)
-    monkeypatch.setitem(packing._LEAST_PADDING, "cpu", 0.0)
-    torch.testing.assert_close(layout_of(step, backbone).within(stack, states, causal), masked)
-    step["attention_mask"][1, 4:] = 0
-    padded = layout_of(step, backbone).within(stack, states, causal)
-    assert [type(visible) for visible in seen] == [torch.Tensor, Full, Packing]
-    assert not torch.allclose(padded[1, :4], masked[1, :4]) or causal
-
-
-def test_one_type_is_a_row(backbone: Backbone) -> None:
-    plain = BertForMaskedLM(backbone.config).eval()
-    plain.load_state_dict(backbone.model.state_dict())
-    found, expected = backbone(IDS[:1], MASK[:1]), plain.bert(IDS[:1]).last_hidden_state
-    torch.testing.assert_close(found, expected)
-    found.square().sum().backward()
-    expected.square().sum().backward()
-    types = backbone.model.bert.embeddings.token_type_embeddings.weight.grad
-    torch.testing.assert_close(types, plain.bert.embeddings.token_type_embeddings.weight.grad)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import math
 import random
@@ -15,27 +14,19 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
-    EventAccumulator,
-)
 from transformers import BertConfig, BertForMaskedLM
 
-from isthmus.encoders.dense import DenseEncoder
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.pretrain import run
 from isthmus.pretraining.probes._base import Probe, assemble_probes
-from isthmus.pretraining.probes._callback import TOPIC, Probing, report_probes
+from isthmus.pretraining.probes._callback import TOPIC, Probing
 from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
-from isthmus.pretraining.probes.bottleneck import Bottleneck
-from isthmus.pretraining.probes.coverage import Coverage
 from isthmus.pretraining.probes.masked_lm import MaskedLm
-from isthmus.pretraining.probes.retrieval import Retrieval
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.progress import Bar
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -334,56 +325,6 @@ def test_interrupted_and_resumed_is_uninterrupted(
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_patience_counts_on_after_a_resume(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = dict(enumerate([1.0, 5.0, 4.0, 3.0, 2.0, 6.0, 7.0, 8.0, 9.0]))
-    probes = {"every": 1, "best_by": "scripted", "patience": 3}
-    killed_at(3, make(tmp_path, probes, Scripted(script, "higher")), monkeypatch)
-    probe = Scripted(script, "higher")
-    history = make(tmp_path, probes, probe).fit()
-    assert probe.steps == [3, 4], "from checkpoint 2 on, and not again at the start"
-    assert [line[STOPPED_EARLY] for line in history if STOPPED_EARLY in line] == [4]
-    assert best_evaluation(tmp_path, TOPIC)["step"] == 1
-    # Killed after the checkpoint of the early end: nothing is left to do.
-    probe = Scripted(script, "higher")
-    again = make(tmp_path, probes, probe)
-    assert numbers(again.fit()) == numbers(history)
-    assert probe.steps == []
-    saved = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
-    state = again.task.state_dict()
-    assert all(torch.equal(state[f"backbone.model.{name}"], value) for name, value in saved.items())
-
-
-def test_the_bar_shows_the_number_to_watch(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes: list[str] = []
-    advance = Bar.advance
-
-    def spy(bar: Bar, amount: int = 1, note: str | None = None) -> None:
-        notes.extend([] if note is None else [note])
-        advance(bar, amount, note)
-
-    monkeypatch.setattr(Bar, "advance", spy)
-    script = dict(enumerate([0.25, 0.5, 0.125, 0.125]))
-    probes = {"every": 1, "best_by": "scripted", "patience": 2}
-    make(tmp_path, probes, Scripted(script, "higher")).fit()
-    assert notes[0] == "probe/scripted 0.250"
-    assert "probe/scripted 0.125" in notes[-1]
-    assert "loss " in notes[-1]
-    for note in notes:
-        assert "beside" not in note, "what explains a probe is in the log"
-        assert STOPPED_EARLY not in note
-        assert "train_" not in note
-
-
-def test_losses_are_logged_beside_probes(make: Make, tmp_path: Path) -> None:
-    history = make(tmp_path, {"every": 2}, training={"logging_steps": 2}).fit()
-    assert [line["step"] for line in history if "loss" in line] == [2, 4, 6, 8]
-    assert [line["step"] for line in evaluations(history, TOPIC)] == [0, 2, 4, 6, 8]
-
-
 @pytest.fixture(scope="module")
 def finished(
     settings: Callable[..., PretrainSettings], tmp_path_factory: pytest.TempPathFactory
@@ -428,42 +369,6 @@ def test_final_is_the_best_model(finished: Path) -> None:
 
 
 @no_plots
-def test_killed_while_final_is_written(
-    settings: Callable[..., PretrainSettings],
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The same run as `finished`, in two lives: nothing is trained or measured in the second."""
-
-    def die(*_: Any) -> None:
-        raise Killed
-
-    chosen = settings(
-        tmp_path / "run",
-        **AUTOENCODING,
-        probes={"every": 2, "best_by": "masked_lm", "patience": 2},
-    )
-    script_masked_lm(monkeypatch, [3.0, 2.0, 2.5, math.nan])
-    with monkeypatch.context() as patch:
-        patch.setattr(DenseEncoder, "describe", die)
-        with pytest.raises(Killed):
-            run(chosen)
-    run(chosen)
-    one, two = (
-        json.loads((output / "isthmus.json").read_text())["results"]
-        for output in (finished, tmp_path / "run")
-    )
-    assert two["best_step"] == one["best_step"] == 2
-    tables = [(output / "probes.tsv").read_bytes() for output in (finished, tmp_path / "run")]
-    assert tables[0] == tables[1]
-    left, right = (
-        load_file(output / "final" / "model.safetensors") for output in (finished, tmp_path / "run")
-    )
-    assert all(torch.equal(left[name], right[name]) for name in left)
-
-
-@no_plots
 def test_without_best_by_the_last_model_is_final(
     settings: Callable[..., PretrainSettings], tmp_path: Path
 ) -> None:
@@ -474,16 +379,6 @@ def test_without_best_by_the_last_model_is_final(
     assert not (tmp_path / "run" / BEST).exists()
     results = json.loads((tmp_path / "run" / "isthmus.json").read_text())["results"]
     assert "best_step" not in results
-
-
-@no_plots
-def test_a_probe_that_never_gives_a_number_leaves_the_last_model(
-    settings: Callable[..., PretrainSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script_masked_lm(monkeypatch, [math.nan] * 3)
-    run(settings(tmp_path / "run", probes={"every": 4, "best_by": "masked_lm"}))
-    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
-    assert not (tmp_path / "run" / BEST).exists()
 
 
 def test_the_table(finished: Path) -> None:
@@ -505,115 +400,8 @@ def test_the_table(finished: Path) -> None:
     assert masked == ["3.0", "2.0", "2.5", "nan"]
 
 
-def test_the_plot(finished: Path) -> None:
-    drawn = (finished / "probes.svg").read_text(encoding="utf-8")
-    assert drawn.lstrip().startswith("<?xml")
-    for text in ("masked_lm (lower is better)", "coverage (higher is better)", "constant"):
-        assert f"<!-- {text} -->" in drawn
-
-
-def test_trackers_get_every_probe(finished: Path) -> None:
-    (events,) = finished.rglob("events.out.tfevents*")
-    read = EventAccumulator(str(events.parent))
-    read.Reload()
-    log = json.loads((finished / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
-    names = [name for name in evaluations(log, TOPIC)[0] if name.startswith(f"{TOPIC}/")]
-    assert len(names) == 9
-    for name in names:
-        written = [(event.step, event.value) for event in read.Scalars(f"train/{name}")]
-        expected = [(line["step"], line[name]) for line in evaluations(log, TOPIC)]
-        assert [step for step, _ in written] == [step for step, _ in expected]
-        np.testing.assert_allclose(
-            [value for _, value in written], [value for _, value in expected], rtol=1e-5
-        )
-
-
 def lines(values: list[float]) -> list[Line]:
     return [{"step": 2 * n, "epoch": 0.0, "probe/scripted": v} for n, v in enumerate(values)]
-
-
-@pytest.mark.parametrize(
-    ("better", "values", "said"),
-    [
-        ("higher", [0.1, 0.3, 0.2], "best (higher)   0.3000 at step 2"),
-        ("lower", [0.5, 0.3, 0.4], "best (lower)   0.3000 at step 2"),
-        ("lower", [math.nan, 0.3, 0.1], "best (lower)   0.1000 at step 4"),
-        ("higher", [math.nan, 0.3, 0.1], "best (higher)   0.3000 at step 2"),
-        ("higher", [math.nan, math.nan], "best (higher)      nan at step 0"),
-    ],
-)
-def test_what_is_told_at_the_end(
-    tmp_path: Path, better: str, values: list[float], said: str
-) -> None:
-    told = report_probes(lines(values), {"scripted": Scripted({}, better)}, tmp_path)
-    assert f"{values[0]:.4f} at the start" in told
-    assert f"{values[-1]:.4f} at the end" in told
-    assert said in told
-    assert str(tmp_path / "probes.tsv") in told
-    assert str(tmp_path / "probes.svg") in told
-
-
-@no_plots
-@pytest.mark.parametrize(("last", "remarked"), [(0.004, True), (0.3, False), (math.nan, False)])
-def test_a_decoder_that_does_without_the_vector_is_remarked_upon(
-    tmp_path: Path, last: float, remarked: bool
-) -> None:
-    history = [{"step": 0, "probe/bottleneck": 0.0}, {"step": 9, "probe/bottleneck": last}]
-    told = report_probes(history, {"bottleneck": Bottleneck(Bottleneck.Settings())}, tmp_path)
-    assert ("does without the bottleneck" in told) == remarked
-
-
-@no_plots
-@pytest.mark.parametrize(
-    ("values", "remarked"),
-    [
-        ([0.7, 0.5, 0.6], True),
-        ([0.7, 0.5, 0.7], False),
-        ([0.1, 0.5, 0.4], False),
-        ([0.7], False),
-        ([math.nan, 0.1], False),
-    ],
-)
-def test_a_model_that_retrieved_better_before_is_remarked_upon(
-    tmp_path: Path, values: list[float], remarked: bool
-) -> None:
-    history = [{"step": n, "probe/retrieval": value} for n, value in enumerate(values)]
-    told = report_probes(history, {"retrieval": Retrieval(Retrieval.Settings())}, tmp_path)
-    assert ("best before training" in told) == remarked
-
-
-@no_plots
-@pytest.mark.parametrize(("last", "remarked"), [(0.1, True), (0.2, False), (math.nan, False)])
-def test_a_vector_that_names_less_than_a_constant_list_is_remarked_upon(
-    tmp_path: Path, last: float, remarked: bool
-) -> None:
-    names = ("", "/constant", "/ceiling")
-    history = [
-        {"step": step, **{f"probe/coverage{name}": v for name, v in zip(names, line, strict=True)}}
-        for step, line in enumerate([(0.01, 0.2, 0.9), (last, 0.2, 0.9)])
-    ]
-    told = report_probes(history, {"coverage": Coverage(Coverage.Settings(k=7))}, tmp_path)
-    assert ("names fewer of a text's words" in told) == remarked
-    if remarked:
-        assert "0.1000, below the 0.2000 of one and the same list, the 7 most frequent" in told
-    assert told.splitlines()[0].endswith(", constant 0.2000, ceiling 0.9000")
-
-
-def test_without_matplotlib_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
-    )
-    told = report_probes(lines([0.1, 0.2]), {"scripted": Scripted({}, "higher")}, tmp_path)
-    assert "for a plot: pip install 'isthmus[report]'" in told
-    assert "probes.svg" not in told
-    assert (tmp_path / "probes.tsv").is_file()
-    assert not (tmp_path / "probes.svg").exists()
-
-
-def test_nothing_measured_nothing_reported(tmp_path: Path) -> None:
-    assert report_probes([{"loss": 1.0, "step": 1}], {}, tmp_path) == ""
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -657,24 +445,6 @@ def test_what_cannot_be_used_is_refused_before_anything_loads(
     assert error.expected.startswith(allowed)
     assert error.fix
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("probes", "what"),
-    [
-        ({"every": 2.5}, "probes.every = 2.5 cannot be used: a whole number"),
-        ({"every": 0}, "probes.every = 0 cannot be used"),
-        ({"patience": 0}, "probes.patience = 0 cannot be used"),
-        ({"documents": -1}, "probes.documents = -1 cannot be used"),
-        ({"beast_by": "coverage"}, "unknown key 'probes.beast_by'"),
-    ],
-)
-def test_wrong_values_are_named(
-    settings: Callable[..., PretrainSettings], tmp_path: Path, probes: dict[str, Any], what: str
-) -> None:
-    with pytest.raises(SettingsError) as caught:
-        settings(tmp_path, probes=probes)
-    assert what in caught.value.what
 
 
 @no_plots

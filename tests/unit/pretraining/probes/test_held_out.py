@@ -63,13 +63,6 @@ def test_at_most_a_twentieth_and_none_below_twenty(
     assert (np.diff(held_out) > 0).all()
 
 
-def test_the_seed_draws_and_draws_again(corpus: Corpora) -> None:
-    texts = corpus([numbered(number) for number in range(600)])
-    drawn = [split(texts, ProbeSettings(), seed)[1].tolist() for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert not set(drawn[0]) <= set(range(60)), "not only the first"
-
-
 def test_copies_of_held_out_documents_are_in_neither_side(corpus: Corpora) -> None:
     # 500 documents, each twice, and one far too often.
     texts = corpus([numbered(number % 500) for number in range(1000)] + [numbered(7)] * 400)
@@ -81,14 +74,6 @@ def test_copies_of_held_out_documents_are_in_neither_side(corpus: Corpora) -> No
         assert len(set(hidden)) == len(hidden)
         assert shown.isdisjoint(hidden)
         assert len(shown) == 475
-
-
-def test_where_most_are_copies_nothing_is_held_out(corpus: Corpora) -> None:
-    # Twenty texts, a hundred times each: held out, nothing would be left to learn.
-    texts = corpus([numbered(number % 20) for number in range(2000)])
-    rows, held_out = split(texts, ProbeSettings(), seed=0)
-    assert len(held_out) == 0
-    assert len(rows) == 2000
 
 
 def test_documents_without_two_tokens_are_not_held_out(corpus: Corpora) -> None:

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from isthmus.errors import InputError
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.probes._base import assemble_probes
@@ -128,32 +126,3 @@ def test_titles_ask_for_texts_without_them(tmp_path: Path) -> None:
     same = probe.groups[:, None] == probe.groups
     expected = [[one.title == other.title for other in asked] for one in asked]
     assert same.tolist() == expected
-
-
-@pytest.mark.parametrize(("titled", "by_title"), [(4, False), (5, True), (10, True)])
-def test_titles_ask_when_half_of_the_documents_have_one(
-    tmp_path: Path, titled: int, by_title: bool
-) -> None:
-    documents = [
-        Document(str(n), numbered(n), "fox" if 2 <= n < 2 + titled else "") for n in range(12)
-    ]
-    probe, _ = prepare(documents, tmp_path)
-    queries = rows_of(probe.queries)
-    assert len(queries) == (titled if by_title else 10)
-    assert (queries[0] == ids("fox")) is by_title
-    chosen, _ = prepare(documents, tmp_path, "title")
-    assert rows_of(chosen.queries) == [ids("fox")] * titled
-    chosen, _ = prepare(documents, tmp_path, "sentence")
-    assert len(rows_of(chosen.queries)) == 10
-
-
-def test_documents_that_give_no_query(tmp_path: Path) -> None:
-    documents = [Document(str(n), "Lazy lazy lazy lazy") for n in range(9)]
-    probe, _ = prepare(documents, tmp_path)
-    assert probe.queries == probe.passages == []
-    with pytest.raises(InputError, match="held-out documents have no titles") as caught:
-        prepare(documents, tmp_path, "title")
-    assert "probes.measure.retrieval.query" in caught.value.what
-    with pytest.raises(InputError, match="neither titles nor passages") as caught:
-        prepare(documents, tmp_path, probes={"best_by": "retrieval"})
-    assert "probes.best_by" in caught.value.what
