@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import isthmus
-from isthmus.config.trust import trust
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Document, Query
 from isthmus.retrieval.hybrid_folder import open_hybrid, read_hybrid
@@ -70,8 +69,6 @@ def test_indexes_of_one_folder_change_together(
     commands.succeed("index", "--corpus", corpora["living"], "--with", model, "--with", "bm25",
                      "--output", anew)  # fmt: skip
     queries = [Query(str(n), line) for n, line in enumerate(["ba doke", "changed", "lina"])]
-
-    trust(str(model))  # the commands have another cache
 
     def best(folder: Path) -> list[Any]:
         return [one.document_ids[:5] for one in open_hybrid(folder).search(queries, 20)]

@@ -135,5 +135,6 @@ def medline(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Inde
 def loads(medline: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model names lead to the encoders of the collection."""
     encoders = medline.encoders
+    monkeypatch.setattr("isthmus.retrieval.searcher.on_this_disk", lambda name: name)
     for load in ("load_encoder", "load_query_encoder", "load_indexed_encoder"):
         monkeypatch.setattr(f"isthmus.encoders.{load}", lambda name, *_, **__: encoders[name])

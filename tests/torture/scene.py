@@ -104,7 +104,7 @@ class Scene:
         self._write_collection()
         made = Child(self._make_models, self.place).end()
         assert made.code == 0, made.err
-        (self.place / "cache").rename(folder / "cache")  # where the encoders are trusted
+        (self.place / "cache").rename(folder / "cache")
         self.clear(Job(""))
 
     def _write_collection(self) -> None:
@@ -128,7 +128,6 @@ class Scene:
             (self.data / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _make_models(self) -> None:
-        from isthmus.config.trust import trust
         from isthmus.pretraining.scratch import start_from_nothing
 
         texts = [json.loads(line)["text"] for line in (self.data / "corpus.jsonl").open()]
@@ -136,7 +135,6 @@ class Scene:
             folder = start_from_nothing(lambda: texts, "tiny", 300, self.folder / name, seed=1)
             kind = {"model": "dense", "sparse": "sparse"}[name]
             (folder / "encoder.json").write_text(json.dumps({"kind": kind}))
-            trust(str(folder))
 
     def words(self, command: str, output: Path | None = None) -> list[str]:
         """A command with its places filled in."""
@@ -169,7 +167,6 @@ class Scene:
             self._made(f"{JOBS['tune'].words}", folder)
         elif not grown:
             self._made(INDEXES[kind], folder)
-            self._trust(folder)
             if kind == "inverted":
                 self._compile(folder)
         else:
@@ -177,13 +174,6 @@ class Scene:
             self._made("add OUTPUT --corpus MORE", folder)
             self._made("delete OUTPUT d0 d7 d41", folder)
         return folder
-
-    def _trust(self, folder: Path) -> None:
-        """Marks an index as the user's own, also in later caches of the place."""
-        from isthmus.config.trust import trust_index
-
-        marked = Child(lambda: trust_index(folder), self.folder).end()
-        assert marked.code == 0, marked.err
 
     def _compile(self, folder: Path) -> None:
         """Has this process read the kernels' machine code, which every child would else do."""

@@ -31,7 +31,7 @@ Reranker = Annotated[
     str | None, typer.Option(help="A cross-encoder that reads the best once more.")
 ]
 Model = Annotated[
-    str | None, typer.Option(help="The encoder, if it moved, or if it was not used here yet.")
+    str | None, typer.Option(help="The encoder, if it moved or is not on this disk yet.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -53,6 +53,26 @@ def model_folder(name: str, where: str = "--model") -> str:
             similar(folder),
         )
     return name
+
+
+def full_name(model: str) -> str:
+    """The name that an index records of a model: of a folder the full path, else `model` itself."""
+    return str(Path(model).resolve()) if Path(model).exists() else model
+
+
+def on_this_disk(name: str) -> str | None:
+    """The folder that holds a model here, perhaps in the hub's cache; None where there is none."""
+    with suppress(OSError, ValueError):  # of a name that no folder can have
+        if Path(name).is_dir():
+            return name
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    with suppress(HFValidationError, ValueError):
+        config = try_to_load_from_cache(name, "config.json")
+        if isinstance(config, str):
+            return str(Path(config).parent)
+    return None
 
 
 @contextmanager

@@ -6,7 +6,6 @@ holds the indexes themselves, which change together (living_hybrid.py).
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +15,6 @@ from pydantic import AfterValidator, Field, model_validator
 from isthmus.config import Settings
 from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.config.trust import is_trusted_index, trust_index
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import HYBRID, STATE, stated_manifest
@@ -118,10 +116,9 @@ def open_hybrid(
 ) -> HybridSearcher:
     """The hybrid in a folder; an index that has another encoder since is refused.
 
-    `hybrid.json` may come from another machine: an index outside the folder is read only if it was
-    built or opened here before, and a notice names it. `changed` is what differs from its
-    combination. A writer may replace the indexes while they are opened; then they are opened again.
-    `encoders` are as in `open_searcher`.
+    `hybrid.json` may come from another machine: a notice names the indexes outside the folder that
+    are read. `changed` is what differs from its combination. A writer may replace the indexes while
+    they are opened; then they are opened again. `encoders` are as in `open_searcher`.
     """
     while True:
         hybrid = read_hybrid(Path(folder))
@@ -142,8 +139,6 @@ def _open_hybrid(
 ) -> HybridSearcher:
     file = folder / HYBRID
     if outside := [each.index for each in hybrid.members if Path(each.index).is_absolute()]:
-        for index in outside:
-            _check_known(index, file)
         notice(f"{folder}: reading its indexes {', '.join(outside)}")
     folders = hybrid.folders(folder)
     searchers = open_together(folders, hnsw=hnsw, by=by, encoders=encoders)
@@ -157,15 +152,6 @@ def _open_hybrid(
     return hybrid.combination.model_copy(update=changed).searcher(searchers)
 
 
-def _check_known(index: str, file: Path) -> None:
-    """Refuses an index that this user has not built or opened before."""
-    if not is_trusted_index(index):
-        raise InputError(
-            f"{file} reads the index {index!r}, which has not been used here before",
-            "if you trust it, search it once: " + shlex.join(("isthmus", "search", index, "QUERY")),
-        )
-
-
 def open_together(
     folders: Sequence[str | Path],
     model: str | None = None,
@@ -175,8 +161,8 @@ def open_together(
 ) -> list[Searcher]:
     """A searcher per index, the first one with the encoder at `model`; all of one corpus.
 
-    `hnsw` is for the dense ones, one at least; the others are searched exactly. All are remembered
-    as opened by this user. `encoders` are as in `open_searcher`.
+    `hnsw` is for the dense ones, one at least; the others are searched exactly. `encoders` are as
+    in `open_searcher`.
     """
     dense = [stated_manifest(Path(folder)).kind == "dense" for folder in folders]
     graphs = [hnsw and (one or not any(dense)) for one in dense]
@@ -195,6 +181,4 @@ def open_together(
                 "count the tokens of one encoder for all: isthmus index --set "
                 "passages.model=ENCODER; or leave by=passage out",
             )
-    for folder in folders:
-        trust_index(folder)
     return searchers

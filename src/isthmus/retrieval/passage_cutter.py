@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.collections import Corpus
-from isthmus.config.trust import full_name, trust
+from isthmus.config.models import full_name, model_folder, named_at
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.manifest import EncoderOrigin, Manifest, stated_manifest
 from isthmus.records import Document, Passage
@@ -97,13 +97,10 @@ def unit_of(folder: Path) -> Unit:
 
 
 def _tokenizer(model: str) -> Tokenizer:
-    from isthmus.config.models import model_folder, named_at
     from isthmus.text.tokenizer import Tokenizer
 
     with named_at("passages.model"):
-        tokenizer = Tokenizer.load(model_folder(model))
-    trust(model)  # so that adding to the index needs no name
-    return tokenizer
+        return Tokenizer.load(model_folder(model))
 
 
 def _room_of(model: str, tokenizer: Tokenizer) -> int:

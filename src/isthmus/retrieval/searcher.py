@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from isthmus.collections import Problems
-from isthmus.config.models import PACKAGE
-from isthmus.config.trust import is_trusted, trust
+from isthmus.config.models import PACKAGE, on_this_disk
 from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.indexes.segments.index import open_index
@@ -189,35 +188,32 @@ def check_passages(manifest: Manifest, folder: Path) -> None:
 
 
 def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) -> str:
-    """The encoder to load for an index: `model`, or the recorded one if it is trusted.
+    """The encoder to load for an index: `model`, or the recorded one, which must be on this disk.
 
-    An index may come from anywhere, and so does the name that it records. Trusted are encoders of
-    packages, those inside the index's own folder, and those named before on this machine.
+    An index may come from anywhere, and so does the name that it records: nothing is fetched from
+    the network for it. Its fingerprint is compared before it encodes anything.
     """
     if model is not None:
-        trust(model)
         return model
+    name = origin.name
     with suppress(OSError, ValueError):  # of a name that no folder can have
-        inside = (folder / origin.name).resolve()
+        inside = (folder / name).resolve()
         if inside.is_dir() and inside.is_relative_to(folder.resolve()):
             return str(inside)
-    name = origin.name
     if name.startswith(PACKAGE):
         return name
-    if not is_trusted(name):
-        raise InputError(
-            f"the index {str(folder)!r} names the encoder {name!r}, which has not been used here "
-            "before",
-            "if you trust it, name it once: "
-            + shlex.join(("isthmus", "search", str(folder), "QUERY", "--model", name)),
-        )
-    # Paths are recorded in full, hub names are not paths: an absolute one must still be there.
-    if Path(name).is_absolute() and not Path(name).is_dir():
+    if (found := on_this_disk(name)) is not None:
+        return found
+    if Path(name).is_absolute():  # paths are recorded in full, hub names are not paths
         raise InputError(
             f"the encoder of the index {str(folder)!r} is no longer at {name!r}",
             "give its new path: --model FOLDER",
         )
-    return name
+    raise InputError(
+        f"the index {str(folder)!r} names the encoder {name!r}, which is not on this disk",
+        "if you trust it, have it fetched: "
+        + shlex.join(("isthmus", "search", str(folder), "QUERY", "--model", name)),
+    )
 
 
 def usable(

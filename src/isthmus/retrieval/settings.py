@@ -14,7 +14,7 @@ class RetrieverSettings(Combination):
     hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
     model: str | None = Field(
         None,
-        description="the encoder of the first index, if it moved, or if it was not used here yet",
+        description="the encoder of the first index, if it moved or is not on this disk yet",
     )
     hnsw: bool = Field(
         False,

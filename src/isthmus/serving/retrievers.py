@@ -9,7 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from isthmus.config.trust import full_name
+from isthmus.config.models import full_name
 from isthmus.errors import MismatchError
 from isthmus.indexes.manifest import HYBRID, MANIFEST
 from isthmus.progress import waiting

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
+from isthmus.config.models import on_this_disk
 from isthmus.records import Document
 from isthmus.text.truncation import CutTexts
 
@@ -54,6 +55,15 @@ class WordEncoder:
 
     def encode_blocks(self, blocks: Iterable[Sequence[Document]], encoded: Any = None) -> Any:
         return ((block, self.encode_documents(block)) for block in blocks)
+
+
+@pytest.fixture(autouse=True)
+def encoders_on_this_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of the encoders here are as good as folders."""
+    monkeypatch.setattr(
+        "isthmus.retrieval.searcher.on_this_disk",
+        lambda name: name if name in ("model", "words", "terms") else on_this_disk(name),
+    )
 
 
 @pytest.fixture

@@ -86,24 +86,41 @@ def named_by(folder: Path, name: str) -> Path:
     return received
 
 
-@pytest.mark.parametrize("name", ["/some/where", "org/name", "name", "../outside", "~", "a; b"])
-def test_an_encoder_nobody_named_is_not_loaded(
-    corpus: str, tmp_path: Path, encoder: Any, name: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["org/name", "name", "../outside", "~", "a; b"])
+def test_an_encoder_that_is_not_on_this_disk_is_not_fetched(
+    corpus: str, tmp_path: Path, encoder: Any, name: str
 ) -> None:
     received = named_by(index(corpus, tmp_path / "index", "model"), name)
     encoder.name = "none"
     for load in (open_searcher, lambda folder: open_writer(folder).encoder):
-        with pytest.raises(InputError, match="names the encoder") as caught:
+        with pytest.raises(InputError, match="which is not on this disk") as caught:
             load(received)
         assert repr(name) in caught.value.what
         assert f"--model {shlex.quote(name)}" in caught.value.fix
         assert encoder.name == "none", "nothing was loaded"
     open_searcher(received, model=name)
     assert encoder.name == name
-    if not name.startswith("/"):  # which is not there
-        capsys.readouterr()
-        open_searcher(received)
-        assert f"loading its encoder {name}" in capsys.readouterr().err
+
+
+def test_an_encoder_in_the_cache_of_the_hub_is_loaded_from_there(
+    corpus: str,
+    tmp_path: Path,
+    encoder: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    received = named_by(index(corpus, tmp_path / "index", "model"), "org/name")
+    model = tmp_path / "hub" / "models--org--name"
+    snapshot = model / "snapshots" / "123"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("123")
+    capsys.readouterr()
+    open_searcher(received)
+    assert encoder.name == str(snapshot), "the folder itself: nothing asks the hub"
+    assert f"loading its encoder {snapshot}" in "".join(capsys.readouterr().err.split("\n"))
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "x/" * 5000, "\ud800"])

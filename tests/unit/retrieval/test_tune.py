@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +11,6 @@ import pytest
 
 from isthmus.collections import Problems
 from isthmus.config.sealed_json import sealed
-from isthmus.config.trust import trust
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.evaluation import per_query
 from isthmus.records import Query, Ranking, Run
@@ -170,23 +168,6 @@ def test_a_hybrid_says_which_indexes_outside_of_it_are_read(
     search(tmp_path / "hybrid", "river bank")
     said = f"{tmp_path / 'hybrid'}: reading its indexes {files['dense'].resolve()}\n"
     assert said in capsys.readouterr().err
-
-
-def test_a_hybrid_reads_no_index_outside_of_it_that_was_never_used_here(
-    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A received hybrid.json may name any folder of this machine."""
-    run_tune(files, tmp_path / "hybrid", steps=2)
-    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "of another user"))
-    with pytest.raises(InputError, match="has not been used here before") as caught:
-        search(tmp_path / "hybrid", "river bank")
-    assert f"isthmus search {files['dense'].resolve()}" in caught.value.fix
-    trust("model")
-    search(files["dense"], "river bank")
-    with pytest.raises(InputError, match=re.escape(repr(str(files["bm25"].resolve())))):
-        search(tmp_path / "hybrid", "river bank")
-    search(files["bm25"], "river bank")
-    assert search(tmp_path / "hybrid", "river bank")
 
 
 def test_three_ways_and_the_same_job_again(files: dict[str, Path], tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ class ExportSettings(ReadingSettings):
     hnsw: bool = Field(False, description="dense vectors get a graph: fast, and no longer exact")
     depth: int = Field(10, ge=1, le=10_000, description="documents per query, with --verify")
     model: str | None = Field(
-        None, description="with --verify: the encoder, if it moved, or if it was not used here yet"
+        None,
+        description="with --verify: the encoder, if it moved or is not on this disk yet",
     )
 
 

@@ -18,9 +18,8 @@ from isthmus.collections.settings import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.calls import check_arguments, several
 from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
-from isthmus.config.models import model_folder
+from isthmus.config.models import full_name, model_folder
 from isthmus.config.output import only_writer, publish
-from isthmus.config.trust import full_name, trust, trust_index
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.construction import already_built, builder_for, place_to_build
 from isthmus.indexes.documents import blocks
@@ -132,7 +131,6 @@ def index(
     }
     with said_once():
         build_hybrid(Path(output), models, build, request, overwrite)
-    trust_index(output)
     return Path(output)
 
 
@@ -165,7 +163,6 @@ def _index_one(
     with connected(settings.cluster) as machines, place_to_build(output):
         folder = _index(corpus, output, model, settings, machines, overwrite)
         remove_leftovers(folder)
-    trust_index(folder)  # so that a hybrid may read it
     if (hnsw := check_hnsw(settings.hnsw, stated_manifest(folder).kind)) is not None:
         name = model if model is None or isinstance(model, str) else model.name
         notice(add_hnsw(folder, name, hnsw).summary())
@@ -308,7 +305,6 @@ def _describe(
             f"titles = {encoder.settings.titles}",
             "leave titles out, or choose an encoder trained the other way",
         )
-    trust(encoder.name)  # so that searching the index needs no --model
     sparse = encoder.kind == "sparse"
     return Description(
         kind="inverted" if sparse else "dense",

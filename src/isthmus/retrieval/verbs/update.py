@@ -43,7 +43,7 @@ class AddSettings(ReadingSettings):
     verb = "add"
 
     model: str | None = Field(
-        None, description="the encoder, if it moved, or if it was not used here yet"
+        None, description="the encoder, if it moved or is not on this disk yet"
     )
     block_size: int = Field(_BLOCK, ge=1, description="documents between two recorded steps")
 
@@ -64,7 +64,7 @@ class MergeSettings(Settings):
     verb = "merge"
 
     model: str | None = Field(
-        None, description="the encoder, if it moved, or if it was not used here yet"
+        None, description="the encoder, if it moved or is not on this disk yet"
     )
     hnsw: ChosenHnsw = Field(
         False, description="a graph beside a dense index, built or built again, or how it is built"
