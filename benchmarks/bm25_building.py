@@ -118,7 +118,7 @@ def _build_with_bm25s(folder: Path, memory: float) -> Any:
         [vocabulary.setdefault(t, len(vocabulary)) for t in analyzer.terms(document.contents(True))]
         for document in open_corpus(str(folder / "corpus.jsonl")).documents()
     ]
-    scorer = bm25s.BM25(k1=_SETTINGS.k1, b=_SETTINGS.b, method=_SETTINGS.variant)
+    scorer = bm25s.BM25(k1=_SETTINGS.k1, b=_SETTINGS.b, method="lucene")
     scorer.index((tokens, vocabulary), create_empty_token=False, show_progress=False)
     scorer.save(folder / "bm25s", show_progress=False)
 

@@ -18,7 +18,7 @@ ASKED = {
     "russian": ("протоколами установки", ("--language", "ru"), ""),
     "german": ("Protokolldatei einer Installation", ("--language", "german"), ""),
     "chinese": ("保存安装记录", (), "read as chinese, in pairs of characters"),
-    "japanese": ("ログを保存する", ("--set", "bm25.segmenter=words"), "japanese, in words"),
+    "japanese": ("ログを保存する", (), "read as japanese, in pairs of characters"),
 }
 
 

@@ -27,7 +27,7 @@ def index(
     ] = None,
     language: Annotated[
         str | None,
-        typer.Option(help="Of the documents, for bm25: german, de, …; none: any. Else guessed."),
+        typer.Option(help="Of the documents, for bm25: german, de, …; none: any. Else by script."),
     ] = None,
     overwrite: Annotated[
         bool,

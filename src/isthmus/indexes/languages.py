@@ -22,9 +22,7 @@ _CODES = {
     "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "th": "thai",
     "tr": "turkish", "yi": "yiddish", "zh": "chinese",
 }  # fmt: skip
-SEGMENTED = ("chinese", "japanese", "korean", "thai")
-"""Languages of pairs of characters, or of words that a dictionary tells apart."""
-UNSTEMMED = frozenset({*SEGMENTED, NONE})
+UNSTEMMED = frozenset({"chinese", "japanese", "korean", "thai", NONE})
 LANGUAGES = (*sorted(_CODES.values()), NONE)
 # Patterns of so many characters take milliseconds to compile: `re` does so where one is used first.
 # Characters of scripts that put no spaces between words, and Hangul, whose words carry particles.

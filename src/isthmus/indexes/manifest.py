@@ -17,7 +17,7 @@ from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_boun
 from isthmus.errors import InputError, SettingsError, similar
 from isthmus.indexes.integrity import COPY, Count, StoredFile, damaged, described
 from isthmus.indexes.kinds import kinds
-from isthmus.indexes.languages import AUTO, NONE, SEGMENTED, UNSTEMMED, Language
+from isthmus.indexes.languages import AUTO, NONE, UNSTEMMED, Language
 from isthmus.text.passages import Cut
 
 FORMAT = 4  # the newest; from 3 on a manifest vouches for itself
@@ -49,11 +49,10 @@ class Bm25Settings(Settings):
 
     k1: float = Field(0.9, ge=0, description="0 or more; higher lets repetition count longer")
     b: float = Field(0.4, ge=0, le=1, description="0 to 1; how much long texts are marked down")
-    variant: Literal["lucene", "robertson", "atire"] = Field("lucene", description="of the formula")
     language: Language = Field(
         AUTO,
-        description="german, de, …: how words are split and shortened; auto: the one that script "
-        "(chinese, japanese, korean, thai: pairs of characters) or stop words tell, else english; "
+        description="german, de, …: how words are split and shortened; auto: the one that their "
+        "script tells (chinese, japanese, korean, thai: pairs of characters), else english; "
         "none: any",
     )
     stemmer: Language | None = Field(None, description="what shortens words; null: the language's")
@@ -62,28 +61,13 @@ class Bm25Settings(Settings):
         None, description="fold: é is e; null: in languages other than english and none"
     )
 
-    segmenter: Literal["pairs", "words"] = Field(
-        "pairs",
-        exclude_if=lambda how: how == "pairs",  # as before there was a choice
-        description="how chinese, japanese, korean and thai are split: pairs of characters, or "
-        "words by a dictionary (the extra segmenters)",
-    )
-
     def resolved(self, language: str) -> Bm25Settings:
         """The settings for texts of a language, which leave nothing open."""
-        by_words = self.segmenter == "words"
-        if by_words and language not in SEGMENTED:
-            raise SettingsError(
-                f"bm25.segmenter = words: there is no segmenter of {language}, whose words have "
-                "spaces between them",
-                "name the language (--language zh), or leave bm25.segmenter out; words can be "
-                f"segmented in {', '.join(SEGMENTED)}",
-            )
         shortened = NONE if language in UNSTEMMED else language
         chosen = {
             "language": language,
             "stemmer": self.stemmer or shortened,
-            "stopwords": self.stopwords or (language if by_words else shortened),
+            "stopwords": self.stopwords or shortened,
             "accents": self.accents or ("keep" if language in ("english", NONE) else "fold"),
         }
         return self.model_copy(update=chosen)

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import bm25s
 import numpy as np
 import pytest
 from tests.index_bytes import verify
@@ -19,9 +14,8 @@ from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.bm25 import Analyzer, Bm25Index, builder
 from isthmus.indexes.integrity import described
-from isthmus.indexes.manifest import Bm25Settings, write_manifest
+from isthmus.indexes.manifest import Bm25Settings
 from isthmus.indexes.segments.merge_policy import describe
-from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Ranking
 
 Build = Callable[..., Bm25Index]
@@ -142,32 +136,6 @@ def test_an_interrupted_build_goes_on_after_the_last_block(
     assert not (tmp_path / ".again.building").exists()
 
 
-def test_what_bm25s_wrote_before_is_searched(
-    build_bm25: Build, documents: list[Document], tmp_path: Path
-) -> None:
-    index = build_bm25(documents)
-    folder = tmp_path / "bm25"
-    settings, analyzer = Bm25Settings(), Analyzer(Bm25Settings())
-    expected = index.search(["river bank", "title money"], 50, ["p", "q"])
-    peer = bm25s.BM25(k1=settings.k1, b=settings.b, method=settings.variant)
-    vocabulary: dict[str, int] = {}
-    tokens = [
-        [vocabulary.setdefault(t, len(vocabulary)) for t in analyzer.terms(one.contents(True))]
-        for one in documents
-    ]
-    for file in (*folder.glob("*.npy"), folder / "vocabulary.arrow"):
-        if file.name != "order.npy":
-            file.unlink()
-    peer.index((tokens, vocabulary), create_empty_token=False, show_progress=False)
-    peer.save(folder, show_progress=False)
-    write_manifest(folder, describe(index.manifest), len(documents))
-    assert Bm25Index.open(folder).search(["river bank", "title money"], 50, ["p", "q"]) == expected
-    with pytest.raises(MismatchError, match="holds scores only") as refused:
-        IndexWriter(folder)
-    assert "isthmus index" in refused.value.fix
-    assert not (folder / ".lock").exists()
-
-
 def test_other_kind_is_refused(dense_folder: Path) -> None:
     with pytest.raises(MismatchError, match="is a dense index"):
         Bm25Index.open(dense_folder)
@@ -178,34 +146,3 @@ def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(SettingsError) as caught:
         Bm25Settings.parse(values, where="recipe")
     assert next(iter(values)) in caught.value.what
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loaded", [False, True])
-def test_jax_is_left_alone_where_it_is_installed(loaded: bool, tmp_path: Path) -> None:
-    """bm25s would try it out at once, and JAX takes most of a GPU for itself: only its list of stop
-    words is read, and nothing imports it.
-    """
-    importing = re.compile(r"^\s*(import|from) bm25s", re.MULTILINE)
-    package = Path(builder.__file__).parents[2]
-    sources = [file.read_text(encoding="utf-8") for file in package.rglob("*.py")]
-    assert len(sources) > 300
-    assert not any(map(importing.search, sources))
-    (tmp_path / "jax").mkdir()
-    (tmp_path / "jax" / "__init__.py").write_text("")
-    (tmp_path / "jax" / "lax.py").write_text("raise SystemExit('JAX was started')")
-    lines = [
-        "import sys",
-        *(["import jax"] if loaded else []),
-        "from isthmus.indexes.bm25 import Bm25Index",
-        "from isthmus.indexes.bm25.stop_words import stop_words",
-        "assert 'the' in stop_words('english')",
-        f"assert ('jax' in sys.modules) is {loaded}",
-        "import jax",
-        "print('as it was')",
-    ]
-    found = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": found}
-    command = [sys.executable, "-c", "\n".join(lines)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "as it was\n", done.stderr

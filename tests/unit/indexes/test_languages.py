@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import isthmus
-from isthmus.errors import MissingPackageError, SettingsError
+from isthmus.errors import SettingsError
 from isthmus.indexes.bm25.analyzer import Analyzer
-from isthmus.indexes.bm25.stop_words import is_certain, likely
+from isthmus.indexes.bm25.stop_words import likely
 from isthmus.indexes.languages import LANGUAGES, detected
 from isthmus.indexes.manifest import Bm25Settings, Manifest, stated_manifest
 
@@ -48,45 +47,6 @@ def test_headings_find_their_sections(language: str, indexed: dict[str, Path]) -
     }
     right = sum(found == [name] for name, found in first.items())
     assert right >= min(4, len(first)), first  # some headings share no word with their section
-
-
-@pytest.mark.parametrize("language", SCRIPTS)
-def test_words_of_a_dictionary_find_sections_too(language: str, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    lines = ({"_id": name, "text": text} for name, (_, text) in TEXTS[language].items())
-    corpus.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    by_words = {"bm25.segmenter": "words"}
-    folder = isthmus.index(str(corpus), tmp_path / "index", settings=by_words)
-    assert stated_manifest(folder).bm25 == Bm25Settings(segmenter="words").resolved(language)
-    headings = {name: heading for name, (heading, _) in TEXTS[language].items()}
-    hits = {name: isthmus.search(folder, heading, depth=1) for name, heading in headings.items()}
-    assert sum([hit.id for hit in found] == [name] for name, found in hits.items()) >= 4, hits
-
-
-@pytest.mark.parametrize(
-    ("language", "text", "words"),
-    [
-        ("zh", "系统会询问 Debian 的安装程序。", "系统 会 询问 安装 程序 安装程序 debian"),
-        ("ja", "質問を避けています", "質問 避ける いる"),
-        ("ko", "컴퓨터의 시계를 맞추기", "컴퓨터 시계 맞추"),
-        ("th", "ชื่อเมลของระบบ", "ชื่อ เมล ของ ระบบ"),
-    ],
-)
-def test_words_are_stems_without_particles(language: str, text: str, words: str) -> None:
-    assert terms(language, text, segmenter="words") == words.split()
-
-
-def test_a_segmenter_that_is_not_there_is_named(
-    monkeypatch: pytest.MonkeyPatch, indexed: dict[str, Path]
-) -> None:
-    monkeypatch.setitem(sys.modules, "rjieba", None)
-    with pytest.raises(MissingPackageError, match="rjieba") as caught:
-        terms("zh", "书", segmenter="words")
-    assert caught.value.fix == "pip install 'isthmus[segmenters]'"
-    with pytest.raises(SettingsError, match="no segmenter of german"):
-        terms("de", "Haus", segmenter="words")
-    written = json.loads((indexed["chinese"] / "manifest.json").read_text())
-    assert "segmenter" not in written["bm25"], "as an older isthmus reads it"
 
 
 @pytest.mark.parametrize("language", ["chinese", "japanese"])
@@ -129,7 +89,7 @@ def test_every_language_has_a_stemmer_or_none() -> None:
         assert terms(language, "Debian 12") == terms(language, "DEBIAN 12") != []
 
 
-def test_languages_are_told_by_script_or_guessed_by_stop_words() -> None:
+def test_languages_are_told_by_script_or_likely_by_stop_words() -> None:
     for language, sections in TEXTS.items():
         texts = [text for _, text in sections.values()]
         assert detected(texts) == (language if language in SCRIPTS else "english")
@@ -138,13 +98,6 @@ def test_languages_are_told_by_script_or_guessed_by_stop_words() -> None:
     assert likely(["The cell divides, and each of the parts is a new cell."]) == "english"
     assert (detected([]), likely([])) == ("english", None)
     assert likely(["Komórka dzieli się na dwie części i każda z nich jest nową"]) == "polish"
-    german = [text for _, text in TEXTS["german"].values()]
-    assert is_certain(german, "german")
-    assert likely(few := ["dog mat end", "cat dog"]) == "danish"  # all of these are Danish words
-    assert not is_certain(few, "danish")
-    assert not is_certain(
-        [*german, "The cell divides, and this is what it was for. " * 40], "german"
-    )
 
 
 def test_a_script_without_spaces_is_found_among_english_texts(tmp_path: Path) -> None:
@@ -165,7 +118,7 @@ def test_an_unknown_language_is_refused() -> None:
 
 def test_an_index_from_before_languages_is_english(indexed: dict[str, Path]) -> None:
     written = stated_manifest(indexed["german"]).model_dump()
-    english = {"k1": 0.9, "b": 0.4, "variant": "lucene", "stemmer": "english"}
+    english = {"k1": 0.9, "b": 0.4, "stemmer": "english"}
     before = {**written, "bm25": {**english, "stopwords": "english"}}
     manifest = Manifest.parse(before, where="manifest.json")
     assert manifest.bm25 == Bm25Settings().resolved("english")

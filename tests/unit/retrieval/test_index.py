@@ -258,7 +258,7 @@ def test_what_a_killed_overwriting_left_is_removed(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_language_is_guessed_kept_and_refused_without_bm25(
+def test_a_language_is_named_kept_and_refused_without_bm25(
     tmp_path: Path, encoder: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def language(folder: Path) -> str:
@@ -273,13 +273,12 @@ def test_a_language_is_guessed_kept_and_refused_without_bm25(
     lines = [json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("\n".join(lines), encoding="utf-8")
-    guessed = index(str(corpus), tmp_path / "guessed")
-    assert language(guessed) == "german"
-    assert "read as German (--language names another" in " ".join(capsys.readouterr().err.split())
-    assert [hit.id for hit in search(guessed, "haus")] == ["d1"]
-    english = index(str(corpus), tmp_path / "english", language="english")
-    index(str(corpus), english)  # as an index from before languages were guessed
-    assert language(english) == "english"
+    assert language(index(str(corpus), tmp_path / "unnamed")) == "english"
+    assert "looks German: --language german stems" in " ".join(capsys.readouterr().err.split())
+    german = index(str(corpus), tmp_path / "german", language="german")
+    assert [hit.id for hit in search(german, "haus")] == ["d1"]
+    index(str(corpus), german)  # the index knows it
+    assert language(german) == "german"
     for hybrid in ((), ("other",)):
         with pytest.raises(SettingsError, match="--language de is of BM25"):
             index(str(corpus), tmp_path / "dense", "model", hybrid=hybrid, language="de")

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import Stemmer
 
-from isthmus.indexes.bm25.segmenters import segmenter
 from isthmus.indexes.bm25.stop_words import stop_words
 from isthmus.indexes.languages import AUTO, HAN, UNSPACED
 from isthmus.indexes.manifest import Bm25Settings
@@ -35,8 +34,6 @@ class Analyzer:
         settings = settings.resolved("english" if settings.language == AUTO else settings.language)
         self._english = settings.language == "english" and settings.accents == "keep"
         self._turkish = settings.language == "turkish"
-        by_words = settings.segmenter == "words"
-        self._segment = segmenter(settings.language) if by_words else None
         self._folds = settings.accents == "fold"
         self._stopwords = stop_words(settings.stopwords)
         self._stemmer = None if settings.stemmer == "none" else Stemmer.Stemmer(settings.stemmer)
@@ -52,7 +49,7 @@ class Analyzer:
         text = unicodedata.normalize("NFKC", text).lower()
         for run, word in re.findall(_RUN_OR_WORD, text):
             if run:
-                found += _pairs(run) if self._segment is None else self._telling(self._segment(run))
+                found += _pairs(run)
             else:
                 words.append(word)
         stems = self._stems(self._telling(words))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from isthmus.indexes.bm25.stop_words import is_certain, likely
+from isthmus.indexes.bm25.stop_words import likely
 from isthmus.indexes.languages import AUTO, LANGUAGES, detected
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.progress import notice
@@ -21,9 +21,9 @@ def in_language(
     corpus: str,
     known: Bm25Settings | None = None,
 ) -> Bm25Settings:
-    """The settings for the language of documents: named, `known` of their index, or guessed.
+    """The settings for the language of documents: named, `known` of their index, or by script.
 
-    A notice says which language is guessed, or might be.
+    A notice says which language the script tells, or stop words might.
     """
     if settings.language != AUTO:
         return settings.resolved(settings.language)
@@ -32,17 +32,12 @@ def in_language(
         chosen = {name: value or getattr(known, name) for name, value in named}
         return settings.model_copy(update=chosen).resolved(known.language)
     texts = [document.text for document in islice(documents, _SAMPLE)]
-    guess = likely(texts) or ENGLISH
     if (found := detected(texts)) != ENGLISH:
-        parts = "words" if settings.segmenter == "words" else "pairs of characters"
-        notice(f"{corpus}: read as {found}, in {parts} (--language names another)")
+        notice(f"{corpus}: read as {found}, in pairs of characters (--language names another)")
     elif settings.accents is None and any(detected([text]) != ENGLISH for text in texts):
         notice(f"{corpus}: read as English, and in pairs of characters where no spaces are")
         settings = settings.model_copy(update={"accents": "fold"})  # the analysis of any script
-    elif guess != ENGLISH and guess in LANGUAGES and is_certain(texts, guess):
-        notice(f"{corpus}: read as {guess.title()} (--language names another)")
-        found = guess
-    elif guess != ENGLISH and guess in LANGUAGES:
+    elif (guess := likely(texts)) in LANGUAGES and guess != ENGLISH:
         notice(f"{corpus} looks {guess.title()}: --language {guess} stems its words")
     return settings.resolved(found)
 

@@ -148,7 +148,7 @@ def write_merged(
     average = int(lengths.sum(dtype=np.int64)) / len(lengths)
     different, which = np.unique(counts, return_inverse=True)
     weights = np.array(
-        [inverse_frequency(settings, count, len(lengths)) for count in different.tolist()],
+        [inverse_frequency(count, len(lengths)) for count in different.tolist()],
         dtype=np.float32,
     )
     _write_terms(folder, terms)

@@ -1,4 +1,4 @@
-"""The three formulas of BM25, rounded as bm25s rounds them: its scores to the last bit.
+"""Lucene's formula of BM25, rounded as bm25s rounds it: its scores to the last bit.
 
 Kamphuis et al., Which BM25 do you mean? (ECIR 2020), table 1.
 """
@@ -26,14 +26,9 @@ class TermScore(NamedTuple):
     documents: int  # that hold the term
 
 
-def inverse_frequency(settings: Bm25Settings, containing: int, documents: int) -> np.float32:
+def inverse_frequency(containing: int, documents: int) -> np.float32:
     """The weight of a term that so many of the documents contain."""
-    odds = (documents - containing + 0.5) / (containing + 0.5)
-    if settings.variant == "lucene":
-        return np.float32(log(1 + odds))
-    if settings.variant == "robertson":
-        return np.float32(log(max(odds, 1)))
-    return np.float32(log(documents / containing))
+    return np.float32(log(1 + (documents - containing + 0.5) / (containing + 0.5)))
 
 
 def posting_scores(
@@ -47,6 +42,5 @@ def posting_scores(
     k1, b = settings.k1, settings.b
     counts = frequencies.astype(np.float32)
     norms = k1 * ((1 - b) + b * lengths / average)
-    boosted = counts * (k1 + 1) if settings.variant == "atire" else counts
-    scores: Scores = (weights * (boosted / (counts + norms))).astype(np.float32)
+    scores: Scores = (weights * (counts / (counts + norms))).astype(np.float32)
     return scores

@@ -109,7 +109,7 @@ class SegmentedBm25Index(Index):
         containing = sum(len(rows) for rows, _ in found)
         if not containing:
             return [(rows, np.empty(0, dtype=np.float32)) for rows, _ in found]
-        weight = inverse_frequency(self._settings, containing, len(self))
+        weight = inverse_frequency(containing, len(self))
         return [
             (
                 rows,
