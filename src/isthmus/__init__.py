@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from isthmus._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from isthmus.benchmarks.report.benchmark_report import benchmark_report as benchmark_report
-    from isthmus.benchmarks.report.contents import BenchmarkReport as BenchmarkReport
+    from isthmus.benchmarks.report.report import BenchmarkReport as BenchmarkReport
+    from isthmus.benchmarks.report.report import benchmark_report as benchmark_report
     from isthmus.benchmarks.runner.run import benchmark as benchmark
     from isthmus.collections.spec import open_collection as open_collection
     from isthmus.collections.spec import open_corpus as open_corpus
@@ -70,8 +70,7 @@ if TYPE_CHECKING:
     from isthmus.workflows.several_collections import evaluate_suite as evaluate_suite
 
 _HOMES = {
-    "isthmus.benchmarks.report.benchmark_report": ["benchmark_report"],
-    "isthmus.benchmarks.report.contents": ["BenchmarkReport"],
+    "isthmus.benchmarks.report.report": ["BenchmarkReport", "benchmark_report"],
     "isthmus.benchmarks.runner.run": ["benchmark"],
     "isthmus.collections.spec": ["open_collection", "open_corpus"],
     "isthmus.encoders.encoder": ["Encoder"],

@@ -99,23 +99,21 @@ def run(
 @command
 def report(
     folder: Annotated[
-        str, typer.Argument(help="The --output of `benchmark run`: protocol.json and cells/.")
+        str,
+        typer.Argument(help="The --output of `benchmark run`, or the results.parquet of a report."),
     ],
     output: Annotated[
         str | None,
         typer.Option(help="The folder to write. The default: FOLDER/report. Replaces a report."),
     ] = None,
-    settings: Annotated[
-        list[str] | None, settings_option("benchmark report", "over=queries")
-    ] = None,
+    settings: Annotated[list[str] | None, settings_option("benchmark report", "alpha=0.01")] = None,
 ) -> None:
     """Tables, tests, plots and a verdict per claim, from the cells that are done so far.
 
-    Writes report.html (one page that needs nothing else), report.md, report.tex, report.json and
-    comparisons.tsv.
+    Writes report.html (one page that needs nothing else), report.md, report.tex, report.json, and
+    results.parquet, of which the report can be made again.
     Letters and verdicts are by t-tests over queries and pre-training seeds together, corrected
-    (Holm) over a whole table; cells that are missing or failed are shown as such. --set
-    pairs=[bow:mlm] chooses whose wins and losses are shown with their texts.
+    (Holm) over a whole table; cells that are missing or failed are shown as such.
 
     Example: isthmus benchmark report runs/benchmark; isthmus benchmark report runs/benchmark
     --output docs/results/benchmark --set smallest_effect=0.01

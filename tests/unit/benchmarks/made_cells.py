@@ -85,14 +85,6 @@ def with_cost(result: CellResult, **cost: float) -> CellResult:
     return result.model_copy(update={"cost": Cost(**cost)})
 
 
-def with_scores(result: CellResult, scores: dict[str, float]) -> CellResult:
-    tests = {
-        name: test.model_copy(update={"per_query": dict.fromkeys(test.per_query, scores)})
-        for name, test in result.tests.items()
-    }
-    return result.model_copy(update={"tests": tests})
-
-
 def failed(result: CellResult, reason: str) -> CellResult:
     return result.model_copy(update={"status": "failed", "reason": reason, "tests": {}})
 

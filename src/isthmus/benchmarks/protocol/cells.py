@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from isthmus.config import Settings
 from isthmus.config.output import whole_file
@@ -20,8 +20,10 @@ from isthmus.errors import InputError, SettingsError
 
 CELLS = "cells"
 _DIGITS = 6
-Scores = Annotated[dict[str, float], Field(min_length=1)]
-Spent = Annotated[float, Field(ge=0)] | None
+_LARGEST = 1e18  # sums of larger numbers leave what floats hold
+Number = Annotated[float, Field(gt=-_LARGEST, lt=_LARGEST)]
+Scores = Annotated[dict[str, Number], Field(min_length=1)]
+Spent = Annotated[Number, Field(ge=0)] | None
 
 
 class Cell(Settings):
@@ -72,8 +74,8 @@ class CellResult(Settings):
     reason: str | None = None
     tests: dict[str, Tested] = Field({}, description="by test collection")
     cost: Cost = Cost()
-    probes: dict[str, float] = Field({}, description="of the pre-trained model, by probe")
-    probes_before: dict[str, float] = Field(
+    probes: dict[str, Number] = Field({}, description="of the pre-trained model, by probe")
+    probes_before: dict[str, Number] = Field(
         {}, description="of the model that the pre-training went on from, on the same documents"
     )
     settings: str = Field(description="a digest of everything that the result depends on")
@@ -82,6 +84,12 @@ class CellResult(Settings):
         None, description="a digest of the weights that its start's pre-training began with"
     )
     machine: dict[str, Any] = Field({}, description="versions, commit, processor, accelerator")
+
+    @model_validator(mode="after")
+    def _has_scores(self) -> Self:
+        if self.status == "done" and not self.tests:
+            raise ValueError("a finished cell has no scores at all")
+        return self
 
     def lacking(self, collections: Iterable[str], measures: Sequence[str]) -> list[str]:
         """Those of these test collections that lack scores by one of the measures."""

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from isthmus.config import Settings
 
-CostName = Literal[
-    "pretraining_seconds",
-    "pretraining_tokens",
-    "finetuning_seconds",
-    "index_seconds",
-    "index_bytes",
-    "query_seconds",
-    "parameters",
-]
-
 
 class Selection(Settings):
-    """Cells of the table: every combination of these names; an empty list stands for all.
+    """Cells of the table, of which a claim averages a measure: every combination of these names.
 
-    Its value is the mean of a measure over these cells; with `over`, the mean of the differences
-    to the cells of the same kind, task and seeds that begin with those starts.
+    An empty list stands for all.
     """
 
     starts: list[str] = Field(min_length=1, description="which starting points, averaged")
-    over: list[str] = Field([], description="starting points whose mean is subtracted")
     kinds: list[str] = Field([], description="encoder kinds; none: all")
     tasks: list[str] = Field([], description="tasks; none: all that are fine-tuned")
     collections: list[str] = Field(
@@ -45,18 +33,11 @@ class Claim(Settings):
     higher: Selection = Field(description="the side that the claim says is higher")
     lower: Selection = Field(description="the other side")
     measure: str | None = Field(None, description="null: the first of the protocol's measures")
-    cost: CostName | None = Field(None, description="a cost in the place of a measure")
-    factor: float = Field(
-        1.0,
-        gt=0,
-        description="with cost: holds if lower <= factor x higher; of seconds, "
-        "for the whole interval over pre-training seeds",
-    )
 
     def names(self) -> Iterator[tuple[str, str]]:
         """The names that the claim uses, each with what it is a name of."""
         for side in (self.higher, self.lower):
-            yield from (("starts", name) for name in (*side.starts, *side.over))
+            yield from (("starts", name) for name in side.starts)
             yield from (("kinds", name) for name in side.kinds)
             yield from (("tasks", name) for name in side.tasks)
             yield from (("collections", name) for name in side.collections)

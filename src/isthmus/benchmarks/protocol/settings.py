@@ -283,7 +283,9 @@ class Protocol(Settings):
         for name, claim in self.claims.items():
             for kind_of, other in claim.names():
                 self._check(kind_of, other, f"claims.{name}")
-            self._check_claim(f"claims.{name}", claim)
+            if claim.measure is not None and claim.measure not in self.measures:
+                raise ValueError(f"claims.{name}.measure names {claim.measure!r}, which is none of "
+                                 f"measures: {choices(claim.measure, self.measures)}")  # fmt: skip
         for number, table in enumerate(self.expected):
             self._check("kinds", table.kind, f"expected.{number}.kind")
             self._check("tasks", table.task, f"expected.{number}.task")
@@ -297,29 +299,6 @@ class Protocol(Settings):
         if name not in known:
             raise ValueError(f"{where} names {name!r}, which is none of {kind}: "
                              f"{choices(name, known)}")  # fmt: skip
-
-    def _check_claim(self, where: str, claim: Claim) -> None:
-        """Raises where the report would compare a gain with no gain, or runs with others."""
-        if claim.measure is not None and claim.measure not in self.measures:
-            raise ValueError(f"{where}.measure names {claim.measure!r}, which is none of measures: "
-                             f"{choices(claim.measure, self.measures)}")  # fmt: skip
-        tuned = [name for name, task in self.tasks.items() if task.finetune]
-        sides = [side.tasks or tuned for side in (claim.higher, claim.lower)]
-        seeds = []
-        for side, tasks in zip((claim.higher, claim.lower), sides, strict=True):
-            for task in tasks:
-                run = {*(self.tasks[task].starts or self.starts)}
-                if run.isdisjoint(side.starts):
-                    continue
-                seeds.append({*self.seeds_of(task)})
-                if side.over and run.isdisjoint(side.over):
-                    raise ValueError(f"{where} subtracts {', '.join(side.over)} (over), which "
-                                     f"tasks.{task} does not run")  # fmt: skip
-        if seeds and sides[0] != sides[1] and not claim.cost and not set.intersection(*seeds):
-            raise ValueError(
-                f"{where} compares tasks without a pair of seeds in common: "
-                "give them one, or leave the claim out (null)"
-            )
 
     def _check_circles(self) -> None:
         for name in self.starts:

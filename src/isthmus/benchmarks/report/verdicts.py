@@ -1,43 +1,83 @@
-"""Held, did not hold, undecided: what the cells say about the claims of a protocol."""
+"""Differences between starts: letters of tables, and what the cells say about claims."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Literal
 
-from isthmus.benchmarks.protocol.claims import Claim
-from isthmus.benchmarks.report.claimed_places import lacks_runs, places, scored
-from isthmus.benchmarks.report.comparisons import Estimate, estimate
-from isthmus.benchmarks.report.cost_claims import CostFinding, Decision, cost_finding
-from isthmus.benchmarks.report.outcomes import Outcomes
+import numpy as np
+from numpy.typing import NDArray
+
+from isthmus.benchmarks.protocol.claims import Claim, Selection
+from isthmus.benchmarks.protocol.settings import Protocol
+from isthmus.benchmarks.report.scores import Column, Outcomes, Scores, other_queries
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.evaluation.significance import corrected
+from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
+from isthmus.evaluation.significance import corrected, joined, letters_of
+
+Decision = Literal["held", "did not hold", "undecided", "incomplete"]
+DECISIONS: tuple[Decision, ...] = ("held", "did not hold", "undecided", "incomplete")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A start in a column, with the weight that a comparison gives it."""
+
+    weight: float
+    start: str
+    column: Column
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A weighted sum of starts' scores: over queries and pre-training seeds.
+
+    Of one seed, it is over queries alone, and speaks of these models rather than of the methods.
+    """
+
+    effect: Effect
+    over_seeds: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two starts in one column: the first minus the second."""
+
+    column: Column
+    first: str
+    second: str
+    effect: Effect
+    corrected_p_value: float
+    significant: bool
+
+
+@dataclass(frozen=True)
+class TableComparisons:
+    """All pairs of starts in all columns of one table, corrected as one family."""
+
+    pairs: tuple[Pair, ...]
+    beats: dict[tuple[str, Column], str]
+    """The letters of the starts that a start is significantly better than, by column."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One difference of a claim, at one place of the grid; without an estimate it is missing."""
+    """One difference of a claim, at one place of the grid or on average."""
 
     place: str
-    estimate: Estimate | None
-    corrected_p_value: float = 1.0
-    interval: tuple[float, float] | None = None
-    bound: float = math.inf
+    effect: Effect
+    corrected_p_value: float
+    interval: tuple[float, float]
+    bound: float
     """Upper end of the interval, at the confidence that Bonferroni leaves to one comparison."""
-    family: int = 1
+    family: int
     """How many comparisons the p value and the bound are corrected for."""
-    detectable: float | None = None
-    without: tuple[str, ...] = ()
-    """Starts that the claim names and that have no runs there yet, or too few."""
-    partial: bool = False
-    """Whether runs of the others are missing too."""
-
-    @property
-    def difference(self) -> float:
-        """How far the side is ahead that is claimed to be higher."""
-        assert self.estimate is not None
-        return self.estimate.queries.difference
+    detectable: float
+    """The true difference that would have been found."""
 
 
 @dataclass(frozen=True)
@@ -49,162 +89,222 @@ class Verdict:
     decision: Decision
     reason: str
     overall: Finding | None = None
-    """The mean of the differences over the places that have scores, of several seeds if any do."""
+    """The mean of the differences over the places."""
     findings: tuple[Finding, ...] = ()
-    costs: CostFinding | None = None
-    """What the decision on a claim about costs rests on."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether every cell that the claim speaks of is there."""
-        if self.costs is not None:
-            return self.costs.complete
-        return not any(
-            found.estimate is None or found.without or found.partial for found in self.findings
-        )
+
+def estimate(outcomes: Outcomes, terms: Sequence[Term]) -> Estimate | None:
+    """The weighted sum of terms; None where one of them has no scores.
+
+    Terms on one collection are compared query by query; collections are independent of each other.
+    """
+    found: list[tuple[Term, Scores]] = []
+    for term in terms:
+        scores = outcomes.scores(term.start, term.column)
+        if scores is None:
+            return None
+        found.append((term, scores))
+    queries: dict[str, tuple[str, ...]] = {}
+    sums: dict[str, NDArray[np.float64]] = {}
+    for term, scores in found:
+        collection = term.column.collection
+        if queries.setdefault(collection, scores.queries) != scores.queries:
+            raise other_queries(f"{found[0][0].start!r} and {term.start!r}", term.column)
+        sums[collection] = term.weight * scores.values.mean(axis=0) + sums.get(collection, 0.0)
+    over_queries = summed([paired_effect(differences) for differences in sums.values()])
+    both = _with_seeds(outcomes, found, over_queries)
+    return Estimate(both or over_queries, both is not None)
+
+
+def _with_seeds(
+    outcomes: Outcomes, found: Sequence[tuple[Term, Scores]], over_queries: Effect
+) -> Effect | None:
+    """The effect over queries with the variance that seeds add; None where one is not known."""
+    weights: dict[str, dict[Column, float]] = defaultdict(lambda: defaultdict(float))
+    seeds: dict[str, int] = {}
+    for term, scores in found:
+        weights[term.start][term.column] += term.weight
+        seeds[term.start] = min(len(scores.seeds), seeds.get(term.start, len(scores.seeds)))
+    total, shared, freedom = 0.0, 0.0, math.inf
+    for start, of_column in weights.items():
+        scale = max(of_column.values(), key=abs)
+        if scale:
+            pattern = tuple((column, weight / scale) for column, weight in of_column.items())
+            if (variance := outcomes.seed_variance(pattern)) is None:
+                return None
+            share = scale**2 / seeds[start]
+            total += share * variance.pooled
+            shared += share * variance.shared
+            freedom = min(freedom, variance.freedom)
+    return crossed(over_queries, total, shared, freedom)
+
+
+def compare_starts(
+    outcomes: Outcomes, columns: Sequence[Column], settings: ReportSettings
+) -> TableComparisons:
+    """Every start against every other in every column, corrected over all of them together.
+
+    A start that lacks planned runs in a column is compared with none there.
+    """
+    compared = []
+    for column in columns:
+        whole = [start for start in outcomes.starts if outcomes.whole(start, column)]
+        for first, second in combinations(whole, 2):
+            terms = (Term(1.0, first, column), Term(-1.0, second, column))
+            found = estimate(outcomes, terms)
+            assert found is not None, "both have scores"
+            compared.append((column, first, second, found.effect))
+    raw = [effect.p_value for *_, effect in compared]
+    pairs = tuple(
+        Pair(*one, p_value, p_value < settings.alpha)
+        for one, p_value in zip(compared, corrected(raw, settings.correction), strict=True)
+    )
+    beaten: dict[tuple[str, Column], set[str]] = defaultdict(set)
+    for pair in pairs:
+        if pair.significant:
+            ahead = pair.effect.difference > 0
+            better, worse = (pair.first, pair.second) if ahead else (pair.second, pair.first)
+            beaten[better, pair.column].add(worse)
+    names = letters_of(outcomes.starts)
+    return TableComparisons(pairs, {key: joined(one, names) for key, one in beaten.items()})
 
 
 def rule(settings: ReportSettings) -> str:
     """How decisions are made, for the page."""
-    both = settings.over == "both"
-    over = "queries and pre-training seeds" if both else "queries"
     likewise = "" if settings.correction == "none" else ", corrected by Bonferroni,"
-    alone = "Places of one seed are not averaged with others, and decide nothing alone. "
     return (
         "A claim is tested at every place of the grid that it names, and on average over them, by "
-        f"two-sided t-tests over {over}, level {settings.alpha:g}, corrected for the number of "
-        f"places, or of claims ({settings.correction}). Held: the average is significantly above "
-        "0, and no place significantly below. Did not hold: the average is significantly below 0, "
-        f"or its {settings.confidence:.0%} interval{likewise} ends below "
-        f"{settings.smallest_effect:g}, the smallest difference that matters. Undecided: all else. "
-        "Only runs (pairs of seeds) that all compared starts have count; a start with too few is "
-        f"left out and named. {alone if both else ''}Intervals shown are uncorrected. A claim "
-        "about cost holds if the ratio of the costs stays within its factor: for seconds, the "
-        f"whole {settings.confidence:.0%} interval over pre-training seeds."
+        f"two-sided t-tests over queries and pre-training seeds, level {settings.alpha:g}, "
+        f"corrected for the number of places, or of claims ({settings.correction}). Held: the "
+        "average is significantly above 0, and no place significantly below. Did not hold: the "
+        f"average is significantly below 0, or its {settings.confidence:.0%} interval{likewise} "
+        f"ends below {settings.smallest_effect:g}, the smallest difference that matters. "
+        "Undecided: all else, and whatever one seed alone says. Incomplete: a planned run that "
+        "the claim speaks of is not done. Intervals shown are uncorrected."
     )
 
 
 def verdicts(outcomes: Outcomes, settings: ReportSettings) -> list[Verdict]:
     """A verdict for every claim of the protocol."""
-    found = [
-        _of_costs(name, claim, cost_finding(claim, outcomes, settings.confidence))
-        if claim.cost is not None
-        else _compared(name, claim, outcomes, settings)
-        for name, claim in outcomes.protocol.claims.items()
-    ]
-    tested = {one.name: one.overall.corrected_p_value for one in found
-              if one.overall and _decides(one.overall.estimate, settings)}  # fmt: skip
-    p_values = dict(zip(tested, corrected([*tested.values()], settings.correction), strict=True))
-    return [_decided(one, p_values, settings) if one.overall else one for one in found]
+    measured: dict[str, tuple[list[tuple[str, Estimate]], Estimate]] = {}
+    lacking: dict[str, list[str]] = {}
+    claims = outcomes.protocol.claims
+    for name, claim in claims.items():
+        found = list(places(claim, outcomes.protocol))
+        terms = [term for _, inner in found for term in inner]
+        missing = [term for term in terms if not outcomes.whole(term.start, term.column)]
+        lacking[name] = list(dict.fromkeys(f"{one.start} ({one.column.kind}, {one.column.task})"
+                                           for one in missing))  # fmt: skip
+        if not missing and terms:
+            mean = [replace(term, weight=term.weight / len(found)) for term in terms]
+            here = [(place, _known(outcomes, inner)) for place, inner in found]
+            measured[name] = here, _known(outcomes, mean)
+    # One seed says nothing about methods: such claims are no part of the family.
+    decides = {name: one for name, (_, one) in measured.items() if one.over_seeds}
+    p_values = corrected([one.effect.p_value for one in decides.values()], settings.correction)
+    of_claim = dict(zip(decides, p_values, strict=True))
+    result = []
+    for name, claim in claims.items():
+        if name not in measured:
+            missing_runs = ", ".join(lacking[name]) or "all of it"
+            reason = f"planned runs are not done: {missing_runs}"
+            result.append(Verdict(name, claim, "incomplete", reason))
+            continue
+        here, overall = measured[name]
+        family = len(decides) if name in of_claim else 1
+        p_value = of_claim.get(name, overall.effect.p_value)
+        average = _finding("on average", overall.effect, p_value, family, settings)
+        corrected_here = corrected([one.effect.p_value for _, one in here], settings.correction)
+        findings = tuple(
+            _finding(place, one.effect, p_value, len(here), settings)
+            for (place, one), p_value in zip(here, corrected_here, strict=True)
+        )
+        decision, reason = _decide(average, findings, overall.over_seeds, settings)
+        result.append(Verdict(name, claim, decision, reason, average, findings))
+    return result
 
 
-def _of_costs(name: str, claim: Claim, found: CostFinding) -> Verdict:
-    return Verdict(name, claim, found.decision, found.reason, costs=found)
+def places(claim: Claim, protocol: Protocol) -> Iterator[tuple[str, list[Term]]]:
+    """The comparisons that a claim stands for, each with a name.
+
+    One for every kind, task and collection that both sides name; where the sides differ (more
+    queries on one, another kind on the other), each side is averaged over its own.
+    """
+    measure = claim.measure or protocol.measures[0]
+    higher, lower = (_spelt_out(side, protocol) for side in (claim.higher, claim.lower))
+    shared = [one if one == other else [None] for one, other in zip(higher, lower, strict=True)]
+    for chosen in product(*shared):
+        terms: list[Term] = []
+        for sign, side, names in ((1.0, claim.higher, higher), (-1.0, claim.lower, lower)):
+            inner = [
+                [one] if one is not None else own for one, own in zip(chosen, names, strict=True)
+            ]
+            columns = [
+                Column(kind, task, collection or protocol.tasks[task].collection, measure)
+                for kind, task, collection in product(*inner)
+                if kind in protocol.kinds_of(task)
+            ]
+            for column in columns:
+                run = protocol.tasks[column.task].starts or protocol.starts
+                planned = [name for name in side.starts if name in run]
+                weight = sign / max(len(planned), 1) / len(columns)
+                terms += [Term(weight, name, column) for name in planned]
+        if {term.weight > 0 for term in terms} == {True, False}:
+            yield ", ".join(name for name in chosen if name) or "all", terms
 
 
-def _compared(name: str, claim: Claim, outcomes: Outcomes, settings: ReportSettings) -> Verdict:
-    """What the cells say at every place of a claim and on average, not decided on yet."""
-    found = [(place, *scored(terms, outcomes)) for place, terms in places(claim, outcomes.protocol)]
-    known = [terms for _, terms, _ in found if terms]
-    estimates = [estimate(outcomes, terms) for terms in known]
-    effects = [one.chosen(settings) for one in estimates if one is not None]
-    p_values = corrected([effect.p_value for effect in effects], settings.correction)
-    tested = iter(zip(estimates, p_values, strict=True))
-    findings = []
-    for place, terms, without in found:
-        partial = any(lacks_runs(term, outcomes) for term in terms or ())
-        finding = Finding(place, None, without=without, partial=partial)
-        if terms:
-            compared, p_value = next(tested)
-            finding = _measured(finding, compared, p_value, len(known), settings)
-        findings.append(finding)
-    apart = any(terms == [] for _, terms, _ in found)
-    reason = (
-        "the compared starts have no run (pair of seeds) in common"
-        if apart
-        else "no cell of one side is done"
-    )
-    draft = Verdict(name, claim, "undecided", reason, findings=tuple(findings))
-    if not known:
-        return draft
-    counted = [terms for terms, one in zip(known, estimates, strict=True)
-               if _decides(one, settings)] or known  # fmt: skip
-    share = 1.0 / len(counted)
-    average = [replace(term, weight=share * term.weight) for terms in counted for term in terms]
-    compared = estimate(outcomes, average)
-    assert compared is not None, "every term has scores"
-    p_value = compared.chosen(settings).p_value
-    return replace(
-        draft, overall=_measured(Finding("on average", None), compared, p_value, 1, settings)
-    )
+def _spelt_out(side: Selection, protocol: Protocol) -> tuple[list[str], list[str], list[str]]:
+    """The kinds, tasks and collections that a side means; "" for the tasks' own collections."""
+    tuned = [name for name, task in protocol.tasks.items() if task.finetune]
+    return side.kinds or list(protocol.kinds), side.tasks or tuned, side.collections or [""]
 
 
-def _decided(verdict: Verdict, p_values: Mapping[str, float], settings: ReportSettings) -> Verdict:
-    """The verdict, with the p value of its average corrected for the number of claims."""
-    assert verdict.overall is not None
-    overall = verdict.overall
-    if (p_value := p_values.get(verdict.name)) is not None:
-        overall = _measured(overall, overall.estimate, p_value, len(p_values), settings)
-    decision, reason = _decide(overall, verdict.findings, settings)
-    return replace(verdict, decision=decision, reason=reason, overall=overall)
+def _known(outcomes: Outcomes, terms: Sequence[Term]) -> Estimate:
+    found = estimate(outcomes, terms)
+    assert found is not None, "every term has scores"
+    return found
 
 
-def _measured(
-    finding: Finding,
-    compared: Estimate | None,
-    p_value: float,
-    family: int,
-    settings: ReportSettings,
+def _finding(
+    place: str, effect: Effect, p_value: float, family: int, settings: ReportSettings
 ) -> Finding:
-    assert compared is not None
-    effect = compared.chosen(settings)
     family = 1 if settings.correction == "none" else family
-    return replace(
-        finding,
-        estimate=compared,
-        corrected_p_value=p_value,
-        family=family,
-        interval=effect.interval(settings.confidence),
-        bound=effect.interval(1 - (1 - settings.confidence) / family)[1],
-        detectable=effect.detectable(settings.alpha / family, settings.power),
+    return Finding(
+        place,
+        effect,
+        p_value,
+        effect.interval(settings.confidence),
+        effect.interval(1 - (1 - settings.confidence) / family)[1],
+        family,
+        effect.detectable(settings.alpha / family, settings.power),
     )
 
 
 def _decide(
-    overall: Finding, findings: Sequence[Finding], settings: ReportSettings
+    overall: Finding, findings: Sequence[Finding], over_seeds: bool, settings: ReportSettings
 ) -> tuple[Decision, str]:
-    every = [one for one in findings if one.estimate is not None]
-    known = [one for one in every if _decides(one.estimate, settings)] or every
-    lost = [one for one in known if one.difference < 0 and one.corrected_p_value < settings.alpha]
-    above = sum(one.difference > 0 for one in known)
-    signs = f", above 0 at {above} of {len(known)} places" if len(every) > 1 else ""
-    if len(known) < len(every):
-        signs += " with several seeds"
+    above = sum(one.effect.difference > 0 for one in findings)
+    signs = f", above 0 at {above} of {len(findings)} places" if len(findings) > 1 else ""
     significant = overall.corrected_p_value < settings.alpha
-    assert overall.estimate is not None
-    if not _decides(overall.estimate, settings):
+    if not over_seeds:
         here = "significant" if significant else "not significant"
         more = "judging the methods takes more seeds"
         return "undecided", f"one seed: {here} for these models{signs}; {more}"
-    if significant and overall.difference < 0:
+    if significant and overall.effect.difference < 0:
         return "did not hold", f"significantly the other way{signs}"
     if overall.bound < settings.smallest_effect:
         limit = f"{settings.smallest_effect:g}"
         return "did not hold", f"a difference of {limit} or more is outside the interval{signs}"
+    lost = [one.place for one in findings
+            if one.effect.difference < 0 and one.corrected_p_value < settings.alpha]  # fmt: skip
     if significant and not lost:
         return "held", f"significant{signs}"
     if significant:
-        against = ", ".join(one.place for one in lost)
+        against = ", ".join(lost)
         return "undecided", f"significant on average, but significantly against it at {against}"
-    reach = overall.detectable
-    if reach is None or math.isinf(reach):
+    if math.isinf(overall.detectable):
         return "undecided", f"not significant{signs}"
     return "undecided", (
-        f"not significant{signs}; a true difference of {reach:.3f} would have been found with "
-        f"{settings.power:.0%} power"
+        f"not significant{signs}; a true difference of {overall.detectable:.3f} would have been "
+        f"found with {settings.power:.0%} power"
     )
-
-
-def _decides(compared: Estimate | None, settings: ReportSettings) -> bool:
-    """Whether a comparison says anything about the methods, rather than about these models."""
-    return compared is not None and (compared.knows_seeds or settings.over != "both")

@@ -12,7 +12,7 @@ from pathlib import Path
 from isthmus.benchmarks.protocol.cells import CELLS
 from isthmus.benchmarks.protocol.plan import Plan
 from isthmus.benchmarks.protocol.settings import PROTOCOL, Protocol, read_protocol, write_protocol
-from isthmus.benchmarks.report.benchmark_report import REPORT, benchmark_report
+from isthmus.benchmarks.report.report import REPORT, benchmark_report
 from isthmus.benchmarks.runner.on_cluster import run_on
 from isthmus.benchmarks.runner.schedule import Schedule
 from isthmus.benchmarks.runner.steps import MODELS, Place

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isthmus.benchmarks.protocol.cells import CellResult
 from isthmus.benchmarks.protocol.settings import Protocol
-from isthmus.errors import InputError, MismatchError
+from isthmus.errors import MismatchError
 
 _ROUNDING = 1e-20  # a variance of means that are all the same, as floats have them
-
-_LARGEST = 1e18
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,6 @@ class Column:
     task: str
     collection: str
     measure: str
-    runs: frozenset[tuple[int, int]] | None = None
-    """The pairs of a pre-training and a fine-tuning seed that count; None: all."""
 
 
 Pattern = tuple[tuple[Column, float], ...]
@@ -39,16 +34,13 @@ Pattern = tuple[tuple[Column, float], ...]
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One start in one column: a row per pre-training seed, averaged over its fine-tuning seeds.
-
-    A start without pre-training has other fine-tuning seeds for each of them.
-    """
+    """One start in one column: a row per pre-training seed, averaged over its fine-tuning seeds."""
 
     queries: tuple[str, ...]
     seeds: tuple[int, ...]
     values: NDArray[np.float64]
-    runs: frozenset[tuple[int, int]]
-    """The pairs of a pre-training and a fine-tuning seed that are done."""
+    runs: int
+    """How many cells these are the scores of."""
 
     @cached_property
     def mean(self) -> float:
@@ -62,36 +54,16 @@ class Scores:
             return math.nan
         return float(self.values.mean(axis=1).std(ddof=1))
 
-    @cached_property
-    def by_query(self) -> NDArray[np.float64]:
-        """The score of every query, averaged over seeds."""
-        averaged: NDArray[np.float64] = self.values.mean(axis=0)
-        return averaged
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SeedVariance:
     """The variance of starts' means over queries, or of sums of such, from seed to seed."""
 
-    own: Mapping[str, tuple[float, int]]
-    """The variance, and its degrees of freedom, of each start whose seeds differ."""
+    pooled: float
+    """The mean over all starts, by their degrees of freedom: three seeds of one say little."""
     shared: float
     """The part of it that comes from noise of single queries: smaller with more of them."""
-
-    @cached_property
-    def freedom(self) -> int:
-        """The degrees of freedom of all starts together."""
-        return sum(freedom for _, freedom in self.own.values())
-
-    @cached_property
-    def pooled(self) -> float:
-        """The mean over all starts, by their degrees of freedom."""
-        return sum(variance * freedom for variance, freedom in self.own.values()) / self.freedom
-
-    def above(self, start: str) -> tuple[float, int]:
-        """How far a start's own variance is above the pooled one, and its degrees of freedom."""
-        variance, freedom = self.own.get(start, (self.pooled, 1))
-        return max(0.0, variance - self.pooled), freedom
+    freedom: int
 
 
 class Outcomes:
@@ -103,11 +75,11 @@ class Outcomes:
         self._planned = {cell.name for cell in protocol.cells()}
         self.others = 0
         """Cells of other starts, kinds, tasks or seeds than the protocol has now: left out."""
-        self._scores: dict[tuple[str, Column], Scores | None] = {}
+        self._read: dict[tuple[str, Column], Scores | None] = {}
         self._variances: dict[Pattern, SeedVariance | None] = {}
         self._runs: dict[tuple[str, Column], list[_Run]] = defaultdict(list)
         self._by_place: dict[tuple[str, str, str], list[CellResult]] = defaultdict(list)
-        self._queries: dict[str, _Queries] = {}
+        self._orders: dict[str, tuple[str, ...]] = {}
         self.cells = tuple(self._keep(result) for result in cells if self._belongs(result))
         """Every cell, without the scores of its queries."""
 
@@ -118,19 +90,15 @@ class Outcomes:
 
     def _keep(self, result: CellResult) -> CellResult:
         """Takes the scores over as arrays: as texts of ids they need a hundred times the memory."""
-        _check_numbers(result)
         cell = result.cell
         for collection, test in result.tests.items():
             for measure, scores in test.per_query.items():
-                queries = self._queries.get(collection)
-                if queries is None or queries.ids != scores.keys():
-                    queries = _Queries(frozenset(scores), tuple(sorted(scores)))
-                    self._queries.setdefault(collection, queries)
-                values = np.fromiter(map(scores.__getitem__, queries.order), float, len(scores))
+                order = tuple(sorted(scores))
+                if self._orders.setdefault(collection, order) == order:
+                    order = self._orders[collection]
+                values = np.fromiter(map(scores.__getitem__, order), float, len(scores))
                 column = Column(cell.kind, cell.task, collection, measure)
-                seeds = cell.pretraining_seed, cell.finetuning_seed
-                run = _Run(seeds, queries.order, values)
-                self._runs[cell.start, column].append(run)
+                self._runs[cell.start, column].append(_Run(cell.pretraining_seed, order, values))
         tests = {
             name: test.model_copy(update={"per_query": {}}) for name, test in result.tests.items()
         }
@@ -150,10 +118,7 @@ class Outcomes:
         return [value for one in finished if (value := read(one)) is not None]
 
     def pretraining_seconds(self, start: str, task: str) -> list[float]:
-        """What each pre-training of a start on the collection of a task took, of every seed.
-
-        A seed has several where it was pre-trained again, on another machine for example.
-        """
+        """What each pre-training of a start on the collection of a task took: it counts once."""
         collection = self.protocol.tasks[task].collection
         known = {
             (result.cell.pretraining_seed, result.cost.pretraining_seconds)
@@ -171,9 +136,9 @@ class Outcomes:
     def scores(self, start: str, column: Column) -> Scores | None:
         """The scores of a start in a column; None where no cell of it is done."""
         key = start, column
-        if key not in self._scores:
-            self._scores[key] = self._read(start, column)
-        return self._scores[key]
+        if key not in self._read:
+            self._read[key] = self._averaged(start, column)
+        return self._read[key]
 
     def by_start(self, column: Column) -> dict[str, Scores]:
         """The scores in a column of every start that has any."""
@@ -217,6 +182,11 @@ class Outcomes:
         """How many cells the protocol has in all."""
         return len(self._planned)
 
+    def whole(self, start: str, column: Column) -> bool:
+        """Whether all planned runs of a start in a column are done."""
+        scores = self.scores(start, column)
+        return scores is not None and scores.runs == self.planned_runs(column.task)
+
     def seed_variance(self, pattern: Pattern) -> SeedVariance | None:
         """How far weighted sums of starts' means move from seed to seed; None if unknown.
 
@@ -228,8 +198,7 @@ class Outcomes:
         return self._variances[pattern]
 
     def _pool(self, pattern: Pattern) -> SeedVariance | None:
-        own: dict[str, tuple[float, int]] = {}
-        shared, freedom = 0.0, 0
+        total, shared, freedom = 0.0, 0.0, 0
         for start in self.starts:
             found = [(weight, self.scores(start, column)) for column, weight in pattern]
             known = [(weight, scores) for weight, scores in found if scores is not None]
@@ -244,60 +213,42 @@ class Outcomes:
             squares = float(np.var(sum(one.mean(axis=1) for one in sums.values()), ddof=1))
             # A checkpoint that nothing trains is the same from seed to seed.
             if squares > _ROUNDING:
-                own[start] = squares, len(seeds) - 1
+                total += squares * (len(seeds) - 1)
                 shared += sum(map(_noise_of_queries, sums.values()))
                 freedom += len(seeds) - 1
-        return SeedVariance(own, shared / freedom) if freedom else None
+        return SeedVariance(total / freedom, shared / freedom, freedom) if freedom else None
 
-    def _read(self, start: str, column: Column) -> Scores | None:
-        runs = [
-            run for run in self._runs.get((start, replace(column, runs=None)), ())
-            if column.runs is None or run.seeds in column.runs
-        ]  # fmt: skip
+    def _averaged(self, start: str, column: Column) -> Scores | None:
+        runs = self._runs.get((start, column))
         if not runs:
             return None
         queries = runs[0].queries
         of_seed: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
         for run in runs:
             if run.queries != queries:
-                different = sorted({*run.queries} ^ {*queries})
-                raise other_queries(
-                    f"runs of {start!r} were scored on different queries of "
-                    f"{column.collection!r}: {len(different):,} are of one alone, "
-                    f"{different[0]!r} for example",
-                    f"cells of {start!r}, {column.kind}, {column.task}",
-                )
-            of_seed[run.seeds[0]].append(run.values)
+                raise other_queries(f"runs of {start!r}", column)
+            of_seed[run.seed].append(run.values)
         seeds = tuple(sorted(of_seed))
         rows = [np.mean(of_seed[seed], axis=0) for seed in seeds]
-        return Scores(queries, seeds, np.array(rows), frozenset(run.seeds for run in runs))
+        return Scores(queries, seeds, np.array(rows), len(runs))
 
 
-def other_queries(what: str, where: str) -> MismatchError:
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The scores of one cell: by query, in the order of their ids."""
+
+    seed: int
+    queries: tuple[str, ...]
+    values: NDArray[np.float64]
+
+
+def other_queries(who: str, column: Column) -> MismatchError:
     """The refusal of cells that were scored on other queries than those beside them."""
     return MismatchError(
-        f"{where}: {what}",
+        f"{who} were scored on different queries of {column.collection!r} "
+        f"({column.kind}, {column.task})",
         "repeat the runs that were made with another collection",
     )
-
-
-def _check_numbers(result: CellResult) -> None:
-    """Raises where a finished cell has no scores, or numbers that none can be computed with."""
-    if result.status != "done":
-        return
-    found = [(f"{measure} of {collection!r}", scores) for collection, test in result.tests.items()
-             for measure, scores in test.per_query.items()]  # fmt: skip
-    costs = {name: value for name, value in result.cost if value is not None}
-    known = [*found, ("probes", result.probes), ("probes before", result.probes_before),
-             ("costs", costs)]  # fmt: skip
-    wrong = [f"{what}: {name} {value!r}" for what, values in known
-             for name, value in values.items() if not abs(value) < _LARGEST]  # fmt: skip
-    if not found or wrong:
-        raise InputError(
-            f"the result of {result.cell.name} has no usable numbers: "
-            f"{wrong[0] if wrong else 'no scores at all'}",
-            "remove its file and run the benchmark again",
-        )
 
 
 def _noise_of_queries(values: NDArray[np.float64]) -> float:
@@ -305,14 +256,3 @@ def _noise_of_queries(values: NDArray[np.float64]) -> float:
     queries = len(values[0])
     rest = values - values.mean(axis=1, keepdims=True) - values.mean(axis=0) + values.mean()
     return float((rest**2).sum()) / max(queries - 1, 1) / queries
-
-
-class _Queries(NamedTuple):
-    ids: frozenset[str]
-    order: tuple[str, ...]
-
-
-class _Run(NamedTuple):
-    seeds: tuple[int, int]
-    queries: tuple[str, ...]
-    values: NDArray[np.float64]
