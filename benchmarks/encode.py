@@ -46,7 +46,7 @@ from isthmus.encoders.loader import stored_settings
 from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.precision import native_bf16
+from isthmus.nn.numerics import native_bf16
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer
 

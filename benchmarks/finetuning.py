@@ -25,7 +25,7 @@ import torch
 import transformers
 
 from isthmus.config.models import MINILM, model_folder
-from isthmus.nn.precision import native_bf16
+from isthmus.nn.numerics import native_bf16
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _TEMPERATURE = 0.05

@@ -47,8 +47,7 @@ from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.example_order import EpochOrder
-from isthmus.training.task import Batch
+from isthmus.training.task import Batch, EpochOrder
 from isthmus.training.trainer import Trainer
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -22,7 +22,7 @@ from isthmus.collections.formats.beir import Beir
 from isthmus.config import Settings
 from isthmus.finetuning.kinds.sparse import Sparse
 from isthmus.finetuning.mining.candidates import NOTHING, Ranker
-from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.mining.candidates import MiningSettings
 from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.teachers._base import Teacher, TeacherSource
 from isthmus.pretraining.parts import Bottleneck, Corruption, Decoder, Text, View

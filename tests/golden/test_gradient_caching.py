@@ -12,10 +12,10 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.regularizers._base import regularizers
-from isthmus.finetuning.sparsity.sparse_task import SparseTask
+from isthmus.finetuning.sparsity import SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training import chunks
+from isthmus.training import parallel as chunks
 
 GROUP = 3
 KINDS: dict[str, DenseSettings | SparseSettings] = {

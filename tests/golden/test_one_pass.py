@@ -14,7 +14,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training import chunks
+from isthmus.training import parallel as chunks
 
 TEXTS = ["the cat sat on the mat", "dog", "cat ran", "the dog ran to the mat", "on to the end"]
 SIDES = ("query", "passage")

@@ -15,7 +15,7 @@ from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.regularizers._base import regularizers
-from isthmus.finetuning.sparsity.sparse_task import SparseTask
+from isthmus.finetuning.sparsity import SparseTask
 from isthmus.nn import prediction, vocabulary_product
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer

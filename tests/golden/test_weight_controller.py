@@ -13,9 +13,8 @@ import torch
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
 from isthmus.finetuning.losses._base import losses
-from isthmus.finetuning.regularizers._base import Regularizer, regularizers
-from isthmus.finetuning.sparsity.sparse_task import SparseTask
-from isthmus.finetuning.sparsity.weight_controller import WeightController
+from isthmus.finetuning.regularizers._base import Regularizer, WeightController, regularizers
+from isthmus.finetuning.sparsity import SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

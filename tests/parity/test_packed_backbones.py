@@ -16,8 +16,8 @@ from isthmus.nn import backbone as backbones
 from isthmus.nn.architectures import MASKED_LM, POST_NORM
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels import available
-from isthmus.nn.layer_fusion import compile_layers
 from isthmus.nn.packing import Asking
+from isthmus.training.trainer import compile_layers
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,

@@ -11,11 +11,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.finetuning.mining.candidates import NOTHING, Candidates
-from isthmus.finetuning.mining.draws import draw
-from isthmus.finetuning.mining.margins import highest_allowed
-from isthmus.finetuning.mining.mine import shuffled
-from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.mining.candidates import NOTHING, Candidates, MiningSettings
+from isthmus.finetuning.mining.mine import draw, highest_allowed, shuffled
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.records import Query
 

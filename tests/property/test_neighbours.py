@@ -20,7 +20,7 @@ from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.spans import spans
+from isthmus.text.sentences import spans
 
 KEYS = st.integers(-(2**63), 2**63 - 1)
 SENTENCES = st.lists(st.integers(1, 9) | st.integers(1, 60), max_size=25)

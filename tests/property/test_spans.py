@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.collections import open_corpus
-from isthmus.text.sentences import sentence_starts
-from isthmus.text.spans import spans
+from isthmus.text.sentences import sentence_starts, spans
 
 SENTENCES = st.lists(st.integers(1, 9) | st.integers(1, 60), max_size=25)
 LIMITS = st.integers(1, 20) | st.integers(1, 200)

@@ -128,7 +128,7 @@ class Scene:
             (self.data / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _make_models(self) -> None:
-        from isthmus.pretraining.scratch import start_from_nothing
+        from isthmus.pretraining.pretrain import start_from_nothing
 
         texts = [json.loads(line)["text"] for line in (self.data / "corpus.jsonl").open()]
         for name in ("model", "sparse"):

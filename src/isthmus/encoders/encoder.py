@@ -22,8 +22,8 @@ from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.encoders.transfers import send, taken
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.numerics import check_as_stored, native_bf16
 from isthmus.nn.packing import token_places
-from isthmus.nn.precision import check_as_stored, native_bf16
 from isthmus.records import Document
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer

@@ -14,8 +14,7 @@ from isthmus.encoders.encoder import Encoder
 from isthmus.finetuning.losses._base import Loss
 from isthmus.finetuning.pairs import one_matrix
 from isthmus.finetuning.similarity import group_similarities, similarities
-from isthmus.training.chunks import in_chunks
-from isthmus.training.gather import gather, rank
+from isthmus.training.parallel import gather, in_chunks, rank
 from isthmus.training.task import Batch, Task
 
 

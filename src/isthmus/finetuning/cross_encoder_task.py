@@ -15,7 +15,7 @@ from isthmus.finetuning.mining.candidates import Rows
 from isthmus.finetuning.pairs import Group, LabelledQueries, PairExamples, TaughtScores
 from isthmus.nn.packing import token_places
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.training.chunks import in_chunks
+from isthmus.training.parallel import in_chunks
 from isthmus.training.task import Batch, Task
 
 

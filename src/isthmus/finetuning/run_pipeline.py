@@ -30,7 +30,7 @@ from isthmus.finetuning.run_stage import train
 from isthmus.finetuning.stage_data import stage_collection
 from isthmus.finetuning.summary import SUMMARY, summary
 from isthmus.progress import notice
-from isthmus.training.launch import main_process_first, wait_for_everyone
+from isthmus.training.parallel import main_process_first, wait_for_everyone
 
 
 def run(pipeline: Pipeline) -> Path:

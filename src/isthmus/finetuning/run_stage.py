@@ -47,7 +47,7 @@ from isthmus.finetuning.teachers._check import check_teacher
 from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
 from isthmus.training.evaluation_callback import evaluated
-from isthmus.training.launch import main_process_first, wait_for_everyone
+from isthmus.training.parallel import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
 
 _NEGATIVES_FILE = "negatives.npy"

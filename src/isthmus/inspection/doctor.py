@@ -117,7 +117,7 @@ def _packages() -> list[Finding]:
 def _hardware() -> Finding:
     import torch
 
-    from isthmus.nn.precision import native_bf16
+    from isthmus.nn.numerics import native_bf16
 
     bf16 = "bf16 is native" if native_bf16() else "no native bf16: training runs in float32"
     if torch.cuda.is_available():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from isthmus.nn.architectures import ARCHITECTURES
-from isthmus.nn.dropout import drop
+from isthmus.nn.numerics import drop
 from isthmus.nn.packing import Asking, Packing, visible_within
 
 Attention = Literal["sdpa", "eager"]

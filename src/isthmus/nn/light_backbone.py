@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from isthmus.config.model_files import check_model, model_file, read_model_json, shards
 from isthmus.nn.architectures import ARCHITECTURES, POST_NORM, SIZES
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.embeddings import position_numbers
+from isthmus.nn.numerics import position_numbers
 from isthmus.nn.packing import Asking
 
 _WORDS = "embeddings.word_embeddings"

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from isthmus.nn.kernels.cross_entropy import Bags, Targets, summed_cross_entropy
 from isthmus.nn.kernels.lexicon import largest_logits
-from isthmus.nn.precision import product_type
+from isthmus.nn.numerics import product_type
 from isthmus.nn.vocabulary_product import aligned, rows_at_once
 
 _COPIES = 4  # of logits, that weighing them holds at once

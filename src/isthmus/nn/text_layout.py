@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.numerics import rounded
 from isthmus.nn.packing import Asking, Full, Masked, Packing, Visible, visible_within
-from isthmus.nn.precision import rounded
 
 # Packed: also without any padding; both only where kernels take packed states.
 Form = Literal["quickest", "padded", "packed"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ from isthmus.config.output import (
     START,
     claimed,
     is_complete,
+    whole_folder,
     writing,
 )
 from isthmus.config.resume import to_resume
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
+from isthmus.nn.sizes import new_backbone, shape_of
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.handover import describe, say_what_changes
 from isthmus.pretraining.parts import Column
@@ -29,16 +33,16 @@ from isthmus.pretraining.probes._base import assemble_probes
 from isthmus.pretraining.probes._callback import TOPIC, Probing, report_probes
 from isthmus.pretraining.probes._held_out import FEWEST, HeldOut, Rows, prepare_held_out, split
 from isthmus.pretraining.recipe import Parts, assemble
-from isthmus.pretraining.scratch import start_from_nothing
 from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.progress import notice
+from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
+from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.arguments import check_trackers
 from isthmus.training.checkpoints import restoring
 from isthmus.training.evaluation_callback import BEST, best_evaluation
-from isthmus.training.launch import main_process_first, wait_for_everyone
+from isthmus.training.parallel import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
 
 
@@ -199,3 +203,28 @@ def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbo
             )
         )
     return Tokenizer.load(name), Backbone.load(name, "add", training.dropout, training.seed)
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Texts that can be iterated several times; each pass reads them anew."""
+
+    read: Callable[[], Iterable[str]]
+
+    def __iter__(self) -> Iterator[str]:
+        return track(self.read(), "learn tokenizer", unit="documents")
+
+
+def start_from_nothing(
+    read: Callable[[], Iterable[str]], size: str, vocabulary: int, folder: Path, seed: int
+) -> Path:
+    """The folder of an untrained model, made once, from the texts that `read` gives each time."""
+    shape_of(size)
+    if not folder.is_dir():
+        tokenizer = new_tokenizer(_Texts(read), vocabulary)
+        backbone = new_backbone(size, len(tokenizer), tokenizer.pad_id, seed=seed)
+        tokenizer.pretrained.model_max_length = backbone.positions
+        with whole_folder(folder) as partial:
+            tokenizer.save(partial)
+            backbone.save(partial)
+    return folder

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
 
 # A sentence ends at closing punctuation followed by space and something that can open a sentence,
 # or at a blank line. Full stops after single letters (initials) and these abbreviations do not end
@@ -78,3 +82,29 @@ def _ends(before: str, stop: str, following: str, small: bool) -> bool:
     if word:
         return word.islower() and _ORDINARY.fullmatch(word) is not None
     return not before.rstrip().endswith(".")  # ". . ." is no end
+
+
+Span = tuple[int, int]
+
+
+def spans(length: int, sentences: npt.NDArray[np.integer], limit: int) -> list[Span]:
+    """The (start, end) of consecutive spans that tile a document, none longer than `limit`.
+
+    Each takes as many whole sentences as fit. A sentence that is longer than the limit is cut;
+    what is left of it shares a span with the sentences that follow.
+    """
+    assert limit > 0, limit
+    boundaries = [0, *sentences.tolist(), length]
+    found = []
+    start = 0
+    while start < length:
+        end = span_end(boundaries, start, limit)
+        found.append((start, end))
+        start = end
+    return found
+
+
+def span_end(boundaries: list[int], start: int, limit: int) -> int:
+    """The last boundary that a span from `start` can reach, or the limit where it reaches none."""
+    reached = boundaries[bisect_right(boundaries, start + limit) - 1]
+    return reached if reached > start else start + limit

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from isthmus.errors import SettingsError, choices
-from isthmus.nn.precision import native_bf16
+from isthmus.nn.numerics import native_bf16
 from isthmus.training.settings import TrainingSettings
 
 _BESIDE_A_GPU = 2  # processes that prepare batches

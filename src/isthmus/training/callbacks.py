@@ -14,7 +14,7 @@ import transformers
 from torch import distributed
 
 from isthmus.progress import Bar, notice
-from isthmus.training.example_order import EpochOrder
+from isthmus.training.task import EpochOrder
 
 if TYPE_CHECKING:
     from isthmus.training.trainer import Trainer

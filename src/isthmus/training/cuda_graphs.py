@@ -7,6 +7,7 @@ graphs share one memory pool and one set of gradients.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.progress import notice
-from isthmus.training.memory import give_back, in_segments, lacks_memory
 from isthmus.training.task import Batch
 
 Run = Callable[[Batch], dict[str, Tensor]]  # forward and backward; sets gradients
@@ -217,3 +217,50 @@ def _blocks(pool: _Pool) -> set[int]:
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     }
+
+
+# The environment variables of the allocator; torch takes the first that is set.
+_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_LACKING = ("out of memory", "ALLOC_FAILED")  # of CUDA itself; of cuBLAS and cuDNN
+
+
+@contextmanager
+def growing_segments() -> Iterator[None]:
+    """Lets the allocator's segments expand, unless the environment sets that already.
+
+    In fixed segments, batches of many shapes leave gaps that can be as large as a batch.
+    """
+    given = next((os.environ[name] for name in _SETTINGS if os.environ.get(name)), "")
+    if not torch.cuda.is_available() or "expandable_segments" in given or not in_segments():
+        yield
+        return
+
+    def let(grow: bool) -> None:  # with the environment's settings, which would be reset otherwise
+        settings = [given] * bool(given) + [f"expandable_segments:{grow}"]
+        torch._C._accelerator_setAllocatorSettings(",".join(settings))
+
+    let(grow=True)
+    try:
+        yield
+    finally:
+        let(grow=False)
+        give_back()  # free memory in expanded segments would stay unused from here on
+
+
+def in_segments() -> bool:
+    """Whether torch's own allocator is in use, not backend:cudaMallocAsync."""
+    return bool(torch.cuda.get_allocator_backend() == "native")
+
+
+def give_back() -> None:
+    """Releases free memory to the device, after synchronising."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        # For expandable segments, torch waits only for the stream that allocated them.
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def lacks_memory(error: RuntimeError) -> bool:
+    """Whether an error means out of memory; libraries word it differently."""
+    message = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in message for words in _LACKING)

@@ -16,7 +16,7 @@ import transformers
 
 from isthmus.config.output import whole_folder, write_json
 from isthmus.progress import notice
-from isthmus.training.memory import lacks_memory
+from isthmus.training.cuda_graphs import lacks_memory
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
 BEST = "best"  # the folder of the best model so far

@@ -10,6 +10,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
+from torch.utils.data import Sampler
+
+from isthmus.text.batches import bucketed_order, mixed_order
 
 Batch = dict[str, Tensor]
 
@@ -95,3 +98,25 @@ class Examples(ABC):
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+
+class EpochOrder(Sampler[tuple[int, int]]):
+    """The (epoch, row) pairs of one epoch.
+
+    Batches hold similar lengths, for less padding; steady examples are mixed instead.
+    """
+
+    def __init__(self, examples: Examples, batch: int, seed: int) -> None:
+        self.examples = examples
+        self.batch = batch
+        self.seed = seed
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        arrange = mixed_order if self.examples.steady else bucketed_order
+        order = arrange(self.examples.lengths, self.batch, self.seed, self.epoch)
+        return ((self.epoch, int(row)) for row in order)
+
+    def __len__(self) -> int:
+        rows = len(self.examples)
+        return rows if rows <= self.batch else rows // self.batch * self.batch

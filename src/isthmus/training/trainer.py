@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -17,16 +17,14 @@ from isthmus.config.output import writing
 from isthmus.errors import TrainingError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels.available import kernels_allowed
-from isthmus.nn.layer_fusion import compile_layers
+from isthmus.nn.layers import Layer
 from isthmus.progress import notice
 from isthmus.training.arguments import check_trackers, training_arguments
 from isthmus.training.callbacks import Interruption, SaveByTime, SetEpoch, ShowProgress
 from isthmus.training.checkpoints import kept, last_checkpoint, restoring, rotate, seal
-from isthmus.training.cuda_graphs import Graphs
-from isthmus.training.example_order import EpochOrder
-from isthmus.training.memory import growing_segments
+from isthmus.training.cuda_graphs import Graphs, growing_segments
 from isthmus.training.settings import TrainingSettings
-from isthmus.training.task import Batch, Examples, Task
+from isthmus.training.task import Batch, EpochOrder, Examples, Task
 
 # Compiling takes half a minute, and saves a hundredth of a second per step.
 _WORTH_COMPILING = 2000
@@ -366,3 +364,26 @@ def _read_state(checkpoint: Path) -> tuple[Any, bool]:
             raise ValueError(f"trainer_state.json is of step {state.global_step!r}")
         stopped = any(STOPPED_EARLY in line for line in state.log_history)
         return state, stopped or state.global_step >= state.max_steps
+
+
+# Kinds of layers, lengths, full and padded batches: each is compiled once, and beyond this number
+# torch would run layers uncompiled, with one warning.
+_VARIANTS = 64
+
+
+def compile_layers(module: nn.Module, backend: str = "inductor") -> None:
+    """Compiles every layer of the encoders and decoders in a module at its first call.
+
+    Layers that run on our kernels are never called, hence not compiled. Not the module as a whole:
+    layers of one kind share what was compiled for the first, which takes seconds instead of
+    minutes, and what lies between them (masking, packing, heads on chosen rows) depends on the
+    data. Weights, their names and hooks on a layer stay as they are.
+    """
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _VARIANTS)
+    for part in module.modules():
+        if isinstance(part, Layer):
+            part.plain = torch.compile(part.plain, backend=backend)  # type: ignore[method-assign]
+        elif isinstance(part, Backbone):
+            for layer in part.layers:
+                layer.forward = torch.compile(layer.forward, backend=backend)

@@ -29,7 +29,7 @@ from isthmus.finetuning.run_stage import run as run_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
 from isthmus.progress import notice, planned
-from isthmus.training.launch import main_process_first
+from isthmus.training.parallel import main_process_first
 from isthmus.workflows.adapt_settings import AdaptSettings
 from isthmus.workflows.before_after import (
     AFTER,

@@ -12,9 +12,8 @@ import pytest
 
 from isthmus.collections import Problems, open_collection
 from isthmus.finetuning.mining.audit import Audit, audit, page
-from isthmus.finetuning.mining.candidates import Ranker, Rows, TrainingCorpus
+from isthmus.finetuning.mining.candidates import MiningSettings, Ranker, Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
-from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.teachers._base import Teacher

@@ -13,9 +13,14 @@ import numpy as np
 import pytest
 
 from isthmus.errors import SettingsError
-from isthmus.finetuning.mining.candidates import NOTHING, Ranker, Rows, TrainingCorpus
+from isthmus.finetuning.mining.candidates import (
+    NOTHING,
+    MiningSettings,
+    Ranker,
+    Rows,
+    TrainingCorpus,
+)
 from isthmus.finetuning.mining.mine import epochs_of, mine
-from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.negatives._base import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.settings import FinetuneSettings

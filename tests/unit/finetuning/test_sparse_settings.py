@@ -13,7 +13,7 @@ from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetuning.regularizers._base import regularizers, settled
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.sparsity.active_terms import StopWhenEmpty, active_terms
+from isthmus.finetuning.sparsity import StopWhenEmpty, active_terms
 
 FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
 

@@ -17,8 +17,7 @@ from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, TaughtScores
 from isthmus.finetuning.regularizers._base import regularizers
-from isthmus.finetuning.sparsity.sparse_task import SparseTask
-from isthmus.finetuning.sparsity.weight_controller import ControlWeights
+from isthmus.finetuning.sparsity import ControlWeights, SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels.bert_layer import Rates
 from isthmus.nn.sizes import new_backbone
@@ -107,7 +106,7 @@ def test_places_of_padding_change_nothing(
 ) -> None:
     monkeypatch.setattr("isthmus.nn.packing._LEAST_PADDING", {"cpu": 0.0})
     monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
-    monkeypatch.setattr("isthmus.training.chunks._WHOLE", ("cpu", "cuda"))
+    monkeypatch.setattr("isthmus.training.parallel._WHOLE", ("cpu", "cuda"))
     monkeypatch.setattr(Backbone, "leaves_padding_out", True)
     found, fillers = [], []
     given: list[Any] = []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isthmus.finetuning.regularizers._base import regularizers
-from isthmus.finetuning.sparsity.target_check import check_targets
+from isthmus.finetuning.sparsity import check_targets
 
 
 def checked(chosen: dict[str, Any], active: dict[str, float]) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from isthmus.nn.precision import native_bf16
+from isthmus.nn.numerics import native_bf16
 
 
 @pytest.mark.parametrize(("generation", "native"), [(7, False), (8, True)])

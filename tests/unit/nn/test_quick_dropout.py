@@ -29,7 +29,7 @@ from transformers import (
 
 from isthmus.nn.attention import Attention, attention_name
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.dropout import Dropout, drop, use_quick_dropout
+from isthmus.nn.numerics import Dropout, drop, use_quick_dropout
 from isthmus.nn.sizes import new_backbone
 
 SMALL = {

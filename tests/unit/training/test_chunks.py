@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from isthmus.training import chunks
-from isthmus.training.chunks import in_chunks
+from isthmus.training import parallel as chunks
+from isthmus.training.parallel import in_chunks
 
 
 def padded(lengths: list[int], width: int) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,6 @@ from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels import available
 from isthmus.nn.kernels.bert_layer import Rates
-from isthmus.nn.layer_fusion import compile_layers
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.recipe import assemble
@@ -35,7 +34,7 @@ from isthmus.training.cuda_graphs import Graphs
 from isthmus.training.evaluation_callback import EvaluationCallback
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
-from isthmus.training.trainer import Trainer
+from isthmus.training.trainer import Trainer, compile_layers
 
 pytestmark = pytest.mark.slow
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 70)

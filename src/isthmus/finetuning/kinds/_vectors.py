@@ -25,7 +25,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.chunks import in_chunks
+from isthmus.training.parallel import in_chunks
 
 _LEFT_TO_THE_MODEL = {"query_prompt", "document_prompt", "include_prompt", "truncate_dim"}
 

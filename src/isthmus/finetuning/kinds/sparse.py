@@ -12,13 +12,15 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetuning.kinds._vectors import Vectors
 from isthmus.finetuning.losses._base import Loss
 from isthmus.finetuning.pairs import PairExamples
-from isthmus.finetuning.regularizers._base import regularizers, settled
-from isthmus.finetuning.sparsity.active_terms import ACTIVE_TERMS, StopWhenEmpty
-from isthmus.finetuning.sparsity.indexed_terms import IndexedTerms
-from isthmus.finetuning.sparsity.sparse_task import SparseTask
-from isthmus.finetuning.sparsity.start_terms import start_with
-from isthmus.finetuning.sparsity.target_check import check_targets
-from isthmus.finetuning.sparsity.weight_controller import ControlWeights
+from isthmus.finetuning.regularizers._base import ControlWeights, regularizers, settled
+from isthmus.finetuning.sparsity import (
+    ACTIVE_TERMS,
+    IndexedTerms,
+    SparseTask,
+    StopWhenEmpty,
+    check_targets,
+    start_with,
+)
 from isthmus.nn.backbone import Backbone
 from isthmus.progress import notice
 from isthmus.text.corpus import TokenisedCorpus

@@ -17,8 +17,7 @@ from rich.text import Text
 from isthmus.config.output import whole_file, writing
 from isthmus.evaluation.pages import page as framed
 from isthmus.finetuning.mining.candidates import NOTHING, TrainingCorpus
-from isthmus.finetuning.mining.margins import lowest_by, lowest_ranked
-from isthmus.finetuning.mining.mine import Mined
+from isthmus.finetuning.mining.mine import Mined, lowest_by, lowest_ranked
 from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.teachers._base import Teacher

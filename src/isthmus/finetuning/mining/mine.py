@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,16 +13,15 @@ import numpy.typing as npt
 from isthmus.finetuning.mining.candidates import (
     NOTHING,
     Candidates,
+    MiningSettings,
     Rows,
+    Scores,
     TrainingCorpus,
     candidates,
 )
-from isthmus.finetuning.mining.draws import draw
-from isthmus.finetuning.mining.margins import approved, highest_allowed, lowest_ranked
-from isthmus.finetuning.mining.settings import MiningSettings
 from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries
-from isthmus.finetuning.teachers._base import Teacher
+from isthmus.finetuning.teachers._base import Teacher, padded
 from isthmus.progress import notice
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.training.settings import TrainingSettings
@@ -115,3 +115,144 @@ def shuffled(
         generator = np.random.default_rng([seed[0], number, *seed[1:]])
         turns.append(generator.permutation(kept))
     return turns
+
+
+_ASKED_AT_ONCE = 16  # candidates of a query that a teacher scores in one round, at least
+
+
+def lowest_ranked(rows: Rows, scores: Scores, positives: Sequence[int]) -> float:
+    """The lowest score of a positive; -inf, which lets no negative through, if one is unranked."""
+    places = np.isin(rows, positives)
+    found = float(scores[places].min(initial=np.inf))
+    return found if places.sum() == len(set(positives)) else -np.inf
+
+
+def highest_allowed(positive: npt.ArrayLike, settings: MiningSettings) -> npt.NDArray[np.float64]:
+    """The highest score that a negative may have beside the query's lowest scored positive.
+
+    min(p - absolute_margin, p - relative_margin · |p|), as mine_hard_negatives of
+    sentence-transformers has it: with |p|, scores below 0 are no exception.
+    """
+    scores = np.asarray(positive, dtype=np.float64)
+    # -inf times 0 would be NaN.
+    share = np.abs(np.where(np.isfinite(scores), scores, 0.0)) * (settings.relative_margin or 0.0)
+    return scores - np.maximum(share, settings.absolute_margin or 0.0)
+
+
+def approved(
+    turns: Sequence[Rows],
+    labelled: LabelledQueries,
+    settings: MiningSettings,
+    most: int,
+    teacher: Teacher,
+) -> list[Rows]:
+    """The first `most` candidates of each query whose score by the teacher is below the margin.
+
+    Teachers are slow: each round scores as many candidates as are still missing, so that those
+    which would never be drawn are not scored.
+    """
+    allowed = highest_allowed(lowest_by(teacher, labelled), settings)
+    kept: list[list[int]] = [[] for _ in turns]
+    seen = np.zeros(len(turns), dtype=np.int64)
+    while True:
+        unfinished = [
+            number
+            for number, turn in enumerate(turns)
+            if seen[number] < len(turn) and len(kept[number]) < most
+        ]
+        if not unfinished:
+            return [np.array(rows, dtype=np.int32) for rows in kept]
+        batch = []
+        for number in unfinished:
+            size = max(most - len(kept[number]), _ASKED_AT_ONCE)
+            batch.append(turns[number][seen[number] : seen[number] + size])
+            seen[number] += len(batch[-1])
+        scores = teacher.scores(labelled.some(unfinished), padded(batch))
+        for number, rows, given in zip(unfinished, batch, scores, strict=True):
+            kept[number] += rows[given[: len(rows)] <= allowed[number]].tolist()
+
+
+def lowest_by(teacher: Teacher, labelled: LabelledQueries) -> Scores:
+    """The teacher's score of each query's lowest scored positive."""
+    scores: Scores = np.nanmin(teacher.scores(labelled, padded(labelled.positives)), axis=1)
+    return scores
+
+
+def draw(
+    queues: Sequence[Sequence[Rows]],
+    positives: Sequence[Sequence[int]],
+    corpus: TokenisedCorpus,
+    counts: Sequence[int],
+    epochs: int,
+    seed: int,
+) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """Every query's negatives, epoch after epoch, and which of them are random.
+
+    A source's candidates rotate: none is drawn again before all were, and those that another source
+    has drawn meanwhile come after those that none has. No text is twice in a group. Random
+    documents fill a group that has too few candidates.
+    """
+    width = sum(counts)
+    rows = np.empty((len(positives), epochs * width), dtype=np.int32)
+    random = np.zeros(rows.shape, dtype=np.bool_)
+    for number, relevant in enumerate(positives):
+        # Another seed than those that shuffled the candidates of this query.
+        generator = np.random.default_rng([seed, number, len(queues)])
+        waiting = [_Queue(queue[number]) for queue in queues]
+        drawn: list[int] = []
+        turns: Counter[int] = Counter()
+        for _ in range(epochs):
+            taken = set(corpus.keys[list(relevant)].tolist())
+            for queue, count in zip(waiting, counts, strict=True):
+                found = queue.next(count, corpus, taken, turns)
+                drawn += found
+                for _ in range(count - len(found)):
+                    random[number, len(drawn)] = True
+                    drawn.append(_random_other(generator, corpus, taken))
+        rows[number] = drawn
+    return rows, random
+
+
+class _Queue:
+    """The candidates of one source: those still to draw in this round, and those drawn."""
+
+    def __init__(self, rows: Rows) -> None:
+        # With each row, how often it was drawn, from all queues, before it was queued here.
+        self.waiting = deque((row, 0) for row in rows.tolist())
+        self.done: deque[tuple[int, int]] = deque()
+
+    def next(
+        self, count: int, corpus: TokenisedCorpus, taken: set[int], turns: Counter[int]
+    ) -> list[int]:
+        """The next `count` rows whose text is not in the group yet; others keep their place.
+
+        A row that another queue has drawn meanwhile moves to the end.
+        """
+        found: list[int] = []
+        passed_over: list[tuple[int, int]] = []
+        while len(found) < count and (self.waiting or self.done):
+            if not self.waiting:
+                self.waiting, self.done = self.done, deque()
+            row, had = self.waiting.popleft()
+            key = int(corpus.keys[row])
+            if turns[row] > had:
+                self.waiting.append((row, turns[row]))
+            elif key in taken:
+                passed_over.append((row, had))
+            else:
+                found.append(row)
+                taken.add(key)
+        turns.update(found)
+        self.waiting.extendleft(reversed(passed_over))
+        self.done.extend((row, turns[row]) for row in found)
+        return found
+
+
+def _random_other(generator: np.random.Generator, corpus: TokenisedCorpus, taken: set[int]) -> int:
+    for _ in range(1000):
+        row = int(generator.integers(len(corpus)))
+        key = int(corpus.keys[row])
+        if key not in taken:
+            taken.add(key)
+            return row
+    return row  # there are too few documents; the loss leaves copies of a positive out

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from isthmus.errors import SettingsError
-from isthmus.finetuning.mining.candidates import CorpusIds, Ranker, TrainingCorpus
-from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.mining.candidates import CorpusIds, MiningSettings, Ranker, TrainingCorpus
 from isthmus.records import Query
 from isthmus.registry import Registry
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isthmus.finetuning.mining.candidates import Ranker, TrainingCorpus, answers
-from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.mining.candidates import MiningSettings, Ranker, TrainingCorpus, answers
 from isthmus.finetuning.negatives._base import Source
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.records import Query, Ranking

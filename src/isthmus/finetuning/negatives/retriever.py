@@ -9,8 +9,7 @@ from pydantic import Field
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders import load_encoder
-from isthmus.finetuning.mining.candidates import Ranker, TrainingCorpus, answers
-from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.mining.candidates import MiningSettings, Ranker, TrainingCorpus, answers
 from isthmus.finetuning.negatives._base import Source
 from isthmus.indexes.manifest import InvertedSettings
 from isthmus.records import Query, Ranking

@@ -10,8 +10,7 @@ from pydantic import Field
 from isthmus.collections import read_run
 from isthmus.collections.files import fingerprint
 from isthmus.errors import MismatchError
-from isthmus.finetuning.mining.candidates import CorpusIds, Ranker, TrainingCorpus
-from isthmus.finetuning.mining.settings import MiningSettings
+from isthmus.finetuning.mining.candidates import CorpusIds, MiningSettings, Ranker, TrainingCorpus
 from isthmus.finetuning.negatives._base import Source
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking

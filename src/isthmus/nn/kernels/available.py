@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from isthmus.nn.precision import product_type
+from isthmus.nn.numerics import product_type
 from isthmus.progress import notice
 
 KERNELS = True  # the one switch

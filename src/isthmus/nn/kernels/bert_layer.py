@@ -24,8 +24,8 @@ from isthmus.nn.attention import Triple, packed_attention
 from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
 from isthmus.nn.kernels.projection import Joined, kernel_type, multiply, project, project_whole
 from isthmus.nn.kernels.short_attention import attend_shortly, attends_shortly
+from isthmus.nn.numerics import rounded
 from isthmus.nn.packing import Asking, Full, Masked, Packing, Visible, take_rows
-from isthmus.nn.precision import rounded
 
 
 class Rates(NamedTuple):

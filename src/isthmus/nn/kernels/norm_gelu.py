@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.nn.dropout import drop
 from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.numerics import drop
 
 _WIDEST = 1 << 11  # of a row that the registers of one program hold
 

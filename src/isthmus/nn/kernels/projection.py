@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from isthmus.nn.kernels.available import has_kernels
-from isthmus.nn.precision import product_type
+from isthmus.nn.numerics import product_type
 
 
 class Joined(NamedTuple):

@@ -1,6 +1,6 @@
 """The random visibility of enhanced decoding on a GPU, drawn and written in one pass.
 
-A Triton kernel; nn/visibility.py chooses, and draws the same bits in plain torch, where every draw
+A Triton kernel; nn/randomness.py chooses, and draws the same bits in plain torch, where every draw
 passes through memory some 25 times.
 """
 

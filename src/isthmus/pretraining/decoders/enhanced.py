@@ -10,7 +10,7 @@ from isthmus.config import Settings
 from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.layers import Layer
-from isthmus.nn.visibility import draw_visibility
+from isthmus.nn.randomness import draw_visibility
 from isthmus.pretraining.decoders._shared import layout_of, own_positions, position_rows
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Decoder

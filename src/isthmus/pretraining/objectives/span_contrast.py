@@ -13,7 +13,7 @@ from torch.nn import functional
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.parts import Objective, ObjectiveSettings, first_states
 from isthmus.pretraining.vocabulary import Vocabulary
-from isthmus.training.gather import gather, rank, row_counts
+from isthmus.training.parallel import gather, rank, row_counts
 from isthmus.training.task import Batch
 
 

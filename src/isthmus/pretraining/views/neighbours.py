@@ -20,7 +20,7 @@ from isthmus.config import Settings
 from isthmus.nn.randomness import draw
 from isthmus.pretraining.parts import Text, View
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
-from isthmus.text.spans import Span, span_end, spans
+from isthmus.text.sentences import Span, span_end, spans
 
 _PAIR_STREAM = 32
 Strategy = Literal["near", "overlap", "random"]

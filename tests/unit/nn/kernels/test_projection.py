@@ -11,7 +11,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from isthmus.nn.kernels.projection import Joined, project, project_whole
-from isthmus.nn.precision import rounded
+from isthmus.nn.numerics import rounded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TEXTS, ROWS, HEADS, SIZE = 3, 7, 5, 8

@@ -18,7 +18,7 @@ from isthmus.nn.kernels.bert_layer import PostNorm, Rates
 from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
 from isthmus.nn.packing import Packing
 from isthmus.nn.prediction import Prediction
-from isthmus.nn.visibility import draw_visibility
+from isthmus.nn.randomness import draw_visibility
 
 HALF = torch.bfloat16
 

@@ -1,1 +1,0 @@
-"""For sparse encoders only: their task, counts of active terms, control of regularizers."""

@@ -1,0 +1,135 @@
+"""Work of several processes, and of batches in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+# Tokenising, mining or a teacher may take hours, while the other processes wait.
+_PATIENCE = timedelta(days=7)
+
+
+def wait_for_everyone() -> None:
+    """Waits until every process has called this."""
+    from accelerate import PartialState
+
+    PartialState().wait_for_everyone()
+
+
+@contextmanager
+def main_process_first() -> Iterator[None]:
+    """The first process runs the block alone; the others follow and find its files ready."""
+    from accelerate import PartialState
+
+    # Without cpu=True, accelerate takes several processes without a GPU for single ones.
+    state = PartialState(cpu=not torch.cuda.is_available(), timeout=_PATIENCE)
+    with state.main_process_first():
+        yield
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, tensor: Tensor, rows: Sequence[int]) -> Tensor:
+        sent = tensor.contiguous()
+        if missing := max(rows) - len(tensor):
+            # gloo gathers tensors of one size only.
+            sent = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
+        parts = [torch.empty_like(sent) for _ in rows]
+        dist.all_gather(parts, sent)
+        context.rows = rows
+        return torch.cat([part[:size] for part, size in zip(parts, rows, strict=True)])
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        # The losses of all processes depend on these rows: their gradients are summed.
+        total = gradients[0].contiguous()
+        dist.all_reduce(total)
+        return torch.split(total, context.rows)[dist.get_rank()], None
+
+
+def gather(tensor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+    """The rows of all processes in rank order; the tensor itself when there is one process.
+
+    `rows` are those of each process, from `row_counts`; by default, all have the same number.
+    """
+    if _alone():
+        return tensor
+    held = [len(tensor)] * dist.get_world_size() if rows is None else list(rows)
+    result: Tensor = _Gather.apply(tensor, held)  # type: ignore[no-untyped-call]
+    return result
+
+
+def row_counts(tensor: Tensor) -> list[int]:
+    """The number of rows of each process, in rank order; synchronises the device."""
+    if _alone():
+        return [len(tensor)]
+    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=tensor.device)
+    counts[dist.get_rank()] = len(tensor)
+    dist.all_reduce(counts)
+    found: list[int] = counts.tolist()
+    return found
+
+
+def rank() -> int:
+    """The rank of this process; 0 when there is one process."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _alone() -> bool:
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+
+
+# Tokens that keep the device busy: with fewer, kernel launches cost more than padding.
+_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 14}
+# Devices on which padding is left out (nn/packing.py), so that chunks only cost launches.
+_WHOLE = ("cuda",)
+
+
+def in_chunks(
+    represent: Callable[..., Tensor],
+    ids: Tensor,
+    mask: Tensor,
+    size: int | None = None,
+    tokens: Tensor | None = None,
+) -> Tensor:
+    """What `represent` gives for right-padded ids and their mask, rows in the order given.
+
+    `tokens` are the places of tokens in the flattened batch, for a `represent` that leaves padding
+    out: on a GPU it gets all rows at once, and these places, which need no synchronisation.
+
+    With a `size`, at most so many texts are encoded at once and their activations are dropped:
+    the backward pass encodes each chunk once more, with the same dropout, when its gradient is
+    known (gradient caching, Gao et al. 2021). Memory then holds one chunk and all vectors, and the
+    gradient is still that of a loss over the whole batch.
+    """
+    if size is None and tokens is not None and ids.device.type in _WHOLE:
+        return represent(ids, mask, tokens)
+    lengths = mask.sum(1).cpu()
+    order = torch.argsort(lengths, descending=True, stable=True)
+    widths = lengths[order].tolist()
+    places = order.to(ids.device)
+    parts = []
+    for start, stop in _cuts(widths, _TOKENS[ids.device.type], size or len(ids)):
+        rows, width = places[start:stop], widths[start]
+        chunk = ids[rows, :width], mask[rows, :width]
+        if size is not None:
+            parts.append(checkpoint(represent, *chunk, use_reentrant=False))
+        else:
+            parts.append(represent(*chunk))
+    return torch.cat(parts)[torch.argsort(places)]
+
+
+def _cuts(widths: Sequence[int], tokens: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yields the bounds of chunks of at most so many tokens and rows, but at least one row."""
+    start = 0
+    while start < len(widths):
+        stop = min(start + max(1, min(tokens // widths[start], rows)), len(widths))
+        yield start, stop
+        start = stop
