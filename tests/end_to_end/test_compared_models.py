@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import isthmus
-from isthmus.workflows.compared_systems import System, systems
 
 
 def test_one_command_gives_what_indexing_searching_and_evaluating_give(
@@ -84,19 +83,6 @@ def test_ids_with_spaces_from_a_collection_to_the_report(commands: Any, tmp_path
     assert "q%201 Q0% my%20notes.md 1 " in run.read_text(encoding="utf-8")
     report = isthmus.evaluate(run, folder / "qrels" / "test.tsv", measures="RR@10")
     assert report.per_query["RR@10"]["bm25"] == {"q 1": 1, "q2": 1, "q3": 0}
-
-
-def test_names_of_systems() -> None:
-    found = systems(["runs/a", "org/b", "bm25", "hybrid", "runs/a+org/b"])
-    assert found == [
-        System("a", ("runs/a",)),
-        System("b", ("org/b",)),
-        System("bm25", ("bm25",)),
-        System("a+bm25", ("runs/a", "bm25")),
-        System("b+bm25", ("org/b", "bm25")),
-        System("a+b", ("runs/a", "org/b")),
-    ]
-    assert [one.name for one in systems(["x/final", "y/final"])] == ["x/final", "y/final"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from transformers import (
 )
 
 from isthmus.config.recipes import resolve, shipped_recipes
-from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.parts import Column
@@ -232,14 +231,6 @@ def check_gradients(task: PretrainTask) -> None:
     assert not [name for name, gradient in matrices.items() if not gradient.any()]
 
 
-def test_simlm_copies_no_layers_of_modernbert(bench: Bench) -> None:
-    settings = bench.settings("simlm", "modernbert")
-    with pytest.raises(SettingsError, match="'modernbert' model cannot be copied") as caught:
-        bench.task(settings, copy.deepcopy(bench.backbones["modernbert"]))
-    assert "decoder.init" in caught.value.what
-    assert caught.value.fix == "--set decoder.init=random"
-
-
 @one_of_each_decoder
 def test_interrupted_and_resumed_is_uninterrupted(
     bench: Bench, recipe: str, tmp_path: Path
@@ -335,19 +326,6 @@ def test_the_same_recipe_goes_on_with_the_decoder(
     [first] = reconstruction(tmp_path / "later")
     assert first == pytest.approx(ended, rel=0.1)
     assert ended < 0.9 * began
-
-
-def test_another_recipe_goes_on_with_the_same_decoder(
-    go_on: Callable[..., str], earlier: Path, tmp_path: Path
-) -> None:
-    said = go_on("cotmae", tmp_path / "later", "view.span=32")
-    file = earlier / "final" / PARTS_FILE
-    assert f"the decoder goes on from {file}" in said
-    assert f"the bottleneck in {file} is not used" in said
-    assert "starts anew" not in said
-    before, after = load_file(file), load_file(tmp_path / "later" / "final" / PARTS_FILE)
-    kept = {name: value for name, value in before.items() if name.startswith("decoder.")}
-    torch.testing.assert_close(after, kept, rtol=0, atol=1e-6)
 
 
 def test_another_decoder_starts_anew_and_says_so(

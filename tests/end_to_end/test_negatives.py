@@ -76,19 +76,6 @@ def test_the_audit_of_a_run(commands: Any, first: Path, tmp_path: Path) -> None:
     assert "was not written by isthmus" in refused.stderr
 
 
-def test_the_audit_before_training(
-    commands: Any, model: Path, collection: Path, stage: Run
-) -> None:
-    command = ["negatives", "--model", model, "--collection", collection]
-    shown = commands.succeed(*command, "--set", "negatives.num_negatives=3")
-    assert "relevant documents that bm25 ranks" in shown.stdout
-    refused = commands.run(*command, "--set", "negatives=null")
-    assert "there are none but those of the batch" in refused.stderr
-    output, told = stage("silent", "{name: bm25, num_negatives: 2}", "audit=false")
-    assert not (output / "negatives.html").exists()
-    assert "no less than the positive" not in told
-
-
 def test_a_run_file(
     commands: Any, collection: Path, first: Path, stage: Run, tmp_path: Path
 ) -> None:

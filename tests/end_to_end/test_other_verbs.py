@@ -6,11 +6,9 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 
@@ -30,18 +28,6 @@ def dense(
     return folder
 
 
-def test_list_names_every_recipe_and_part(commands: Any) -> None:
-    recipes = commands.succeed("list", "recipes").stdout
-    for name in ("bow", "mlm", "dense", "adapt", "quickstart"):
-        assert name in recipes
-    parts = commands.succeed("list", "parts").stdout
-    for name in ("whole_word", "bag_of_words", "reciprocal_rank", "msmarco"):
-        assert name in parts
-    ended = commands.run("list", "recipe")
-    assert ended.returncode == 2
-    assert "there is no list, recipe or part named 'recipe'" in ended.stderr
-
-
 def test_rerun_repeats_training_to_the_last_bit(commands: Any, model: Path, tmp_path: Path) -> None:
     again = commands.succeed("rerun", model, "--output", tmp_path / "again")
     # The model is a run from nothing: that its repetition starts from what it kept is no change.
@@ -53,12 +39,6 @@ def test_rerun_repeats_training_to_the_last_bit(commands: Any, model: Path, tmp_
     ended = commands.run("rerun", model, "--output", model)
     assert ended.returncode == 2
     assert "is the folder to repeat" in ended.stderr
-
-
-def test_rerun_repeats_an_index(commands: Any, dense: Path, tmp_path: Path) -> None:
-    commands.succeed("rerun", dense, "--output", tmp_path / "again")
-    vectors = [np.load(folder / "vectors.npy") for folder in (dense, tmp_path / "again")]
-    assert np.array_equal(*vectors)
 
 
 def test_doctor_finds_what_is_wrong(
@@ -81,52 +61,6 @@ def test_doctor_finds_what_is_wrong(
         ended = commands.run("doctor", *arguments)
         assert ended.returncode == 1, ended.stdout
         assert "wrong" in ended.stdout
-
-
-def test_two_indexes_of_one_corpus_are_fused(
-    commands: Any, collection: Path, dense: Path, bm25: Path, tmp_path: Path
-) -> None:
-    queries = collection / "queries.jsonl"
-    runs = {}
-    for name, more in {
-        "first": ("--set", "weights=[0, 1]"),
-        "both": ("--set", "fusion=reciprocal_rank"),
-    }.items():
-        runs[name] = tmp_path / f"{name}.trec"
-        commands.succeed(
-            "search", dense, "--queries", queries, "--run", runs[name], "--with", bm25, *more
-        )
-    alone = tmp_path / "alone.trec"
-    commands.succeed("search", bm25, "--queries", queries, "--run", alone)
-    order = [[line.split()[:3] for line in file.read_text().splitlines()] for file in (runs["first"], alone)]  # noqa: E501 # fmt: skip
-    assert order[0] == order[1]  # with all the weight on BM25, BM25's own order
-    report = commands.succeed(
-        "evaluate", runs["both"], alone, "--qrels", collection / "qrels" / "train.tsv"
-    )
-    assert "both" in report.stdout  # a run is named after its file
-    assert "alone" in report.stdout
-
-
-def test_indexes_of_two_corpora_are_not_fused(
-    commands: Any, write_corpus: Callable[[Path, int], Path], bm25: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    commands.succeed(
-        "index", "--corpus", write_corpus(tmp_path / "other.jsonl", 30), "--output", other
-    )
-    ended = commands.run("search", bm25, "bado", "--with", other)
-    assert ended.returncode == 2
-    assert "hold different documents" in ended.stderr
-
-
-def test_brackets_in_documents_are_shown(commands: Any, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    (notes / "certificates.md").write_text("# Renewal [/b]\n\nEdit [/etc/letsencrypt] and wait.\n")
-    commands.succeed("index", "--corpus", notes, "--output", tmp_path / "index")
-    shown = commands.succeed("search", tmp_path / "index", "letsencrypt renewal [/i]").stdout
-    assert "[/etc/letsencrypt]" in shown
-    assert "[/b]" in shown
 
 
 def test_quickstart_compares_what_each_step_is_worth_and_ends_with_a_search_that_works(
@@ -154,19 +88,6 @@ def test_quickstart_compares_what_each_step_is_worth_and_ends_with_a_search_that
     assert "score" in found.stdout
     again = commands.succeed(*shlex.split(command[1])[1:], "--depth", "1")
     assert again.stdout.count("│") < found.stdout.count("│")
-
-
-def test_evaluate_refuses_or_skips_broken_lines(commands: Any, tmp_path: Path) -> None:
-    run, qrels = tmp_path / "found.trec", tmp_path / "qrels.txt"
-    run.write_text("q1 Q0 d1 1 2.5 found\nq1 Q0 d2\n", encoding="utf-8")
-    qrels.write_text("q1 0 d1 1\n", encoding="utf-8")
-    ended = commands.run("evaluate", run, "--qrels", qrels)
-    assert ended.returncode == 2
-    assert f"{run}:2" in ended.stderr
-    assert "--set problems=skip" in ended.stderr
-    ended = commands.succeed("evaluate", run, "--qrels", qrels, "--set", "problems=skip")
-    assert "skipped 1 x broken line" in ended.stderr
-    assert "1.000" in ended.stdout
 
 
 def test_explain_and_inspect_after_a_search(

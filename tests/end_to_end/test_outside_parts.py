@@ -15,7 +15,6 @@ GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-part.md"
 PARTS = '''
 """Parts that isthmus does not know."""
 
-import numpy as np
 import torch
 
 from isthmus.collections.formats.beir import Beir
@@ -27,7 +26,6 @@ from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.teachers._base import Teacher, TeacherSource
 from isthmus.pretraining.parts import Bottleneck, Corruption, Decoder, Text, View
 from isthmus.pretraining.probes._base import Probe, on_device
-from isthmus.records import Ranking
 from isthmus.retrieval.fusion import Votes
 
 
@@ -93,56 +91,6 @@ def hinge(scores, targets):
     return (1 - own + scores.scatter(1, targets[:, None], -torch.inf)).relu().amax(1)
 
 
-class Backwards(Beir):
-    """A BEIR folder from its last document to its first."""
-
-    def documents(self):
-        return reversed(list(super().documents()))
-
-
-class Gentle(Sparse):
-    """A sparse encoder at twice the temperature."""
-
-    def __init__(self, chosen):
-        super().__init__({**chosen, "temperature": 2 * chosen["temperature"]})
-
-
-class FirstRows(Source):
-    """The first documents of the corpus, for every query."""
-
-    Settings = MiningSettings
-
-    def open(self, corpus):
-        ids = tuple(corpus.rows)
-
-        def rank(queries, depth):
-            scores = tuple(-float(place) for place in range(len(ids[:depth])))
-            return [Ranking(query.id, ids[:depth], scores) for query in queries]
-
-        return Ranker("first rows", rank)
-
-
-class RowTeacher(TeacherSource):
-    """Prefers documents by their place in the corpus."""
-
-    class Settings(Settings):
-        step: float = 0.1
-
-    def origin(self):
-        return f"rows {self.settings.step}"
-
-    def open(self, corpus):
-        def scores(labelled, rows):
-            return np.where(rows == NOTHING, np.nan, self.settings.step * rows).astype(np.float32)
-
-        return Teacher(self.origin(), scores)
-
-
-def largest_weight(weights):
-    """The largest weight of an average text."""
-    return weights.float().amax(1).mean()
-
-
 def squared(ranking):
     """The squares of the scores."""
     return Votes({document: score * score for document, score in ranking}, 0.0)
@@ -161,16 +109,6 @@ product = outside_parts:Product
 text_length = outside_length:TextLength
 [isthmus.pretraining.probes]
 norm = outside_parts:Norm
-[isthmus.collections.formats]
-backwards = outside_parts:Backwards
-[isthmus.finetuning.kinds]
-gentle = outside_parts:Gentle
-[isthmus.finetuning.negatives]
-first_rows = outside_parts:FirstRows
-[isthmus.finetuning.teachers]
-row_teacher = outside_parts:RowTeacher
-[isthmus.finetuning.regularizers]
-largest_weight = outside_parts:largest_weight
 [isthmus.finetuning.losses]
 hinge = outside_parts:hinge
 [isthmus.retrieval.fusion]
@@ -244,46 +182,6 @@ def test_pretrain_trains_and_hands_over_what_the_parts_declare(
     again = installed.folder / "again"
     installed.succeed("rerun", output, "--output", again)
     first, second = ((run / "final" / "model.safetensors").read_bytes() for run in (output, again))
-    assert first == second
-
-
-def test_masking_names_them(installed: Any, pretrained: tuple[Path, str], collection: Path) -> None:
-    ended = installed.succeed(
-        "masking", "--recipe", installed.folder / "outside.yaml", "--corpus", collection,
-        "--model", pretrained[0],
-    )  # fmt: skip
-    for strategy in ("encoder's every second", "decoder's every second", "product decoding at 0.5"):
-        assert strategy in ended.stdout
-
-
-def test_every_part_of_a_stage_then_an_engine(
-    installed: Any,
-    pretrained: tuple[Path, str],
-    collection: Path,
-    settings: Callable[..., list[str]],
-) -> None:
-    folder, documents = installed.folder, f"backwards:{collection}"
-    stage = (
-        "--recipe", "splade", "--model", pretrained[0], "--collection", documents,
-        *settings(
-            "encoder=gentle", "negatives=first_rows", "negatives.num_negatives=2",
-            "teacher={name: row_teacher, step: 0.01}", "losses={hinge: {}, margin_mse: {}}",
-            "regularizers={flops: null, l1: null, largest_weight: {documents: 0.1}}",
-            "training.max_steps=2", "query_max_length=32", "document_max_length=32",
-        ),
-    )  # fmt: skip
-    run = folder / "stage"
-    shown = installed.succeed("negatives", *stage).stdout
-    assert f"negatives of {documents}" in shown
-    installed.succeed("finetune", *stage, "--output", run)
-    results = json.loads((run / "isthmus.json").read_text(encoding="utf-8"))["results"]
-    names = {name for line in results["log"] for name in line}
-    assert {"hinge", "margin_mse", "largest_weight/documents"} <= names
-    installed.succeed("rerun", run, "--output", folder / "stage-again")
-    first, second = (
-        (made / "final" / "model.safetensors").read_bytes()
-        for made in (run, folder / "stage-again")
-    )
     assert first == second
 
 

@@ -15,7 +15,6 @@ import pytest
 import isthmus
 from isthmus.cli import app
 from isthmus.encoders import DenseEncoder, DenseSettings
-from isthmus.indexes.manifest import stated_manifest
 from isthmus.nn.sizes import new_backbone
 from isthmus.text.new_tokenizer import new_tokenizer
 
@@ -103,32 +102,3 @@ def test_several_retrievers_of_long_pages_follow_their_folder_and_are_replaced(
     assert not (index / "hybrid.json").exists()
     assert ask(["a bell for ships"])[0]["hits"][0]["id"] == "hybrid.md"
     assert not list(tmp_path.glob(".index*")), "nothing is left beside it"
-
-
-def test_models_are_compared_in_one_line(
-    run: Run, notes: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Headings of the pages find the pages that they stand in."""
-    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
-    collection = tmp_path / "collection"
-    (collection / "qrels").mkdir(parents=True)
-    documents, queries, judged = [], [], ["query-id\tcorpus-id\tscore"]
-    for page in sorted(notes.iterdir()):
-        text = page.read_text(encoding="utf-8")
-        documents.append({"_id": page.name, "text": text})
-        for line in text.splitlines():
-            if line.startswith("## "):
-                judged.append(f"q{len(queries)}\t{page.name}\t1")
-                queries.append({"_id": f"q{len(queries)}", "text": line.removeprefix("## ")})
-    for name, lines in {"corpus": documents, "queries": queries}.items():
-        text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        (collection / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    (collection / "qrels" / "test.tsv").write_text("\n".join(judged), encoding="utf-8")
-    named = ("--models", str(model), "bm25", "hybrid", "--set", "pooling=cls")
-    told = run("evaluate", "--collection", collection, *named, "--measures", "RR@10", "--json")
-    report = json.loads(told)
-    assert report["systems"] == ["model", "bm25", "model+bm25"]
-    assert report["means"]["RR@10"]["bm25"] > 0.6
-    indexes = map(stated_manifest, (tmp_path / "cache" / "indexes").iterdir())
-    encoders = [one.encoder.settings for one in indexes if one.encoder is not None]
-    assert [one["pooling"] for one in encoders if one] == ["cls"]

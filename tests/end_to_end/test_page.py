@@ -195,39 +195,6 @@ def test_search_compare_explain_and_come_back(watched: Any) -> None:
     expect(first).to_be_visible()
 
 
-def test_by_keyboard_alone(watched: Any) -> None:
-    page = watched().open(r=ALL)
-    press = page.keyboard.press
-    expect(page.get_by_label("Search the documents")).to_be_focused()
-    page.keyboard.type("harbour ships")
-    expect(page.locator(".hit")).to_have_count(30)
-    press("ArrowDown")
-    press("ArrowDown")
-    press("ArrowRight")
-    focused = page.locator(".hit:focus-within")
-    assert focused.evaluate("one => one.closest('.column').dataset.name") == "dense"
-    name = focused.locator("h3").inner_text()
-    press("2")
-    expect(focused.get_by_role("button", name="2: relevant")).to_have_attribute(
-        "aria-pressed", "true"
-    )
-    expect(page.get_by_role("status")).to_contain_text("Judged 2: relevant.")
-    press("3")
-    expect(page.get_by_role("status")).to_contain_text("Judged 3: perfect.")
-    press("Enter")
-    expect(page.get_by_role("dialog")).to_contain_text("Why, by")
-    expect(page.locator("#panel-title")).to_be_focused()
-    press("Escape")
-    expect(page.locator("#panel")).not_to_be_visible()
-    expect(page.locator(".hit:focus-within h3")).to_have_text(name)
-    page.reload()
-    expect(
-        page.locator(".column[data-name=dense] .grades.judged [aria-pressed=true]")
-    ).to_have_text("3")
-    press("/")
-    expect(page.get_by_label("Search the documents")).to_be_focused()
-
-
 def test_nothing_found_and_queries_that_cannot_be(watched: Any) -> None:
     tab = watched()
     page = tab.open(r="bm25", q="xylophone")
@@ -296,21 +263,6 @@ def test_hostile_documents_are_text(watched: Any) -> None:
     text.get_by_role("button").click()
     assert 30_000 < text.evaluate("one => one.textContent.length") < 50_000
     expect(text).to_contain_text("The server sends no more: 90,000 characters are left out.")
-
-
-def test_of_many_sentences_the_first_are_shown(watched: Any) -> None:
-    tab = watched()
-
-    def explain(route: Any) -> None:
-        answer = route.fetch()
-        sentences = [{"text": f"Sentence {n}.", "contribution": 0.1} for n in range(303)]
-        route.fulfill(response=answer, json={**answer.json(), "sentences": sentences})
-
-    tab.page.route("**/api/explain*", explain)
-    page = tab.open(q="lighthouse", r="dense")
-    page.locator(".hit a").first.click()
-    expect(page.locator("#panel .sentences > span")).to_have_count(300)
-    expect(page.locator("#panel .note").first).to_contain_text("3 more sentences")
 
 
 def test_a_token_is_asked_for_and_leaves_the_address(browser: Any, indexes: list[Path]) -> None:

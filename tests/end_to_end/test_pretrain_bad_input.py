@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModel, BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
@@ -75,12 +74,6 @@ def unread(collection: Path, tmp_path: Path) -> Path:
     return tmp_path / "unread.jsonl"
 
 
-def test_the_corpus_that_nobody_may_read(
-    refuses: Refuses, pretrain: Pretrain, unread: Path
-) -> None:
-    assert f"{unread}:1" in refuses(pretrain("cdmae", corpus=unread))
-
-
 def test_no_document_is_longer_than_one_token(
     refuses: Refuses, commands: Any, pretrain: Pretrain, tmp_path: Path
 ) -> None:
@@ -115,67 +108,6 @@ def test_documents_of_one_span_fall_back_and_are_counted(
     shares = [entry["view/one_span"] for entry in log if "loss" in entry]
     assert len(shares) == 5
     assert sum(shares) / 5 == pytest.approx(0.75)
-
-
-def test_nothing_but_documents_of_one_span(
-    commands: Any, pretrain: Pretrain, tmp_path: Path
-) -> None:
-    corpus = write_corpus(tmp_path / "corpus.jsonl", [f"ba do {'ke ' * n}" for n in range(16)])
-    ended = commands.succeed(*pretrain("cotmae", corpus=corpus))
-    assert "16 of 16 documents have one span only" in ended.stderr
-    log = json.loads((tmp_path / "output" / "isthmus.json").read_text())["results"]["log"]
-    assert {entry["view/one_span"] for entry in log if "loss" in entry} == {1.0}
-
-
-def test_simlm_without_a_generator(refuses: Refuses, pretrain: Pretrain, tmp_path: Path) -> None:
-    message = refuses(pretrain("simlm"))
-    assert "corruption.generator is not set" in message
-    assert "error: corruption.generator" in message
-    assert "google/electra-base-generator" in message
-    assert "--set corruption.generator=NAME" in message
-    assert not (tmp_path / "output").exists(), "refused before anything was read"
-
-
-def test_simlm_with_a_generator_that_is_not_there(
-    refuses: Refuses, pretrain: Pretrain, tmp_path: Path
-) -> None:
-    missing = tmp_path / "nowhere"
-    message = refuses(pretrain("simlm", f"corruption.generator={missing}"))
-    assert f"there is no model folder '{missing}'" in message
-    assert "error: corruption.generator" in message
-
-
-def test_simlm_with_a_generator_that_cannot_be_loaded(
-    refuses: Refuses, pretrain: Pretrain, model: Path, unread: Path, tmp_path: Path
-) -> None:
-    torn = tmp_path / "torn"
-    shutil.copytree(model / "final", torn)
-    (torn / "model.safetensors").unlink()
-    for what in (f"the model '{torn}' cannot be loaded", f"'{torn}' is a folder without a model"):
-        message = refuses(pretrain("simlm", f"corruption.generator={torn}", corpus=unread))
-        assert what in message
-        assert "error: corruption.generator" in message
-        assert "--set corruption.generator=NAME" in message
-        (torn / "config.json").unlink(missing_ok=True)
-    start = ["corruption=uniform", "objectives={reconstruction: 1.0}"]
-    message = refuses(pretrain("simlm", *start, f"decoder_corruption.generator={torn}"))
-    assert "error: decoder_corruption.generator" in message
-    message = refuses(pretrain("simlm", "corruption.generator=package:nothing"))
-    assert "error: corruption.generator" in message
-
-
-def test_simlm_with_a_generator_that_cannot_fill_in(
-    refuses: Refuses, pretrain: Pretrain, model: Path, unread: Path, tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    shutil.copytree(model / "final", bare)
-    AutoModel.from_pretrained(bare).save_pretrained(bare)
-    message = refuses(pretrain("simlm", f"corruption.generator={bare}", corpus=unread))
-    assert f"the generator '{bare}' has no masked-LM head" in message
-    save_tiny(tmp_path / "other", new_tokenizer(["other words altogether"], 100))
-    other = f"corruption.generator={tmp_path / 'other'}"
-    message = refuses(pretrain("simlm", other, corpus=unread))
-    assert "has another vocabulary than the model" in message
 
 
 def save_tiny(folder: Path, tokenizer: Tokenizer, layers: int = 2) -> None:

@@ -12,10 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from sentence_transformers import SparseEncoder
-
-import isthmus
-from isthmus.collections import open_collection
 
 _STEPS = 6
 _GLOBAL_BATCH = 8
@@ -100,30 +96,6 @@ def test_a_resumed_run_ends_as_if_uninterrupted(
     # The next stage goes on from them.
     told = commands.succeed(*command, tmp_path / "next", "--model", whole)
     assert "query terms go on from" in " ".join(told.stderr.split())
-
-
-def test_weights_that_are_summed_over_positions(
-    commands: Any, small: list[str], collection: Path, tmp_path: Path
-) -> None:
-    run, index = tmp_path / "run", tmp_path / "index"
-    command = ["finetune", "--recipe", "splade", *small, "--set", "sparse.pooling_strategy=sum"]
-    commands.succeed(*command, "--set", "start_terms=50", "--output", run)
-    exact = ("--set", "encoding.backend=torch-float32", "--set", "inverted.weights=float")
-    commands.succeed("index", "--corpus", collection, "--model", run, "--output", index, *exact)
-    assert log(run)[-1]["active_terms/documents"] < 100, "start_terms counts terms, not weights"
-    there = SparseEncoder(str(run / "final"), device="cpu")
-    assert there[1].pooling_strategy == "sum"
-    documents = list(open_collection(str(collection)).documents())
-    vectors = there.encode(
-        [document.contents(True) for document in documents], convert_to_sparse_tensor=False
-    )
-    query = there.encode([documents[7].text], convert_to_sparse_tensor=False)
-    scores = (vectors @ query.T)[:, 0]
-    hit = isthmus.search(index, documents[7].text, depth=1, model=str(run))[0]
-    assert hit.id == documents[int(scores.argmax())].id
-    assert hit.score == pytest.approx(float(scores.max()), rel=1e-4)
-    other = commands.run(*command[:-2], "--model", run, "--output", tmp_path / "other")
-    assert "--set sparse.pooling_strategy=sum keeps it" in " ".join(other.stderr.split())
 
 
 def test_all_zero_vectors_stop_with_the_reason_and_the_remedy(

@@ -140,14 +140,6 @@ def test_embeddings_are_what_the_first_layer_receives(kind: str) -> None:
 
 
 @architecture
-def test_a_vector_in_the_place_of_the_first_word_is_embedded_like_it(kind: str) -> None:
-    backbone = Backbone(random_model(kind)).eval()
-    with torch.no_grad():
-        found = backbone.embed_first(backbone.word_embeddings[IDS[:, 0]])
-        torch.testing.assert_close(found, backbone.embed(IDS)[:, 0], rtol=0, atol=0)
-
-
-@architecture
 def test_position_embeddings_are_those_the_model_adds(kind: str) -> None:
     model = random_model(kind)
     backbone = Backbone(model).eval()
@@ -168,24 +160,6 @@ def test_position_embeddings_are_those_the_model_adds(kind: str) -> None:
         torch.testing.assert_close(found.expand(2, 8, 16), expected, rtol=0, atol=0)
         counted = kind in ("roberta", "xlm-roberta", "camembert", "mpnet")
         assert torch.equal(expected[1, 4], expected[1, 7]) == counted, "padding has no position"
-
-
-@architecture
-def test_widths(kind: str) -> None:
-    backbone = Backbone(random_model(kind))
-    narrow = kind == "electra"
-    assert backbone.embedding_width == (12 if narrow else 16)
-    assert backbone.depth == 2
-    words = backbone.word_embeddings[IDS]
-    with torch.no_grad():
-        wide = backbone.to_width(words)
-    assert wide.shape == (2, 8, backbone.dimension)
-    if narrow:
-        projection = backbone.model.electra.embeddings_project
-        expected = words @ projection.weight.T + projection.bias
-        torch.testing.assert_close(wide, expected, rtol=1e-5, atol=1e-5)
-    else:
-        assert wide is words
 
 
 @architecture
@@ -391,19 +365,6 @@ def test_a_discriminator_is_an_encoder_without_head(
         found = backbone(IDS, MASK)[rows]
         torch.testing.assert_close(found, expected[rows], rtol=1e-5, atol=1e-5)
     check_new_head(backbone, tmp_path / "trained", capsys)
-
-
-@architecture
-def test_dropout_replaces_every_rate(kind: str, tmp_path: Path) -> None:
-    Backbone(random_model(kind)).save(tmp_path)
-    backbone = Backbone.load(str(tmp_path), dropout=0.0).train()
-    with torch.no_grad():
-        torch.testing.assert_close(backbone(IDS, MASK), backbone(IDS, MASK), rtol=0, atol=0)
-    rates = [m.p for m in backbone.modules() if isinstance(m, torch.nn.Dropout)]
-    assert set(rates) <= {0.0}
-    strong = Backbone.load(str(tmp_path), dropout=0.5).train()
-    with torch.no_grad():
-        assert not torch.equal(strong(IDS, MASK), strong(IDS, MASK))
 
 
 def test_other_architectures_are_refused(tmp_path: Path) -> None:

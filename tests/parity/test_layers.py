@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, Literal
 
@@ -76,20 +75,6 @@ def shake(module: nn.Module, strength: float = 0.1) -> None:
 
 def test_every_known_architecture_is_here() -> None:
     assert set(CONFIGURATIONS) == set(MASKED_LM)
-
-
-@pytest.mark.parametrize("kind", CONFIGURATIONS)
-def test_shapes(kind: str) -> None:
-    config = AutoConfig.for_model(kind, **CONFIGURATIONS[kind])
-    assert dataclasses.asdict(LayerShape.of(config)) == {
-        "width": 16,
-        "heads": 4,
-        "intermediate": 24,
-        "dropout": 0.3,
-        "attention_dropout": 0.4,
-        "activation": "gelu_new",
-        "norm_epsilon": 1e-12 if kind == "distilbert" else 1e-4,
-    }
 
 
 @pytest.mark.parametrize("kind", COPIED)
@@ -170,15 +155,6 @@ def _noted(layer: Layer, seen: list[str], *given: Any) -> Tensor:
     return Layer.plain(layer, *given)
 
 
-def test_a_copy_shares_nothing_with_the_model() -> None:
-    backbone = random_backbone("bert")
-    before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
-    layer = Layer(LayerShape.of(backbone.config))
-    copy_layer(backbone, 2, layer)
-    shake(layer)
-    torch.testing.assert_close(dict(backbone.state_dict()), before, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("kind", NOT_COPIED)
 def test_layers_that_compute_something_else_are_not_copied(kind: str) -> None:
     backbone = random_backbone(kind)
@@ -187,16 +163,6 @@ def test_layers_that_compute_something_else_are_not_copied(kind: str) -> None:
     assert "decoder.init" in caught.value.what
     assert all(name in caught.value.expected for name in ("random", *COPIED))
     assert caught.value.fix == "--set decoder.init=random"
-
-
-@pytest.mark.parametrize("number", [-1, 3, 12])
-def test_layers_that_do_not_exist_are_not_copied(number: int) -> None:
-    backbone = random_backbone("bert")
-    with pytest.raises(SettingsError, match=f"no layer {number} .* has 3 layers") as caught:
-        copy_layer(backbone, number, Layer(LayerShape.of(backbone.config)))
-    assert "decoder.init" in caught.value.what
-    assert "0 to 2" in caught.value.expected
-    assert "--set decoder.init=random" in caught.value.fix
 
 
 def linear(module: nn.Linear, vector: list[float]) -> list[float]:
@@ -290,18 +256,6 @@ def test_what_is_not_visible_changes_nothing(kind: Literal["post", "pre"]) -> No
     assert (change[[0, 1, 3]] > 1e-4).all()
 
 
-def test_visibility_broadcasts() -> None:
-    layer = random_layer("post").eval()
-    states = torch.randn(3, 4, 8)
-    columns = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1]]).bool()
-    expected = layer(states, columns[:, None, None, :].expand(3, 2, 4, 4))
-    torch.testing.assert_close(layer(states, columns[:, None, None, :]), expected)
-    causal = torch.ones(4, 4).tril().bool()
-    expected = layer(states, causal.expand(3, 2, 4, 4))
-    torch.testing.assert_close(layer(states, causal), expected)
-    torch.testing.assert_close(layer(states, causal[None, None]), expected)
-
-
 @pytest.mark.parametrize("kind", ["post", "pre"])
 def test_a_row_that_sees_nothing_takes_nothing(kind: Literal["post", "pre"]) -> None:
     layer = random_layer(kind).train()
@@ -321,42 +275,3 @@ def test_a_row_that_sees_nothing_takes_nothing(kind: Literal["post", "pre"]) -> 
         layer.value.weight.zero_()
         layer.value.bias.zero_()
         torch.testing.assert_close(layer(states, visible)[1, 2], found[1, 2])
-
-
-def test_fresh_weights() -> None:
-    shape = dataclasses.replace(SHAPE, width=128, intermediate=256)
-    torch.manual_seed(0)
-    layer = Layer(shape)
-    for module in layer.modules():
-        if isinstance(module, nn.Linear):
-            assert module.weight.std().item() == pytest.approx(0.02, rel=0.03)
-            assert not module.bias.any()
-        if isinstance(module, nn.LayerNorm):
-            assert (module.weight == 1).all()
-            assert not module.bias.any()
-            assert module.eps == SHAPE.norm_epsilon
-    torch.manual_seed(0)
-    again = Layer(shape)
-    torch.testing.assert_close(dict(layer.state_dict()), dict(again.state_dict()), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("rates", [(0.5, 0.0), (0.0, 0.5)])
-def test_dropout_is_for_training(rates: tuple[float, float]) -> None:
-    shape = dataclasses.replace(SHAPE, dropout=rates[0], attention_dropout=rates[1])
-    layer = random_layer("post", shape)
-    states, visible = torch.randn(2, 4, 8), torch.ones(4, 4, dtype=torch.bool)
-    assert not torch.equal(layer(states, visible), layer(states, visible))
-    layer.eval()
-    assert torch.equal(layer(states, visible), layer(states, visible))
-
-
-def test_mixed_precision() -> None:
-    layer = random_layer("post").eval()
-    states, visible = torch.randn(2, 4, 8), torch.ones(4, 4, dtype=torch.bool).tril()
-    expected = layer(states, visible)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = layer(states, visible)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
-    found = layer.bfloat16()(states.bfloat16(), visible)
-    assert found.dtype == torch.bfloat16

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from isthmus.errors import InputError, MismatchError, MissingPackageError, OutputError
+from isthmus.errors import InputError, MismatchError, OutputError
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.index import InvertedIndex
 from isthmus.records import Document, Ranking
@@ -170,31 +170,9 @@ def test_texts_too_long_for_milvus_are_cut(tmp_path: Path) -> None:
     assert row["text"] == "é" * 32_767  # 65,534 bytes
 
 
-def test_a_missing_folder_is_made(medline, tmp_path: Path) -> None:
-    export(medline.folders["dense"], str(tmp_path / "missing" / "folder.db"))
-    assert (tmp_path / "missing" / "folder.db").exists()
-
-
 @pytest.mark.parametrize("place", ["no-ending", "http://127.0.0.1:9"])
 def test_places_that_are_none(medline, tmp_path: Path, place: str) -> None:
     where = place if place.startswith("http") else str(tmp_path / place)
     with pytest.raises(InputError, match="Milvus refuses") as caught:
         export(medline.folders["dense"], where)
     assert "19530" in caught.value.fix
-
-
-def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pymilvus", None)
-    monkeypatch.setitem(__import__("sys").modules, "pymilvus.exceptions", None)
-    with pytest.raises(MissingPackageError, match="pymilvus") as caught:
-        Milvus("a.db", "a").encoders()
-    assert caught.value.fix == "pip install 'isthmus[milvus]'"
-
-
-def test_hnsw_is_a_graph(medline, tmp_path: Path, loads) -> None:
-    place, folder = str(tmp_path / "graph.db"), medline.folders["dense"]
-    export(folder, place, settings=ExportSettings(hnsw=True))
-    client = Milvus(place, "isthmus")._client
-    assert client.describe_index("isthmus", "dense")["index_type"] == "HNSW"
-    found = export(folder, verify=place, queries=medline.query_file)
-    assert np.mean([one.overlap for one in found.comparisons]) > 0.9

@@ -41,24 +41,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "modernbert": {**SIZES, "global_attn_every_n_layers": 3, "local_attention": 4},
 }  # fmt: skip
 LENGTHS = [4, 1, 17, 9, 2, 13]  # the longest fills its row, the shortest is one token
-architecture = pytest.mark.parametrize("kind", MODELS)
+# All but ModernBERT are BERT's layers under other names.
+architecture = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in ("bert", "modernbert") else pytest.mark.nightly)
+        for kind in MODELS
+    ],
+)
 WAYS = ("text by text", "padded for attention", "own layers")
-# Dynamo takes a second for each. All but ModernBERT are BERT's layers under other names, and MPNet
-# is the one that is never packed. What is padded is the same in all ways.
 compiled_architecture = pytest.mark.parametrize(
     ("kind", "use_packing", "way"),
     [
-        pytest.param(
-            kind,
-            use_packing,
-            way,
-            marks=()
-            if kind in ("bert", "modernbert") or (kind, use_packing) == ("mpnet", False)
-            else pytest.mark.nightly,
-        )
+        (kind, use_packing, way)
         for kind in MODELS
         for use_packing in (True, False)
-        for way in (WAYS if use_packing else WAYS[:1])
+        for way in (WAYS if use_packing else WAYS[:1])  # what is padded is the same in all ways
     ],
     indirect=["way"],
 )
@@ -316,11 +314,6 @@ def both(backbone: Backbone, ids: Tensor, mask: Tensor, asked: Asking, read: Ten
 def test_whose_layers_are_our_own() -> None:
     found = {kind for kind in MODELS if random_backbone(kind, "sdpa").own_layers is not None}
     assert found == set(POST_NORM) == set(MODELS) - {"mpnet", "modernbert"}
-
-
-def test_another_activation_is_left_to_transformers() -> None:
-    config = AutoConfig.for_model("bert", **SIZES, hidden_act="gelu_new")
-    assert Backbone(AutoModelForMaskedLM.from_config(config)).own_layers is None
 
 
 @pytest.mark.parametrize("kind", sorted(POST_NORM))

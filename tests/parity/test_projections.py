@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 from isthmus.encoders import DenseEncoder, load_encoder
-from isthmus.errors import InputError
 from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.records import Document
@@ -133,45 +131,3 @@ def test_training_goes_through_them(plain: Path, tmp_path: Path) -> None:
     task.restore(tmp_path / "checkpoint")
     close(encoder.encode_queries(TEXTS), changed)
     close(load_encoder(str(tmp_path / "checkpoint"), exact=True).encode_queries(TEXTS), changed)
-
-
-def broken(folder: Path, what: str) -> None:
-    dense = folder / "2_Dense"
-    config = json.loads((dense / "config.json").read_text(encoding="utf-8"))
-    if what == "no weights":
-        (dense / "model.safetensors").rename(dense / "pytorch_model.bin")
-    elif what == "truncated":
-        file = dense / "model.safetensors"
-        file.write_bytes(file.read_bytes()[:50])
-    elif what == "code":
-        config["activation_function"] = "os.system"
-    elif what == "tokens":
-        config["module_input_name"] = "token_embeddings"
-    (dense / "config.json").write_text(json.dumps(config), encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("no weights", "has no model.safetensors"),
-        ("truncated", "is damaged"),
-        ("code", "the activation of a Dense module is 'os.system'"),
-        ("tokens", "Dense works on 'token_embeddings'"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(
-    what: str, message: str, plain: Path, tmp_path: Path
-) -> None:
-    saved(plain, tmp_path / "theirs", *gtr())
-    broken(tmp_path / "theirs", what)
-    with pytest.raises(InputError, match=message):
-        load_encoder(str(tmp_path / "theirs"))
-
-
-def test_a_projection_of_another_width_is_refused(plain: Path, tmp_path: Path) -> None:
-    saved(plain, tmp_path / "theirs", *gtr(), Dense(12, 8))
-    modules = json.loads((tmp_path / "theirs" / "modules.json").read_text(encoding="utf-8"))
-    del modules[2]
-    (tmp_path / "theirs" / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
-    with pytest.raises(InputError, match="takes vectors of 12 numbers, and gets 16"):
-        load_encoder(str(tmp_path / "theirs"))

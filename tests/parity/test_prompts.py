@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, get_args
 
@@ -128,16 +127,3 @@ def test_sparse_encoders_have_prompts_too(tmp_path: Path) -> None:
     close(back.encode_documents(DOCUMENTS).toarray(), expected)
     plain = there.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
     assert np.abs(expected - plain).max() > 0.01
-
-
-@pytest.mark.parametrize(
-    "stated",
-    [{"prompts": ["query: "]}, {"prompts": {"query": 3}}, {"default_prompt_name": "absent"}],
-)
-def test_damaged_prompts_are_refused(stated: dict[str, Any], tmp_path: Path) -> None:
-    from isthmus.errors import InputError
-
-    saved_there(tmp_path, {})
-    (tmp_path / "theirs" / "config_sentence_transformers.json").write_text(json.dumps(stated))
-    with pytest.raises(InputError, match="is damaged"):
-        load_encoder(str(tmp_path / "theirs"))

@@ -13,11 +13,9 @@ from sentence_transformers import SentenceTransformer
 from tests.tiny_t5 import save_gtr
 from transformers import T5EncoderModel, T5ForConditionalGeneration
 
-from isthmus.encoders import load_cross_encoder, load_encoder, load_int8_encoder
-from isthmus.encoders.light_dense import QuickEncoder, quick_encoder
+from isthmus.encoders import load_encoder
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining import pretrain
 from isthmus.records import Document
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and"]
@@ -87,42 +85,6 @@ def test_the_encoder_of_a_whole_t5(gtr: Any, tmp_path: Path) -> None:
     found = Backbone.load(str(tmp_path)).eval()
     torch.testing.assert_close(found(ids, torch.ones_like(ids)), expected)
     assert not [name for name, _ in found.named_parameters() if "decoder" in name]
-
-
-def test_what_is_made_for_other_layers_is_not_used(gtr: Any) -> None:
-    folder, _ = gtr
-    here = load_encoder(str(folder), exact=True)
-    assert not isinstance(here, QuickEncoder)
-    found = quick_encoder(str(folder), str(folder), here.settings, here.fingerprint)  # type: ignore[arg-type]
-    assert found is None
-    assert here.backbone.own_layers is None
-
-
-@pytest.mark.slow
-def test_in_integers(gtr: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path))
-    folder, there = gtr
-    found = load_int8_encoder(str(folder)).encode_documents(DOCUMENTS)
-    expected = there.encode(TEXTS)
-    assert (found * expected).sum(1).min() > 0.98
-    assert np.abs(found - expected).max() > 0, "computed otherwise"
-
-
-def test_what_t5_has_no_part_for(gtr: Any, tmp_path: Path) -> None:
-    folder, _ = gtr
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text(json.dumps({"_id": "d", "text": "the fox"}) + "\n")
-    with pytest.raises(InputError, match="has no masked-LM head") as caught:
-        pretrain(corpus=str(corpus), output=str(tmp_path / "p"), model=str(folder))
-    assert "fine-tune it as it is" in caught.value.fix
-    assert "t5" not in caught.value.expected
-    (folder / "encoder.json").write_text('{"kind": "sparse"}')
-    with pytest.raises(InputError, match="has no masked-LM head") as caught:
-        load_encoder(str(folder))
-    (folder / "encoder.json").unlink()
-    assert caught.value.fix == "make it dense"
-    with pytest.raises(InputError, match="cannot be a re-ranker here"):
-        load_cross_encoder(str(folder))
 
 
 def test_sizes_beyond_the_weights_are_refused(gtr: Any, tmp_path: Path) -> None:

@@ -68,36 +68,6 @@ def test_mixed_batches_have_almost_as_many_tokens_and_other_company_in_the_next_
     assert abs(np.corrcoef(lengths[found[0][0]], np.arange(256))[0, 1]) < 0.3
 
 
-def test_epochs_and_seeds_differ_and_batches_are_not_sorted() -> None:
-    lengths = np.arange(4000) % 97
-    orders = {
-        bucketed_order(lengths, 16, seed, epoch).tobytes() for seed in (0, 1) for epoch in (0, 1)
-    }
-    assert len(orders) == 4
-    pool = lengths[:640]  # forty batches, sorted together: in order, they would correlate by 1
-    means = pool[bucketed_order(pool, 16, 0, 0)].reshape(-1, 16).mean(1)
-    assert abs(np.corrcoef(means, np.arange(40))[0, 1]) < 0.5
-
-
-def test_pools_mix_lengths_between_epochs() -> None:
-    # Examples of a batch in one epoch are not chained together in the next.
-    lengths = np.random.default_rng(0).integers(0, 100, 20_000)
-    company: list[set[int]] = []
-    for epoch in (0, 1):
-        rows = bucketed_order(lengths, 10, 0, epoch).reshape(-1, 10)
-        company.append(set(next(row for row in rows.tolist() if 7 in row)))
-    assert len(company[0] & company[1]) < 5
-
-
-def test_examples_that_sit_out_take_turns() -> None:
-    lengths = [10] * 17
-    left_out = {
-        (set(range(17)) - set(bucketed_order(lengths, 8, 0, epoch).tolist())).pop()
-        for epoch in range(40)
-    }
-    assert len(left_out) > 10
-
-
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 20))
 def test_encoding_batches_hold_everything_once_longest_first(

@@ -17,11 +17,11 @@ from isthmus.nn import randomness
 from isthmus.nn.randomness import draw, key, second
 from isthmus.pretraining import parts
 from isthmus.pretraining.corruption import generator
-from isthmus.pretraining.corruption._budget import MaskingSettings, most_hidden, replace
+from isthmus.pretraining.corruption._budget import most_hidden
 from isthmus.pretraining.corruption.importance import Importance
 from isthmus.pretraining.corruption.nested import Nested
 from isthmus.pretraining.corruption.uniform import Uniform
-from isthmus.pretraining.corruption.whole_word import WholeWord, _fill
+from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders import enhanced
 from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.labels import IGNORED
@@ -412,43 +412,6 @@ def test_texts_without_tokens_pass_unharmed(kind: type[Corruption]) -> None:
     assert (labels == IGNORED).all()
 
 
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=24), st.integers(0, 80))
-@settings(max_examples=300)
-def test_a_bag_is_filled_in_order_however_often_something_is_too_big(
-    sizes: list[int], left: int
-) -> None:
-    taken, rest = [], left
-    for size in sizes:
-        taken.append(0 < size <= rest)
-        rest -= size * taken[-1]
-    for more in (0, 3):
-        with pytest.MonkeyPatch.context() as patch:
-            if more:  # as on a device that is not asked whether a round still changed something
-                patch.setattr("isthmus.pretraining.labels._SYNCHRONOUS", frozenset())
-            filled = _fill(torch.tensor([sizes]), torch.tensor([left]), len({*sizes} - {0}) + more)
-        assert (filled[0] & torch.tensor(sizes).bool()).tolist() == taken
-
-
-@given(st.floats(0, 1), st.floats(0, 1), st.integers(-2, 2))
-@settings(max_examples=300)
-def test_a_draw_is_hidden_as_its_first_24_bits_as_a_float_say(
-    mask_share: float, random_share: float, beside: int
-) -> None:
-    shared = MaskingSettings(mask_share=mask_share, random_share=random_share * (1 - mask_share))
-    shares = (mask_share, mask_share + shared.random_share)
-    firsts = {min(max(round(share * 2**24) + beside, 0), 2**24 - 1) for share in shares}
-    rests = (0, 1, 2**39 - 1)
-    drawn = torch.tensor([[first * 2**39 + rest for first in sorted(firsts) for rest in rests]])
-    first = (drawn >> 39).to(torch.float32) * 2.0**-24
-    ids = torch.full_like(drawn, TOKENIZER.pad_id)
-    found = replace(ids, torch.ones_like(ids, dtype=torch.bool), drawn, VOCABULARY, shared)
-    random = VOCABULARY.regular[drawn % 2**39 % len(VOCABULARY.regular)]
-    expected = torch.where(first < shares[1], random, ids)
-    assert torch.equal(found, expected.masked_fill(first < shares[0], VOCABULARY.mask_id))
-    none = replace(ids, torch.zeros_like(ids, dtype=torch.bool), drawn, VOCABULARY, shared)
-    assert torch.equal(none, ids)
-
-
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in REGISTERED.names() if name != "generator"),
     *(("generator", {"generator": "any", "labels": labels}) for labels in ("all", "chosen")),
@@ -495,16 +458,3 @@ def test_the_most_that_is_hidden_is_no_less_and_little_more_than_the_budgets() -
                 assert all_ <= most <= all_ + texts * max(1, 1.5 - rate), (texts, available, rate)
     one_each = {"input_ids": torch.empty(100, 3), "regular": torch.empty(100)}
     assert most_hidden(one_each, 0.15) == 100
-
-
-def test_a_corruption_beside_one_that_does_not_say_asks() -> None:
-    class Outsider(Uniform):
-        def most_labels(self, batch: Batch) -> int | None:
-            return Corruption.most_labels(self, batch)
-
-    batch = collated([OneText(tuple(REGULAR[:9]), tuple(range(9)), 1).example()])
-    nested = part(Nested, 0.5, "decoder")
-    nested.beside(part(Uniform, 0.3))
-    assert nested.most_labels(batch) == 5
-    nested.beside(Outsider(Outsider.Settings.parse({"rate": 0.3}, "test")))
-    assert nested.most_labels(batch) is None

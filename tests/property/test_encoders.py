@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Iterator
 from random import Random
 
 import numpy as np
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -126,36 +123,6 @@ def test_blocks_come_back_in_order_with_their_vectors(monkeypatch: pytest.Monkey
     for block, vectors in found:
         np.testing.assert_array_equal(vectors, model.encode_documents(block))
     assert list(model.encode_blocks([])) == []
-
-
-def test_one_block_is_read_ahead_in_another_thread() -> None:
-    read: list[tuple[int, str]] = []
-
-    def source() -> Iterator[list[Document]]:
-        for number in range(5):
-            read.append((number, threading.current_thread().name))
-            yield [Document(str(number), "fox")]
-
-    encoded = ENCODERS["cls", "dot"].encode_blocks(source())
-    for number in range(3):
-        next(encoded)
-        assert len(read) <= number + 2, "no more than one ahead: memory is bounded"
-    encoded.close()
-    assert [number for number, _ in read] == list(range(len(read)))
-    assert len(read) == 4, "the fourth was on its way when the third came out"
-    assert threading.current_thread().name not in {name for _, name in read}
-    assert not [t for t in threading.enumerate() if t.name.startswith("tokenising")], "all done"
-
-
-def test_what_is_wrong_with_a_document_reaches_the_caller() -> None:
-    def source() -> Iterator[list[Document]]:
-        yield [Document("1", "fox")]
-        raise InputError("line 2: broken", "")
-
-    encoded = ENCODERS["cls", "dot"].encode_blocks(source())
-    assert next(encoded)[0][0].id == "1", "what came before is encoded first"
-    with pytest.raises(InputError, match="broken"):
-        next(encoded)
 
 
 def test_no_texts_no_vectors() -> None:

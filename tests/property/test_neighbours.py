@@ -5,21 +5,16 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from isthmus.collections import open_corpus
 from isthmus.nn.randomness import key
 from isthmus.pretraining.parts import Text
 from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
-from isthmus.records import Document
-from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument, tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.corpus import TokenisedDocument
 from isthmus.text.sentences import spans
 
 KEYS = st.integers(-(2**63), 2**63 - 1)
@@ -163,40 +158,6 @@ def test_the_mixture_draws_the_three_alike() -> None:
     assert chi_square(counts, 3) < 25, "2 degrees of freedom: 25 is beyond one in 100,000"
 
 
-def test_a_mixture_of_two_draws_them_by_their_weights() -> None:
-    settings = NeighboursSettings.model_validate({"weights": {"overlap": 3.0, "near": 1.0}})
-    mixed, count = Neighbours(settings), 2000
-    each = {name: view(name) for name in ("near", "overlap")}
-    counts: Counter[str] = Counter()
-    for epoch in range(count):
-        drawn = key(1, epoch, 5)
-        shown = [place(text) for text in mixed(LONG, 20, drawn)]
-        (name,) = [
-            name for name, one in each.items() if [place(t) for t in one(LONG, 20, drawn)] == shown
-        ]
-        counts[name] += 1
-    # Six standard deviations of a coin that falls on near once in four times.
-    assert abs(counts["near"] - count / 4) < 6 * (count * 3 / 16) ** 0.5
-    alike = NeighboursSettings.model_validate({"weights": {"random": 0.5, "near": 0, "overlap": 0}})
-    drawn = key(1, 0, 5)
-    assert Neighbours(alike)(LONG, 20, drawn)[0].start == view("random")(LONG, 20, drawn)[0].start
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"weights": {"near": 0.0}}, "needs a weight above 0"),
-        ({"weights": {}}, "needs a weight above 0"),
-        ({"weights": {"near": -1.0, "overlap": 2.0}}, "greater than or equal to 0"),
-        ({"weights": {"far": 1.0}}, "near"),
-        ({"strategy": "near", "weights": {"near": 1.0}}, "strategy=mixture"),
-    ],
-)
-def test_weights_that_mean_nothing_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NeighboursSettings.model_validate(values)
-
-
 @pytest.mark.parametrize("strategy", ["near", "overlap", "random"])
 def test_every_span_and_both_orders_are_drawn_alike(strategy: str) -> None:
     parts = len(spans(186, LONG.sentences, 20))
@@ -209,15 +170,6 @@ def test_every_span_and_both_orders_are_drawn_alike(strategy: str) -> None:
         counts = Counter((min(pair)[0], pair[0] < pair[1]) for pair in pairs)
     # Six standard deviations above the mean of the distribution.
     assert chi_square(counts, kinds) < kinds + 6 * (2 * kinds) ** 0.5
-
-
-def test_where_to_cut_does_not_depend_on_the_strategy_drawn() -> None:
-    parts = len(spans(186, LONG.sentences, 20))
-    assert (parts - 1) % 3 == 0, "or one number could serve both draws unnoticed"
-    pairs = [(min(pair), max(pair)) for pair in drawn_pairs("mixture")]
-    # Adjacent pairs are near, and few of them random; those that share a part are all overlap.
-    for firsts in ([a for a, b in pairs if a[1] == b[0]], [a for a, b in pairs if a[1] > b[0]]):
-        assert chi_square(Counter(firsts), parts - 1) < parts + 6 * (2 * parts) ** 0.5
 
 
 @pytest.mark.parametrize(
@@ -240,66 +192,3 @@ def test_where_overlapping_spans_begin_and_end(sizes: list[int], expected: set[R
 def test_one_span_is_shown_twice(strategy: str, sizes: list[int]) -> None:
     one, two = view(strategy)(document(sizes), 500, 7)
     assert place(one) == place(two) == (0, sum(sizes))
-
-
-def test_a_span_has_at_most_128_tokens_with_special_ones() -> None:
-    one, two = view("near")(document([10] * 24), 510, 3)
-    assert len(one.tokens) == len(two.tokens) == 120
-    one, two = view("near")(document([252]), 510, 3)
-    assert len(one.tokens) == len(two.tokens) == 126
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> TokenisedCorpus:
-    tokenizer = new_tokenizer(["the cat sat ."], 30)
-    texts = ["", "the cat", "the cat sat. " * 31 + "the cat", "the cat sat. " * 40]
-    documents = [Document(str(number), text) for number, text in enumerate(texts)]
-    folder = tmp_path_factory.mktemp("corpus")
-    return tokenise(documents, "s", tokenizer.serialised, cache=folder)
-
-
-def test_the_survey_counts_documents_of_one_span(corpus: TokenisedCorpus) -> None:
-    assert corpus.lengths.tolist() == [0, 2, 126, 160]
-    told = "documents {} one span only: both sides see the same text"
-    some = f"2 of 4 {told.format('have')}"
-    assert view("mixture").survey(corpus, 125) == some
-    assert view("mixture", span=127).survey(corpus, 510) == some
-    assert view("mixture", span=3).survey(corpus, 510) == f"1 of 4 {told.format('has')}"
-    most = f"3 of 4 {told.format('have')}; a smaller view.span gives more pairs"
-    assert view("mixture").survey(corpus, 510) == most
-
-
-def test_the_survey_is_silent_where_all_have_neighbours(
-    corpus: TokenisedCorpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(corpus, "lengths", np.array([127, 500], np.int32))
-    assert view("near").survey(corpus, 510) == ""
-
-
-def test_lengths_for_batching_are_those_of_full_spans() -> None:
-    lengths = np.array([0, 100, 126, 127, 5000])
-    assert view("near").length(lengths, 510).tolist() == [0, 100, 126, 126, 126]
-    assert view("near").length(lengths, 50).tolist() == [0, 50, 50, 50, 50]
-
-
-def test_real_sections(shared_data: Path, tmp_path: Path) -> None:
-    source = open_corpus(str(shared_data / "texts" / "openstax.jsonl.zst"))
-    sections = list(itertools.islice(source.documents(), 60))
-    tokenizer = new_tokenizer([section.contents() for section in sections[:20]], 2000)
-    found = tokenise(sections, "openstax", tokenizer.serialised, cache=tmp_path)
-    drawn = view("mixture")
-    shared = distinct = 0
-    for row, section in enumerate(found):
-        pairs = [drawn(section, 510, key(0, epoch, row)) for epoch in range(8)]
-        for text in itertools.chain.from_iterable(pairs):
-            end = text.start + len(text.tokens)
-            assert len(text.tokens) <= 126
-            assert np.array_equal(text.tokens, section.tokens[text.start : end])
-            assert np.array_equal(text.words, section.words[text.start : end])
-        distinct += len({(one.start, two.start) for one, two in pairs})
-        shared += sum(
-            one.start < two.start + len(two.tokens) and two.start < one.start + len(one.tokens)
-            for one, two in pairs
-        )
-    assert distinct > 6 * len(found), "pairs change with the epoch"
-    assert 0.2 < shared / (8 * len(found)) < 0.47

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from isthmus.nn.randomness import (
     draw_together,
     key,
     normal,
-    second,
     uniform,
 )
 
@@ -58,11 +56,6 @@ def test_a_key_is_a_signed_word_that_every_part_changes(
         key(seed, epoch, document + 1), key(epoch, seed, document) if seed != epoch else None,
     }  # fmt: skip
     assert found not in others
-
-
-def test_keys_do_not_collide() -> None:
-    keys = {key(s, e, d) for s in range(5) for e in range(20) for d in range(500)}
-    assert len(keys) == 5 * 20 * 500
 
 
 @settings(deadline=None)
@@ -129,20 +122,6 @@ def test_all_64_bits_are_those_of_split_mix(keys: list[int], stream: int, width:
             assert value & ALL_BITS == split_mix(state)
 
 
-@pytest.mark.parametrize("lane", range(4))
-def test_every_lane_of_16_bits_is_uniform_and_unrelated_to_the_next(lane: int) -> None:
-    keys = torch.tensor([key(2, 0, document) for document in range(500)])
-    lanes = draw_bits(keys, 8, 300).view(torch.int16).view(500, 300, 4).double()
-    counts = torch.histc(lanes[:, :, lane], bins=64, min=-(2**15), max=2**15)
-    expected = 500 * 300 / 64
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    assert chi_square < 135, "63 degrees of freedom: 135 is beyond one in a million"
-    others = [lanes[:, :, other].flatten() for other in range(4)]
-    before = lanes[:, :, lane].roll(1, 1).flatten()
-    table = torch.corrcoef(torch.stack([*others, before]))
-    assert (table - torch.eye(5)).abs().max() < 0.015
-
-
 def test_normal_numbers() -> None:
     keys = torch.tensor([key(3, 0, document) for document in range(1000)])
     found = normal(draw(keys, 6, 200))
@@ -154,23 +133,3 @@ def test_normal_numbers() -> None:
     chi_square = ((counts - 10_000) ** 2 / 10_000).sum()
     assert chi_square < 65, "19 degrees of freedom: 65 is beyond one in a million"
     assert torch.equal(found, normal(draw(keys, 6, 200)))
-
-
-def test_the_least_and_the_largest_draw_have_a_normal_number() -> None:
-    least, largest = normal(torch.tensor([0, 2**63 - 1])).tolist()
-    assert -6 < least < -5
-    assert largest == -least
-
-
-@settings(deadline=None)
-@given(KEYS)
-def test_the_key_of_a_second_text_is_another_word(first: int) -> None:
-    other = second(first)
-    assert -(2**63) <= other < 2**63
-    assert other != first
-    assert other & ALL_BITS == split_mix((first + 0x9E3779B97F4A7C15) & ALL_BITS)
-
-
-def test_second_keys_collide_with_nothing() -> None:
-    first = {key(s, e, d) for s in range(2) for e in range(10) for d in range(500)}
-    assert len(first | {second(drawn) for drawn in first}) == 2 * len(first)

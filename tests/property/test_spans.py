@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.collections import open_corpus
-from isthmus.text.sentences import sentence_starts, spans
+from isthmus.text.sentences import spans
 
 SENTENCES = st.lists(st.integers(1, 9) | st.integers(1, 60), max_size=25)
 LIMITS = st.integers(1, 20) | st.integers(1, 200)
@@ -70,23 +68,3 @@ def test_spans_take_every_sentence_that_fits(sizes: list[int], limit: int) -> No
 )
 def test_examples(sizes: list[int], limit: int, expected: list[tuple[int, int]]) -> None:
     assert cut(sizes, limit)[2] == expected
-
-
-def test_a_limit_of_nothing_is_our_bug() -> None:
-    with pytest.raises(AssertionError):
-        spans(3, np.array([0]), 0)
-
-
-def test_real_sections_keep_their_sentences(shared_data: Path) -> None:
-    """Textbook sections, characters in the place of tokens: sentences are rarely cut."""
-    whole = ended = 0
-    source = open_corpus(str(shared_data / "texts" / "openstax.jsonl.zst"))
-    for document in itertools.islice(source.documents(), 150):
-        text = document.contents()
-        starts = sentence_starts(text)
-        found = spans(len(text), np.array(starts), 700)
-        assert "".join(text[start:end] for start, end in found) == text
-        ended += len(found)
-        whole += sum(end in {*starts, len(text)} for _, end in found)
-    assert ended > 1000
-    assert whole / ended > 0.9

@@ -6,7 +6,6 @@ import itertools
 from random import Random
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -72,16 +71,6 @@ def test_padding_and_company_change_no_vector(
             np.testing.assert_allclose(alone, together[row].toarray(), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_many_batches_of_unlike_length_come_back_in_order(kind: tuple[str, str]) -> None:
-    model = ENCODERS[kind]
-    texts = [" ".join(["fox dog", "the", "lazy"][: n % 4] * (n % 7)) for n in range(150)]
-    found = model.encode_queries(texts).toarray()
-    for row in (0, 1, 63, 64, 100, 149):
-        alone = model.encode_queries([texts[row]]).toarray()[0]
-        np.testing.assert_allclose(found[row], alone, atol=1e-5)
-
-
 @settings(deadline=None, max_examples=30)
 @given(TEXTS, st.sampled_from(KINDS))
 @example(" ".join(["fox", "dog", "quick"] * 8 + ["jumps"] * 20), ("splade", "encoder"))  # is cut
@@ -125,11 +114,3 @@ def test_of_blocks_the_heaviest_terms_are_kept_too() -> None:
     for block, vectors in model.encode_blocks([documents[:7], [], documents[7:]]):
         assert (vectors != model.encode_documents(block)).nnz == 0
         assert set(np.diff(vectors.indptr)) <= {3}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_texts_no_vectors(kind: tuple[str, str]) -> None:
-    model = ENCODERS[kind]
-    for found in (model.encode_queries([]), model.encode_documents([])):
-        assert found.shape == (0, len(TOKENIZER) + 2)
-        assert found.dtype == np.float32

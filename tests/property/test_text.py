@@ -136,19 +136,6 @@ def test_a_build_that_was_interrupted_is_finished(
     assert [d.tokens.tolist() for d in whole] == [d.tokens.tolist() for d in fresh]
 
 
-def test_several_processes_write_the_same_corpus(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(corpus_module, "_BLOCK_DOCUMENTS", 3)
-    documents = [Document(str(n), "The cat sat. " * n) for n in range(10)]
-    one = tokenise(documents, "s", TOKENIZER.serialised, workers=1, cache=folder / "one")
-    two = tokenise(documents, "s", TOKENIZER.serialised, workers=2, cache=folder / "two")
-    assert [d.id for d in two] == [d.id for d in one] == [d.id for d in documents]
-    for left, right in zip(one, two, strict=True):
-        assert left.tokens.tolist() == right.tokens.tolist()
-        assert left.sentences.tolist() == right.sentences.tolist()
-
-
 def test_rows_outside_are_refused(folder: Path) -> None:
     corpus = tokenise(ONE, "s", TOKENIZER.serialised, cache=folder)
     for row in (-1, 2):
