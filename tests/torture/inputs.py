@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import lzma
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ def targets(scene: Scene) -> dict[str, Target]:
 
 
 def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
-    import zstandard
+    from pyarrow import compress
 
     from isthmus.collections import (
         Problems,
@@ -92,8 +91,8 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
     page = (
         b"<html><title>T &amp; t</title><style>x</style><p>one<br>two &#65;</p><script>n</script>"
     )
-    packed = [pack(documents[0] * 3) for pack in (gzip.compress, lzma.compress, zstandard.compress)]
-    packed.append(zstandard.compress(documents[0]) + zstandard.compress(documents[1]))
+    first, second = (compress(one, "zstd", asbytes=True) for one in documents)
+    packed = [gzip.compress(documents[0] * 3), first, first + second]
     for name in ("corpus", "queries", "qrels"):
         shutil.copytree(scene.data, scratch / f"beir {name}")
         folder = scratch / f"msmarco {name}"

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import functools
-import gzip
 import io
-import lzma
 import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import xxhash
-import zstandard
 
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, choices, readable, similar
 
-ENDINGS = ("", ".gz", ".zst", ".xz")
+ENDINGS = ("", ".gz", ".zst")
 """What a file's name may end in beside its own ending; its content decides how it is read."""
 
 UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _CHUNK = 2**20
-_STEP = 2**10
-"""Compressed bytes taken at once: zstd makes 32 MiB of them at most, xz less."""
-_MOST_MEMORY = 2**27  # for a decompressor's window; `xz -9` takes half of it, `zstd --ultra` all
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by their first bytes
 _CONVERT = "convert it, say with `iconv -f {} -t UTF-8`"
 
 
@@ -74,16 +67,16 @@ def report_encoding(
 
 @contextlib.contextmanager
 def open_bytes(file: Path) -> Iterator[BinaryIO]:
-    """The content of a plain, gzip, zstd or xz file; which of these, its first bytes tell."""
+    """The content of a plain, gzip or zstd file; which of these, its first bytes tell."""
     require_file(file)
     try:
         with readable(file), file.open("rb") as raw:
             yield _decompressed(raw)
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+    except OSError as error:  # pyarrow's own, without a number
         raise InputError(
             f"{str(file)!r} is damaged or cut off: {error}",
-            f"copy or download it again; what takes more than {_MOST_MEMORY // 2**20} MiB of "
-            "memory must be decompressed first",
+            "copy or download it again; what takes more than 128 MiB of memory must be decompressed "
+            "first",
         ) from error
 
 
@@ -140,66 +133,11 @@ def fingerprint(files: Iterable[Path], root: Path | None = None) -> str:
 
 
 def _decompressed(raw: BinaryIO) -> BinaryIO:
-    start = raw.read(6)
+    start = raw.read(4)
     raw.seek(0)
-    if start.startswith(b"\x1f\x8b"):
-        return gzip.open(raw)  # type: ignore[return-value]
-    if start.startswith(b"\xfd7zXZ\x00"):
-        frame = functools.partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _MOST_MEMORY)
-        return io.BufferedReader(_Frames(raw, frame), _CHUNK)
-    if start.startswith(b"\x28\xb5\x2f\xfd"):
-        zstd = zstandard.ZstdDecompressor(max_window_size=_MOST_MEMORY)
-        return io.BufferedReader(_Frames(raw, zstd.decompressobj), _CHUNK)
-    return raw
+    kind = next((kind for mark, kind in _COMPRESSIONS.items() if start.startswith(mark)), None)
+    if kind is None:
+        return raw
+    from pyarrow import CompressedInputStream
 
-
-class _Frame(Protocol):
-    """One compressed frame, decompressed piece by piece."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-class _Frames(io.RawIOBase):
-    """The content of one compressed frame after another, in bounded memory.
-
-    The libraries' own readers take the end of a cut-off zstd file for the end of its content, and
-    do not bound the memory of an xz file.
-    """
-
-    def __init__(self, raw: BinaryIO, start: Callable[[], _Frame]) -> None:
-        self._raw = raw
-        self._start = start
-        self._frame: _Frame | None = None
-        self._ready = memoryview(b"")
-        self._left_over = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._ready:
-            compressed = self._left_over or self._raw.read(_STEP)
-            if not compressed:
-                if self._frame is not None:
-                    raise EOFError("the last frame is incomplete")
-                return 0
-            self._left_over = b""
-            if self._frame is None:
-                compressed = compressed.lstrip(b"\0")  # xz files may be padded
-                if not compressed:
-                    continue
-                self._frame = self._start()
-            self._ready = memoryview(self._frame.decompress(compressed))
-            if self._frame.eof:
-                self._left_over = self._frame.unused_data
-                self._frame = None
-        size = min(len(buffer), len(self._ready))
-        buffer[:size] = self._ready[:size]
-        self._ready = self._ready[size:]
-        return size
+    return io.BufferedReader(CompressedInputStream(raw, kind), _CHUNK)

@@ -18,7 +18,7 @@ FORMATS = Registry("isthmus.collections.formats", "collection format")
 _RECOGNISED = (
     "a BEIR folder (corpus.jsonl), an MS MARCO folder (collection.tsv), DPR's (psgs_w100.tsv), a "
     "folder of .txt, .md, .rst or "
-    ".html files, a data set folder (.parquet, .arrow), a .jsonl or .tsv file (also .gz, .zst, .xz)"
+    ".html files, a data set folder (.parquet, .arrow), a .jsonl or .tsv file (also .gz, .zst)"
 )
 
 

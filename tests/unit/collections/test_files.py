@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import gzip
-import lzma
 import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
 import pytest
-import zstandard
 
 from isthmus.collections.files import fingerprint, lines
 from isthmus.collections.problems import Problems
@@ -18,8 +17,7 @@ CONTENT = "one\ntwo é\nthree\n".encode()
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "plain": bytes,
     "gzip": gzip.compress,
-    "xz": lzma.compress,
-    "zstd": zstandard.ZstdCompressor().compress,
+    "zstd": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
 }
 
 
@@ -34,14 +32,14 @@ def test_compression_is_told_by_content_not_by_name(kind: str, tmp_path: Path) -
     assert read(file) == [(1, "one"), (2, "two é"), (3, "three")]
 
 
-@pytest.mark.parametrize("kind", ["gzip", "xz", "zstd"])
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_concatenated_archives_are_read_to_the_end(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(COMPRESSORS[kind](CONTENT) + COMPRESSORS[kind](b"four\n"))
     assert read(file)[-1] == (4, "four")
 
 
-@pytest.mark.parametrize("kind", ["gzip", "xz", "zstd"])
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
 @pytest.mark.parametrize("left", [0.5, 0.98])
 def test_a_cut_off_archive_is_refused(kind: str, left: float, tmp_path: Path) -> None:
     noise = b"".join(b"%d\n" % (i * i * 7919 % 1000003) for i in range(50_000))
@@ -121,46 +119,37 @@ def zstd_bomb(content: int) -> bytes:
     return header + block * blocks + last
 
 
-@pytest.mark.parametrize(("kind", "most"), [("gzip", 20), ("xz", 20), ("zstd", 80)])
+@pytest.mark.parametrize(("kind", "most"), [("gzip", 20), ("zstd", 20)])
 def test_a_bomb_is_read_in_bounded_memory(kind: str, most: int, tmp_path: Path) -> None:
     file = tmp_path / "file"
     pack = COMPRESSORS[kind]
     bomb = zstd_bomb(2**28) if kind == "zstd" else pack(b"a" * 2**20) * 2**5
     file.write_bytes(pack(b"first\n") + bomb + pack(b"\nlast\n"))
     problems = Problems("skip", line_limit=2**20)
+    pool = pyarrow.default_memory_pool()
+    before = pool.max_memory()
     tracemalloc.start()
     try:
         found = read(file, problems)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+    assert pool.max_memory() - before < most * 2**20
     assert found == [(1, "first"), (3, "last")]
     assert problems.counts == {"too long": 1}
     assert peak < most * 2**20
 
 
 def test_a_zstd_frame_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
-    parameters = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
-    packed = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     file = tmp_path / "file"
-    file.write_bytes(packed.compress(b"line\n") + packed.flush())
-    with pytest.raises(InputError, match="too much memory"):
-        read(file)
-
-
-def test_an_xz_file_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
-    wide = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**28}]
-    file = tmp_path / "file"
-    file.write_bytes(lzma.compress(b"line\n", filters=wide))
-    with pytest.raises(InputError, match="Memory usage limit") as caught:
+    header = b"\x28\xb5\x2f\xfd\x00\x90"  # content of unknown size, window of 256 MiB
+    last = (5 << 3 | 1).to_bytes(3, "little") + b"line\n"
+    file.write_bytes(header + last)
+    with pytest.raises(InputError, match="too much memory") as caught:
         read(file)
     assert "128 MiB" in caught.value.fix
-
-
-def test_an_xz_file_may_be_padded(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(lzma.compress(b"one\n") + bytes(8) + lzma.compress(b"two\n") + bytes(4))
-    assert read(file) == [(1, "one"), (2, "two")]
+    file.write_bytes(header[:5] + b"\x38" + last)  # of 128 KiB
+    assert read(file) == [(1, "line")]
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import zstandard
 from rich.console import Console
 from typer.testing import CliRunner
 
 import isthmus.inspection.masking as masking_module
 from isthmus.cli import app
+from isthmus.collections import Problems
+from isthmus.collections.files import lines
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.masking import MaskingReport, masking
 from isthmus.nn.backbone import Backbone
@@ -306,11 +307,10 @@ def test_importance_hides_fewer_stop_words_of_real_answers(
     source = shared_data / "collections" / "insuranceqa" / "corpus.jsonl.zst"
     corpus = tmp_path / "answers.jsonl"
     texts = []
-    with zstandard.open(source, "rt", encoding="utf-8") as stream:
-        for line in itertools.islice(stream, 1500):
+    with corpus.open("w", encoding="utf-8") as out:
+        for _, line in itertools.islice(lines(source, Problems()), 1500):
             texts.append(json.loads(line)["text"])
-            with corpus.open("a", encoding="utf-8") as out:
-                out.write(line)
+            out.write(f"{line}\n")
     new_tokenizer(texts, 4000).save(tmp_path / "tokenizer")
     found = masking(str(corpus), str(tmp_path / "tokenizer"), "cdmae", documents=300)
     uniform = found.strategies["uniform at 0.5"]
