@@ -75,8 +75,8 @@ def open_bytes(file: Path) -> Iterator[BinaryIO]:
     except OSError as error:  # pyarrow's own, without a number
         raise InputError(
             f"{str(file)!r} is damaged or cut off: {error}",
-            "copy or download it again; what takes more than 128 MiB of memory must be decompressed "
-            "first",
+            "copy or download it again; one that takes more than 128 MiB of memory must be "
+            "decompressed first",
         ) from error
 
 
