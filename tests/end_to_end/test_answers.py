@@ -75,7 +75,7 @@ def _write_dpr(folder: Path, collection: Path) -> tuple[dict[str, str], dict[str
         {"question": text, "answers": [answer], "positive_ctxs": [{"passage_id": one["_id"]}]}
         for text, answer, one in zip(questions[:60], answers, documents, strict=False)
     ]
-    (folder / "nq-train.json").write_text(json.dumps(training))
+    (folder / "biencoder-nq-train.json").write_text(json.dumps(training))
     asked = list(zip(questions[60:], answers[60:], strict=False))
     tests = "".join(f"{text}\t['{answer}']\n" for text, answer in asked)
     (folder / "nq-test.qa.csv").write_text(tests)

@@ -102,7 +102,6 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
     wikipedia = [b'id\ttext\ttitle\n1\t"a ""b"" c"\tT\n2\tx\tU\n']
     asked = [
         b'[{"question": "q", "answers": ["a"], "positive_ctxs": [{"psg_id": "1"}]}, {}]',
-        b'{"Data": [{"Question": "q", "QuestionId": "t", "Answer": {"Value": "v"}}]}',
     ]
     answered = [b'where\t[\'Paris\', "it\'s"]\nwho\t["x"]\n']
     for name in ("passages", "questions", "answers"):
@@ -139,8 +138,8 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
         ("msmarco queries", "queries.tsv", tabs),
         ("msmarco qrels", "qrels.tsv", judged),
         ("dpr passages", "psgs_w100.tsv", wikipedia),
-        ("dpr questions", "nq.json", asked),
-        ("dpr answers", "test.csv", answered),
+        ("dpr questions", "biencoder-nq.json", asked),
+        ("dpr answers", "test.qa.csv", answered),
     ):
         folder = scratch / name
         read = lambda _, folder=folder: collection(folder)  # noqa: E731

@@ -28,13 +28,6 @@ TRAINING = [
     {"question": "capital of germany", "answers": ["Berlin"], "positive_ctxs": [{"psg_id": 2}]},
     {"question": "unknown", "answers": ["?"], "positive_ctxs": []},
 ]  # fmt: skip
-TRIVIA = {
-    "Data": [
-        {"Question": "Which city?", "QuestionId": "tc_1", "Answer": {"Value": "Berlin",
-         "Aliases": ["Berlin, Germany", "Berlin"]}},
-    ],
-    "Domain": "unfiltered",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -44,13 +37,13 @@ def folder(tmp_path: Path) -> Path:
     (folder / "psgs_w100.tsv.gz").write_bytes(gzip.compress(PASSAGES.encode()))
     retriever = folder / "retriever"
     (retriever / "biencoder-nq-train.json").write_text(json.dumps(TRAINING, indent=4))
-    (retriever / "qas" / "nq-train.csv").write_text("of all questions\t['Paris', \"it's\"]\n")
+    (retriever / "qas" / "nq-dev.qa.csv").write_text("of all questions\t['Paris', \"it's\"]\n")
+    (retriever / "qas" / "nq-train.qa.csv").write_text("the same again\t['Paris']\n")
     lines = (
         "where is the tower\t['paris']\ncapital of Germany\t[\"Bonn\"]\nrivers\t['flow north']\n"
     )
     (retriever / "nq-test.qa.csv").write_text(lines)
-    (retriever / "nq-open.jsonl").write_text('{"question": "which", "answer": ["Paris"]}\n')
-    (retriever / "trivia.json").write_text(json.dumps(TRIVIA))
+    (folder / "isthmus.json").write_text('{"verb": "index"}')
     return folder
 
 
@@ -59,14 +52,12 @@ def test_every_kind_of_file_is_read(folder: Path) -> None:
     assert isinstance(found, Dpr)
     first = Document("1", 'The "Eiffel" tower stands in Paris, France', "Eiffel Tower")
     assert next(found.documents()) == first
-    assert found.splits() == ["nq-open", "nq-test", "nq-train", "nq-train-qa", "trivia"]
+    assert found.splits() == ["nq-dev", "nq-test", "nq-train"]
     assert found.judgements("nq-train") == {"nq-train-0": {"1": 1}, "nq-train-1": {"2": 1}}
     assert found.answers("nq-train")["nq-train-2"] == ["?"]
-    assert found.answers("nq-train-qa") == {"nq-train-qa-0": ["Paris", "it's"]}
-    assert found.answers("trivia") == {"tc_1": ["Berlin", "Berlin, Germany"]}
-    assert found.answers("nq-open") == {"nq-open-0": ["Paris"]}
+    assert found.answers("nq-dev") == {"nq-dev-0": ["Paris", "it's"]}
     assert found.judgements("nq-test") == {}
-    assert Query("tc_1", "Which city?") in list(found.queries())
+    assert Query("nq-test-2", "rivers") in list(found.queries())
     assert [query.id for query in open_queries(str(folder), "nq-train")] == [
         "nq-train-0", "nq-train-1",
     ]  # fmt: skip
@@ -129,10 +120,10 @@ def test_measures_that_cannot_be_counted_are_refused(folder: Path, tmp_path: Pat
         ("x.csv", "question\t[print(1)]\n", "no question with a list of answers"),
         ("x.csv", "question\t" + "[" * 9000 + "\n", "no question with a list of answers"),
         ("x.csv", "question\n", "no question with a list of answers"),
-        ("x.jsonl", "[]\n", "a JSON object is expected"),
     ],
 )
 def test_broken_questions_are_named(folder: Path, name: str, content: str, message: str) -> None:
+    name = {"x.json": "biencoder-x.json", "x.csv": "x.qa.csv"}[name]
     (folder / name).write_text(content)
     with pytest.raises(InputError, match=message) as caught:
         Dpr(folder).answers("x")
@@ -141,35 +132,15 @@ def test_broken_questions_are_named(folder: Path, name: str, content: str, messa
 
 def test_broken_questions_can_be_skipped(folder: Path) -> None:
     good: dict[str, Any] = {"question": "q", "answers": ["a"]}
-    (folder / "x.json").write_text(json.dumps([3, good, {"question": 1}]))
+    (folder / "biencoder-x.json").write_text(json.dumps([3, good, None, {"question": 1}]))
     problems = Problems("skip")
     assert Dpr(folder, problems).answers("x") == {"x-0": ["a"]}
-    assert problems.counts == {"broken line": 2}
+    assert problems.counts == {"broken line": 3}
 
 
-def test_files_of_something_else_are_left_out(folder: Path) -> None:
-    (folder / "isthmus.json").write_text('{"verb": "index", "results": [{"documents": 3}]}')
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(b'{"_id": "d", "text": "x"}\n'))
-    (folder / "cut.json.gz").write_bytes(gzip.compress(b'[{"question": "q"}]' * 99)[:40])
-    found = Dpr(folder)
-    assert found.splits() == ["cut", "nq-open", "nq-test", "nq-train", "nq-train-qa", "trivia"]
-    with pytest.raises(InputError, match=r"cut\.json"):
-        list(found.queries())
-
-
-def test_no_file_or_question_hides_another_of_its_name(folder: Path) -> None:
-    for place in ("a", "b"):
-        (folder / place).mkdir()
-        (folder / place / "nq-train.csv").write_text(f"{place}?\t['{place}']\n")
-    found = Dpr(folder)
-    names = [split for split in found.splits() if split.startswith("nq-train")]
-    assert names == ["nq-train", "nq-train-qa", "nq-train-qa-2", "nq-train-qa-3"]
-    texts = {found.answers(split)[f"{split}-0"][0] for split in names}
-    assert texts == {"Paris", "a", "b"}
-    twice = [{"id": "q", "question": text, "answers": ["a"]} for text in ("one", "two")]
-    (folder / "x.json").write_text(json.dumps(twice))
-    with pytest.raises(InputError, match="'q' is the id of an earlier query") as caught:
-        Dpr(folder).answers("x")
-    assert "record 2" in caught.value.what
-    kept = [query for query in Dpr(folder, Problems("skip")).queries() if query.id == "q"]
-    assert kept == [Query("q", "one")]
+def test_one_object_takes_no_more_memory_than_a_line(folder: Path) -> None:
+    long = [{"question": "q" * 3 * 2**20, "answers": ["a"]}]
+    (folder / "biencoder-x.json").write_text(json.dumps(long))
+    assert len(Dpr(folder).answers("x")) == 1
+    with pytest.raises(InputError, match="no object ends within"):
+        Dpr(folder, Problems(line_limit=2**20)).answers("x")

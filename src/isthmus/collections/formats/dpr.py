@@ -1,7 +1,7 @@
 """DPR's folders: psgs_w100.tsv with training JSON, and questions with answers (NQ, TriviaQA).
 
-Questions are read from DPR's training files (`biencoder-nq-train.json`: positives by passage id),
-from its `nq-test.qa.csv`, from NQ-open's jsonl and from TriviaQA's own JSON, compressed or not.
+Questions are read from DPR's training files (`biencoder-nq-train.json`: positives by passage id)
+and from its `nq-test.qa.csv`, compressed or not.
 """
 
 from __future__ import annotations
@@ -9,27 +9,22 @@ from __future__ import annotations
 import ast
 import csv
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cached_property
-from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
-from isthmus.collections.fields import json_lines
 from isthmus.collections.files import fingerprint, lines, open_bytes, plain_name, require_file
-from isthmus.collections.json_arrays import json_array
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, shown
+from isthmus.errors import InputError, needing, shown
 from isthmus.records import Document, Query
 
 PASSAGES = "psgs_w100.tsv"
-_ENDINGS = (".json", ".jsonl", ".csv")  # those with passages first
+_QUESTIONS = (("biencoder-", ".json"), ("", ".qa.csv"))  # those with passages first
 _POSITIVES = "positive_ctxs"
 _LONGEST_LIST = 2**20  # characters of the answers to one question
-_HEAD = 2**20  # bytes of a file by which it is known
-_BLANKS = b" \t\r\n\xef\xbb\xbf"
+_HEAD = 2**20  # bytes of a file that are read at once
 
 
 class Question(NamedTuple):
@@ -44,9 +39,8 @@ class Dpr(Collection):
     """Passages (id, text, title), and a split for every file of questions.
 
     A split has the name of its file without `biencoder-`, `.qa` and endings, `nq-train` say; where
-    two would have the same, the one without passages ends in `-qa`, and further ones in `-qa-2`,
-    `-qa-3`. Its judgements are the positives of training files; its answers are those of all.
-    JSON files of anything else are left out.
+    two would have the same, the training file is read. Its judgements are the positives of training
+    files; its answers are those of all.
     """
 
     def __init__(self, folder: str | Path, problems: Problems | None = None) -> None:
@@ -90,14 +84,11 @@ class Dpr(Collection):
     @cached_property
     def _files(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
-        for ending in _ENDINGS:
-            for file in sorted(self.folder.rglob(f"*{ending}*")):
-                name = plain_name(file)
-                if name.endswith(ending) and file.is_file() and not _is_foreign(file):
-                    name = name.removesuffix(ending).removesuffix(".qa").removeprefix("biencoder-")
-                    further = (f"{name}-qa-{number}" for number in count(2))
-                    names = chain([name, f"{name}-qa"], further)
-                    found[next(one for one in names if one not in found)] = file
+        for beginning, ending in _QUESTIONS:
+            for file in sorted(self.folder.rglob(f"{beginning}*{ending}*")):
+                name = plain_name(file).removeprefix(beginning)
+                if name.endswith(ending) and file.is_file():
+                    found.setdefault(name.removesuffix(ending), file)
         return found
 
     def _questions(self, split: str) -> dict[str, Question]:
@@ -111,14 +102,6 @@ class Dpr(Collection):
                 one.query.id: one for _, one in given if kept.get(one.query.id) is one.query
             }
         return self._read[split]
-
-
-def _is_foreign(file: Path) -> bool:
-    """Whether a file begins with JSON objects that are no questions: a configuration, say."""
-    with suppress(InputError, OSError), open_bytes(file) as stream:
-        head = stream.read(_HEAD).lstrip(_BLANKS)
-        return head.startswith(b"{") and b'"question"' not in head.lower()
-    return False  # reading it says what is wrong
 
 
 def _passages(file: Path, problems: Problems) -> Iterator[tuple[str, Document]]:
@@ -136,10 +119,9 @@ def _passages(file: Path, problems: Problems) -> Iterator[tuple[str, Document]]:
 
 def _questions(file: Path, split: str, problems: Problems) -> Iterator[tuple[str, Question]]:
     for number, (where, record) in enumerate(_records(file, problems)):
-        text, answers = record.get("question"), record.get("answers", record.get("answer"))
-        name = record.get("id") or f"{split}-{number}"
+        text, answers = record.get("question"), record.get("answers")
         passages = record.get(_POSITIVES, [])
-        if not isinstance(name, str) or not isinstance(text, str) or not _are_texts(answers):
+        if not isinstance(text, str) or not _are_texts(answers):
             detail = f"no question with a list of answers: {shown(record)}"
             problems.report("broken line", where, detail, "correct the file")
         elif not isinstance(passages, list) or not all(isinstance(one, dict) for one in passages):
@@ -149,32 +131,62 @@ def _questions(file: Path, split: str, problems: Problems) -> Iterator[tuple[str
             ids = (one.get("passage_id", one.get("psg_id")) for one in passages)
             positives = [str(one) for one in ids if isinstance(one, str | int)]
             assert isinstance(answers, list)
-            yield where, Question(Query(name, text), answers, positives)
+            yield where, Question(Query(f"{split}-{number}", text), answers, positives)
 
 
 def _records(file: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Mappings with question, answers and, where a file has them, id and positives."""
-    name = plain_name(file)
-    if name.endswith(".csv"):
-        for number, line in lines(file, problems):
-            columns = _columns(line)
-            given = _literal(columns[-1]) if len(columns) == 2 else None
-            yield f"{file}:{number}", {"question": columns[0], "answers": given}
-    elif name.endswith(".jsonl"):
-        yield from json_lines(file, problems)
-    else:
-        for where, record in json_array(file, problems):
-            yield where, _trivia(record) if "QuestionId" in record else record
+    """Mappings with question, answers and, where a file has them, positives."""
+    if plain_name(file).endswith(".json"):
+        yield from _objects(file, problems)
+        return
+    for number, line in lines(file, problems):
+        columns = _columns(line)
+        given = _literal(columns[-1]) if len(columns) == 2 else None
+        yield f"{file}:{number}", {"question": columns[0], "answers": given}
 
 
-def _trivia(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of TriviaQA's own files: any alias of the answer counts, as in DPR."""
-    answer = record.get("Answer")
-    known = answer if isinstance(answer, dict) else {}
-    aliases = known.get("Aliases", [])
-    answers = [known.get("Value"), *(aliases if isinstance(aliases, list) else [None])]
-    unique = list(dict.fromkeys(answers)) if _are_texts(answers) else None
-    return {"id": record["QuestionId"], "question": record.get("Question"), "answers": unique}
+def _objects(file: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON array, one after the other; other items are reported."""
+    with needing("ijson", extra="dpr", needed_for=str(file)):
+        import ijson
+    number = 1
+    with open_bytes(file) as stream:
+        counted = _Counted(stream, problems.line_limit + _HEAD)
+        try:
+            for record in ijson.items(counted, "item", use_float=True):
+                where = f"{file}, record {number:,}"
+                if isinstance(record, dict):
+                    yield where, record
+                else:
+                    detail = "a JSON object is expected"
+                    problems.report("broken line", where, detail, "correct the file")
+                number, counted.taken = number + 1, 0
+        except (ijson.JSONError, _TooLongError) as error:
+            raise InputError(
+                f"{file}, record {number:,}: not a JSON array of objects in UTF-8 up to its end "
+                f"({str(error).partition(chr(10))[0]})",
+                "download it again, or correct it: [{…}, {…}, …], each object no longer than "
+                "line_limit",
+            ) from None
+
+
+class _TooLongError(Exception):
+    """No object ends within as many bytes as one may have."""
+
+
+class _Counted:
+    """A stream of which no more than `most` bytes are read since `taken` was set to 0."""
+
+    def __init__(self, stream: BinaryIO, most: int) -> None:
+        self._stream = stream
+        self._most = most
+        self.taken = 0
+
+    def read(self, size: int = -1) -> bytes:
+        self.taken += len(found := self._stream.read(min(size, _HEAD) if size >= 0 else _HEAD))
+        if self.taken > self._most:
+            raise _TooLongError(f"no object ends within {self._most:,} bytes")
+        return found
 
 
 def _columns(line: str) -> list[str]:
