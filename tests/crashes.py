@@ -1,13 +1,9 @@
-"""Builds that end at a chosen step or at a random moment, as at a crash, and are run again."""
+"""Builds that end at a chosen step, as at a crash, and are run again."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import random
 import shutil
-import signal
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -27,7 +23,6 @@ _STEPS: list[tuple[Any, str]] = [
     (os, "fsync"), (Path, "replace"), (Path, "rename"), (Path, "mkdir"), (np, "save"),
     (shutil, "rmtree"), (DocumentWriter, "add"), (construction, "write_manifest"),
 ]  # fmt: skip
-_FORK = multiprocessing.get_context("fork")
 
 
 class Crash(BaseException):
@@ -65,25 +60,6 @@ def crash_at_every_step(build: Build, place: Path, steps: Steps) -> tuple[int, s
     return total, resumed
 
 
-def killed_before(step: int, run: Callable[[], object]) -> bool:
-    """Runs in a fork that SIGKILL ends before one of its steps; whether it came as far."""
-
-    def kill() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def die_at_step() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("isthmus.config.output.environment", dict)  # quicker
-            _instrument(patch, [(os, "replace"), (Path, "unlink")], step, after=False, end=kill)
-            run()
-
-    child = _FORK.Process(target=die_at_step)
-    child.start()
-    child.join()
-    assert child.exitcode in (0, -signal.SIGKILL)
-    return child.exitcode != 0
-
-
 def _crash() -> None:
     raise Crash
 
@@ -116,26 +92,3 @@ def _instrument(
     for owner, name in (*_STEPS, *steps):
         patch.setattr(owner, name, watched(getattr(owner, name)))
     return lambda: done
-
-
-def killed_at_random_times(build: Build, place: Path, kills: int = 5) -> None:
-    """Kills a build again and again; the last one must go on, and end with the same index."""
-    build(place / "compiled")
-    started = time.monotonic()
-    build(place / "whole")
-    longest = (time.monotonic() - started) / kills
-    moments = random.Random(0)
-    resumed = 0
-    while not resumed:  # a slow machine may kill all before they begin, a quick one end too early
-        shutil.rmtree(place / "killed", ignore_errors=True)
-        codes = []
-        for _ in range(kills):
-            child = _FORK.Process(target=build, args=(place / "killed",))
-            child.start()
-            time.sleep(moments.uniform(0, longest))
-            child.kill()
-            child.join()
-            codes.append(child.exitcode)
-        found = build(place / "killed")
-        resumed = found if all(codes) else 0
-    assert contents(place / "killed") == contents(place / "whole")

@@ -134,12 +134,6 @@ def test_what_private_modules_define_is_found_where_it_is_offered(installed: Pat
     assert [d.id for d in read().documents()] == ["alpha.norm", "alpha.plain.used", "alpha.shape"]
 
 
-def test_identical_texts_are_kept_once_under_the_shorter_name(installed: Path) -> None:
-    source = function("a_long_name", "The same text.") + function("short", "The same\n    text.")
-    install(installed, {"alpha.py": source})
-    assert [d.id for d in read().documents()] == ["alpha.short"]
-
-
 def test_splits_go_by_package_and_share_nothing(installed: Path) -> None:
     one = function("one", f"Count the words of a text. {FILLER} one")
     two = function("two", f"Turn a page of a book. {FILLER} two")
@@ -151,15 +145,6 @@ def test_splits_go_by_package_and_share_nothing(installed: Path) -> None:
     with pytest.raises(SettingsError, match="no split named 'dev'"):
         found.judgements("dev")
     assert found.fingerprint() != read(splits={"test": ["alpha"]}).fingerprint()
-
-
-def test_a_limit_keeps_a_fixed_sample(installed: Path) -> None:
-    source = "".join(function(f"name{i}", f"Text number {i}.") for i in range(20))
-    install(installed, {"alpha.py": source, "beta.py": source.replace("Text", "Other")})
-    kept = [d.id for d in read(limit_per_package=3).documents()]
-    assert len(kept) == 6
-    assert kept == sorted(kept)
-    assert kept == [d.id for d in read(limit_per_package=3).documents()]
 
 
 def test_broken_sources_are_counted_and_absent_packages_named(

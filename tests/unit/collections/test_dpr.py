@@ -6,7 +6,6 @@ import gzip
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -128,14 +127,6 @@ def test_broken_questions_are_named(folder: Path, name: str, content: str, messa
     with pytest.raises(InputError, match=message) as caught:
         Dpr(folder).answers("x")
     assert name in caught.value.what
-
-
-def test_broken_questions_can_be_skipped(folder: Path) -> None:
-    good: dict[str, Any] = {"question": "q", "answers": ["a"]}
-    (folder / "biencoder-x.json").write_text(json.dumps([3, good, None, {"question": 1}]))
-    problems = Problems("skip")
-    assert Dpr(folder, problems).answers("x") == {"x-0": ["a"]}
-    assert problems.counts == {"broken line": 3}
 
 
 def test_one_object_takes_no_more_memory_than_a_line(folder: Path) -> None:

@@ -86,11 +86,6 @@ def test_missing_file_names_those_that_are_near(tmp_path: Path) -> None:
     assert caught.value.expected == ""
 
 
-def test_folder_where_a_file_should_be(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder where a file should be"):
-        read(tmp_path)
-
-
 @pytest.mark.parametrize("kind", COMPRESSORS)
 def test_empty_file_is_refused(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "file"

@@ -34,21 +34,11 @@ def test_files_below_in_order_of_their_paths(tmp_path: Path) -> None:
     ]
 
 
-def test_a_text_file_is_its_text(tmp_path: Path) -> None:
-    write(tmp_path, "a.txt", b"\xef\xbb\xbf# not a heading here\n")
-    assert only(tmp_path) == Document("a.txt", "# not a heading here")
-
-
 def test_the_first_markdown_heading_is_the_title(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "```\n# a comment\n```\n\n## The title ##\nText.\n# Another\n")
     assert only(tmp_path) == Document(
         "a.md", "```\n# a comment\n```\n\nText.\n# Another", "The title"
     )
-
-
-def test_markdown_without_a_heading_has_no_title(tmp_path: Path) -> None:
-    write(tmp_path, "a.md", "#hashtag only\n")
-    assert only(tmp_path) == Document("a.md", "#hashtag only")
 
 
 @pytest.mark.parametrize(
@@ -263,13 +253,6 @@ def test_empty_files_are_left_out_and_counted(
     ]
 
 
-def test_a_folder_without_documents(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no document"):
-        list(Folder(tmp_path).documents())
-    with pytest.raises(InputError, match="there is no folder"):
-        Folder(tmp_path / "nowhere")
-
-
 def test_what_is_not_read_is_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for name in ("a.txt", "a.PNG", "b/c.png", "d.pdf", "Makefile", ".git/x.png"):
         write(tmp_path, name, "text")
@@ -292,26 +275,3 @@ def test_the_fingerprint_follows_a_moved_file(tmp_path: Path) -> None:
     assert Folder(tmp_path).fingerprint().isalnum(), "plain texts are read as ever"
     write(tmp_path, "b.md", "text")
     assert not Folder(tmp_path).fingerprint().isalnum()
-
-
-def test_all_bad_files_are_named_at_once(tmp_path: Path) -> None:
-    write(tmp_path, "a.txt", "good")
-    write(tmp_path, "b.txt", b"bad \xff")
-    write(tmp_path, "c.txt", b"bad too \xff")
-    write(tmp_path, "d.md", b"\xfe")
-    strict = Problems("refuse")
-    with pytest.raises(InputError) as caught:
-        list(Folder(tmp_path, strict).documents())
-    said = str(caught.value)
-    assert "3 files in all" in said
-    for name in ("b.txt:1", "c.txt", "d.md:1"):
-        assert f"{tmp_path / name}" in said
-    (tmp_path / "a.txt").write_bytes(b"\xff")
-    with pytest.raises(InputError, match="4 files in all"):
-        list(Folder(tmp_path, strict).documents())
-    (tmp_path / "a.txt").write_text("good")
-    (tmp_path / "c.txt").unlink()
-    (tmp_path / "d.md").unlink()
-    with pytest.raises(InputError) as caught:
-        list(Folder(tmp_path, strict).documents())
-    assert "in all" not in str(caught.value)

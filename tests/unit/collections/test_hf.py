@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import datasets
@@ -9,7 +8,7 @@ import pytest
 
 from isthmus.collections import open_collection, open_corpus
 from isthmus.collections.formats.hf import Hf
-from isthmus.errors import InputError, MissingPackageError, SettingsError
+from isthmus.errors import InputError, SettingsError
 from isthmus.records import Document, Query
 
 ROWS = {"_id": ["a", "b"], "title": ["A", None], "text": ["one", "two"]}
@@ -72,27 +71,9 @@ def test_a_collection_as_mteb_publishes_it(tmp_path: Path) -> None:
     assert found.fingerprint() != before
 
 
-def test_unknown_columns_are_listed(tmp_path: Path) -> None:
-    write(tmp_path, "train.jsonl", [{"a": "one", "b": "two"}])
-    with pytest.raises(InputError, match="no column for the text") as caught:
-        list(open_corpus(f"hf:{tmp_path}").documents())
-    assert "it has a, b" in caught.value.what
-
-
 def test_rows_alone_are_no_collection(tmp_path: Path) -> None:
     write(tmp_path, "train.jsonl", [{"text": "one"}])
     with pytest.raises(InputError, match="no queries and judgements"):
         open_collection(f"hf:{tmp_path}")
     with pytest.raises(InputError, match="has no queries"):
         list(Hf(str(tmp_path)).queries())
-
-
-def test_a_folder_that_is_no_data_set(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        list(open_corpus(f"hf:{tmp_path}").documents())
-
-
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingPackageError, match=r"isthmus\[hf\]"):
-        open_corpus("hf:org/name")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import ir_datasets
@@ -14,7 +13,7 @@ from isthmus.collections import (
     open_judged,
     open_queries,
 )
-from isthmus.errors import InputError, MissingPackageError
+from isthmus.errors import InputError
 from isthmus.records import Document, Query
 
 
@@ -77,20 +76,3 @@ def test_queries_without_judgements_can_be_searched_for() -> None:
     assert open_queries("irds:isthmus-tiny/test") == [Query("q1", "which")]
     with pytest.raises(InputError, match="no queries and judgements"):
         open_judged("irds:isthmus-tiny/unjudged")
-
-
-def test_an_unknown_id_suggests_the_nearest() -> None:
-    with pytest.raises(InputError, match="knows no data set 'isthmus-tny'") as caught:
-        open_corpus("irds:isthmus-tny")
-    assert caught.value.expected.startswith("isthmus-tiny")
-
-
-def test_what_cannot_be_fetched_is_explained() -> None:
-    with pytest.raises(InputError, match=r"cannot provide .*all download sources failed"):
-        list(open_corpus("irds:isthmus-unreachable").documents())
-
-
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(MissingPackageError, match=r"isthmus\[irds\]"):
-        open_corpus("irds:isthmus-tiny")

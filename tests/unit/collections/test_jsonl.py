@@ -98,19 +98,6 @@ def test_problems_count_once_however_often_documents_are_read(tmp_path: Path) ->
     assert problems.counts == {"broken line": 1}
 
 
-def test_a_corpus_without_documents_is_refused(tmp_path: Path) -> None:
-    found = corpus(tmp_path, {"_id": "a", "text": ""}, problems=Problems("skip"))
-    with pytest.raises(InputError, match="has no document") as caught:
-        list(found.documents())
-    assert "empty text" in caught.value.fix
-
-
-def test_fingerprint_follows_the_content(tmp_path: Path) -> None:
-    before = corpus(tmp_path, {"_id": "a", "text": "t"}).fingerprint()
-    assert corpus(tmp_path, {"_id": "a", "text": "t"}).fingerprint() == before
-    assert corpus(tmp_path, {"_id": "a", "text": "u"}).fingerprint() != before
-
-
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     peaks = []

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from isthmus.collections.formats.msmarco import Msmarco
-from isthmus.errors import InputError
 from isthmus.records import Document, Query
 
 
@@ -36,22 +35,3 @@ def test_documents_of_four_columns_have_titles(tmp_path: Path) -> None:
     assert list(Msmarco(tmp_path / "docs.tsv").documents()) == [
         Document("D1", "Body text", "Title")
     ]
-
-
-def test_a_line_without_a_tab_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "collection.tsv"
-    file.write_text("0\tgood\n1 no tab\n")
-    with pytest.raises(InputError, match="1 columns separated by tabs where 2 or 4") as caught:
-        list(Msmarco(file).documents())
-    assert f"{file}:2" in caught.value.what
-
-
-def test_passages_alone_have_no_queries(tmp_path: Path) -> None:
-    (tmp_path / "collection.tsv").write_text("0\tgood\n")
-    with pytest.raises(InputError, match="no queries next to the passages"):
-        list(Msmarco(tmp_path).queries())
-
-
-def test_a_folder_without_passages(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no file .*collection\.tsv"):
-        Msmarco(tmp_path)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from isthmus.collections.problems import LINE_LIMIT
 from isthmus.collections.settings import ReadingSettings
 from isthmus.errors import InputError
-from isthmus.inspection.settings import VERBS, settings_class
 from isthmus.retrieval.verbs.index import index
 from isthmus.retrieval.verbs.update import DeleteSettings, delete
 
@@ -22,13 +20,6 @@ def test_caches_of_documents_that_were_skipped_otherwise_have_another_name() -> 
         for limit in (5, LINE_LIMIT)
     ]
     assert len({refused[0], *others}) == 5
-
-
-@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"quickstart"}))
-def test_a_verb_that_is_told_what_to_do_with_bad_input_is_told_the_limit(verb: str) -> None:
-    settings = settings_class(verb)
-    assert ("problems" in settings.model_fields) == issubclass(settings, ReadingSettings)
-    assert "Problems(settings.problems)" not in inspect.getsource(inspect.getmodule(settings))
 
 
 def test_the_limit_reaches_the_files(tmp_path: Path) -> None:

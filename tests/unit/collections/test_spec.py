@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.collections import open_collection, open_corpus
+from isthmus.collections import open_corpus
 from isthmus.collections.spec import FORMATS
 from isthmus.errors import InputError, SettingsError
 
@@ -61,20 +61,6 @@ def test_an_existing_path_with_a_colon_is_a_path(
     assert len(list(open_corpus("notes:old.jsonl").documents())) == 1
 
 
-def test_a_missing_path(tmp_path: Path) -> None:
-    (tmp_path / "document.jsonl").write_text("x")
-    with pytest.raises(InputError, match="there is no file or folder") as caught:
-        open_corpus(str(tmp_path / "documents.jsonl"))
-    assert caught.value.expected == str(tmp_path / "document.jsonl")
-
-
-def test_a_path_that_is_no_corpus(tmp_path: Path) -> None:
-    (tmp_path / "image.png").write_bytes(b"x")
-    for path in (tmp_path, tmp_path / "image.png"):
-        with pytest.raises(InputError, match="no corpus that isthmus recognises"):
-            open_corpus(str(path))
-
-
 def test_a_folder_without_texts_says_what_it_holds_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="recognises: it holds nothing"):
         open_corpus(str(tmp_path))
@@ -103,10 +89,3 @@ def test_a_broken_link_is_named_as_one(tmp_path: Path) -> None:
     (tmp_path / "docs").symlink_to("elsewhere")
     with pytest.raises(InputError, match="is a link to 'elsewhere', which does not exist"):
         open_corpus(str(tmp_path / "docs"))
-
-
-def test_a_corpus_is_not_yet_a_collection(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "t"}\n')
-    for spec in (str(tmp_path), f"jsonl:{tmp_path / 'corpus.jsonl'}"):
-        with pytest.raises(InputError, match="no queries and judgements"):
-            open_collection(spec)

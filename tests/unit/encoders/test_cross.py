@@ -15,7 +15,6 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_cross_encoder, load_encoder
 from isthmus.errors import InputError, SettingsError
-from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
@@ -82,13 +81,6 @@ def test_a_score_is_the_logit_of_the_pair(tmp_path: Path) -> None:
     assert encoder.score([("fox", Document("", "dog the"))])[0] == pytest.approx(
         represented.item(), abs=1e-6
     )
-
-
-def test_titles_are_read_or_not(tmp_path: Path) -> None:
-    with_titles, without = cross(tmp_path), cross(tmp_path, titles=False)
-    titled, plain = PAIRS[0], PAIRS[1]
-    assert with_titles.score([titled]) != without.score([titled])
-    assert with_titles.score([plain]) == without.score([plain])
 
 
 def test_a_pair_is_cut_only_when_it_does_not_fit(tmp_path: Path) -> None:
@@ -178,14 +170,6 @@ def test_a_fresh_classifier_is_drawn_by_its_seed(tmp_path: Path) -> None:
     assert "encoder=cross" in caught.value.fix
 
 
-def test_dropout_of_training_is_not_the_models(tmp_path: Path) -> None:
-    backbone = load_classifier(saved(tmp_path), dropout=0.0)
-    assert backbone.config.hidden_dropout_prob == 0.0
-    settings = CrossSettings(query_max_length=16, document_max_length=32)
-    CrossEncoder(backbone, TOKENIZER, settings).save(tmp_path / "kept")
-    assert load_classifier(str(tmp_path / "kept")).config.hidden_dropout_prob == 0.1
-
-
 def test_another_label_count_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, labels=3)
     for load in (load_cross_encoder, lambda name: load_classifier(name, "add")):
@@ -204,17 +188,6 @@ def test_a_cross_encoder_gives_no_vectors(tmp_path: Path) -> None:
     assert "--rerank" in caught.value.fix
 
 
-def test_modules_that_no_classifier_stands_for(tmp_path: Path) -> None:
-    folder = saved(tmp_path)
-    kinds = ["Transformer", "LogitScore"]
-    modules = [{"type": f"sentence_transformers.cross_encoder.modules.{kind}"} for kind in kinds]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    stated = {"model_type": "CrossEncoder"}
-    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(stated))
-    with pytest.raises(InputError, match="modules Transformer, LogitScore"):
-        load_cross_encoder(folder)
-
-
 def test_more_than_the_model_has_positions_for(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     with pytest.raises(SettingsError) as caught:
@@ -226,8 +199,3 @@ def test_more_than_the_model_has_positions_for(tmp_path: Path) -> None:
     assert "= 65" in caught.value.what
     assert caught.value.expected == "at most 64 together"
     assert caught.value.fix == "--set document_max_length=44"
-
-
-def test_a_plain_classifier_is_a_backbone_without_a_masked_lm_head(tmp_path: Path) -> None:
-    assert not load_classifier(saved(tmp_path)).has_head
-    assert not Backbone.load(str(tmp_path)).has_head, "vectors can be trained from it"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,13 @@ from isthmus.encoders import DenseEncoder, SparseEncoder, load_encoder, load_int
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.int8 import Int8Model
 from isthmus.encoders.sparse import SparseSettings
-from isthmus.errors import IsthmusError, MissingPackageError
+from isthmus.errors import IsthmusError
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.architectures import MASKED_LM
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.retrieval.verbs.update import open_writer
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
@@ -147,20 +145,6 @@ def test_it_is_made_once_for_the_same_weights(cache: Path) -> None:
     assert abs(rows(other.encode_queries(TEXTS)) - rows(again.encode_queries(TEXTS))).max() > 1e-3
 
 
-def test_the_difference_in_words() -> None:
-    made = encoder("sparse")
-    exact = made.encode_documents(DOCUMENTS)
-    made.int8 = Int8Model(made)
-    expected = cosines(made.encode_documents(DOCUMENTS), exact)
-    said = made.difference_of_int8(DOCUMENTS)
-    assert said.startswith("onnx-int8: 5 documents have cosines of")
-    mean, least = re.findall(r"0\.\d{4}|1\.0000", said)
-    assert float(mean) == pytest.approx(expected.mean(), abs=1e-4)
-    assert float(least) == pytest.approx(expected.min(), abs=1e-4)
-    assert "of their 4 nearest neighbours" in said
-    assert "of their 0 nearest neighbours" in made.difference_of_int8(DOCUMENTS[:1])
-
-
 def test_a_changed_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     made = encoder("dense")
     made.int8 = Int8Model(made)
@@ -172,15 +156,6 @@ def test_a_changed_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = made.int8.represent
     monkeypatch.setattr(made.int8, "represent", lambda rows: broken(rows[::-1]))
     assert int(re.findall(r"keep (\d+)%", made.difference_of_int8(many))[0]) < share / 2
-
-
-@pytest.mark.parametrize("package", ["onnxruntime", "onnxruntime.quantization"])
-def test_packages_that_are_not_installed(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingPackageError, match="onnx") as caught:
-        Int8Model(encoder("dense"))
-    assert caught.value.fix == "pip install 'isthmus[onnx]'"
-    assert "encoding.backend=onnx-int8" in caught.value.what
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -209,39 +184,3 @@ def test_an_index_filled_in_integers(
     assert set(ranking.document_ids) == set(expected.document_ids)
     assert ranking.scores == pytest.approx(expected.scores, rel=0.1)
     assert ranking.scores != expected.scores, "other vectors"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_index_filled_in_full_precision(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: True)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # all of one device
-    made = encoder(kind)
-    made.save(tmp_path / "model")
-    texts = [document for document in DOCUMENTS if document.text]
-    lines = (json.dumps({"_id": document.id, "text": document.text}) for document in texts)
-    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    corpus, model = str(tmp_path / "corpus.jsonl"), str(tmp_path / "model")
-    settings = IndexSettings.parse({"encoding": {"backend": "torch-float32"}}, "test")
-    folder = index(corpus, tmp_path / "exact", model, settings=settings)
-    with pytest.raises(IsthmusError, match=r"differs in encoder\.backend"):
-        index(corpus, folder, model)
-    exact, rounded = rows(made.encode_documents(texts)), load_encoder(model).encode_documents(texts)
-    searcher = open_searcher(folder)
-    assert searcher.encoder is not None
-    found = rows(searcher.encoder.encode_documents(texts))
-    np.testing.assert_allclose(found, exact, atol=1e-6)
-    assert np.abs(rows(rounded) - exact).max() > 1e-4, "what it would be otherwise"
-    if kind == "dense":
-        query = made.encode_queries(["dog"])
-        (ranking,) = searcher.index.search(query, 4, ["q"])
-        ids = [document.id for document in texts]
-        scores = dict(zip(ids, (exact @ query[0]).tolist(), strict=True))
-        expected = [scores[document] for document in ranking.document_ids]
-        assert ranking.scores == pytest.approx(expected, abs=1e-5)
-    added = Document("new", "quick lazy dog")
-    with open_writer(folder) as writer:
-        writer.add([added])
-        writer.commit()
-    assert len(open_searcher(folder).index) == len(texts) + 1

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import sleep
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from isthmus.encoders.light_dense import QuickEncoder
 from isthmus.encoders.loader import load_encoder, load_query_encoder
 from isthmus.nn.sizes import new_backbone
 from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 TEXTS = ["the fox", "a lazy dog jumps over it", "quick"]
@@ -78,20 +75,3 @@ def test_transformers_is_not_imported_for_a_query(saved: Path) -> None:
         [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False
     )
     assert done.stdout == "[]\n", done.stderr
-
-
-def test_two_threads_load_one_after_the_other(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where both import modules of transformers for the first time, one finds them half made."""
-    load, under_way, most = Tokenizer.load, [0], [0]
-
-    def loading(name: str) -> Tokenizer:
-        under_way[0] += 1
-        most[0] = max(most[0], under_way[0])
-        sleep(0.05)
-        under_way[0] -= 1
-        return load(name)
-
-    monkeypatch.setattr("isthmus.encoders.loader.Tokenizer.load", loading)
-    with ThreadPoolExecutor(3) as threads:
-        assert len(list(threads.map(load_encoder, [str(saved)] * 3))) == 3
-    assert most == [1]

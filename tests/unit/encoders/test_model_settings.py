@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from isthmus.encoders import DenseSettings, SparseEncoder, SparseSettings, load_encoder
-from isthmus.encoders.families import FAMILIES
 from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.errors import InputError
 from isthmus.nn.sizes import new_backbone
@@ -91,13 +90,6 @@ def test_opensearchs_encoders_of_documents_weigh_query_terms_by_their_file(
         load_encoder(str(place))
 
 
-def test_contriever_by_its_architecture(tmp_path: Path) -> None:
-    config = {"architectures": ["Contriever"], "max_position_embeddings": 512}
-    settings = known_settings(folder(tmp_path / "mine", config=config))
-    assert isinstance(settings, DenseSettings)
-    assert (settings.pooling, settings.similarity) == ("mean", "dot")
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -160,27 +152,9 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
         load_encoder(str(tmp_path))
 
 
-def test_families_have_settings_that_exist() -> None:
-    for family in FAMILIES:
-        values = {**family.settings, **family.prompts}
-        (DenseSettings if family.kind == "dense" else SparseSettings).parse(values, family.title)
-
-
 def test_the_assumption_travels_with_the_encoder(tmp_path: Path) -> None:
     place = tmp_path / "gte-small"
     new_backbone("tiny", 90, 0).save(place)
     new_tokenizer(["the quick brown fox"] * 2, 90).save(place)
     assert "taken for GTE" in load_encoder(str(place)).assumed
     assert load_encoder(str(place), {"pooling": "cls"}).settings.pooling == "cls"
-
-
-def test_doctor_says_how_a_model_encodes(tmp_path: Path) -> None:
-    from isthmus.inspection.doctor import doctor
-
-    place = tmp_path / "gte-small"
-    new_backbone("tiny", 90, 0).save(place)
-    new_tokenizer(["the quick brown fox"] * 2, 90).save(place)
-    (found,) = [one for one in doctor(model=str(place)) if one.subject.startswith("vectors of")]
-    assert found.verdict == "note"
-    assert "pooling='mean'" in found.detail
-    assert "taken for GTE" in found.detail

@@ -13,7 +13,6 @@ from isthmus.encoders import DenseEncoder, SparseEncoder
 from isthmus.encoders import encoder as module
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.sparse import SparseSettings
-from isthmus.nn import attention
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Packing
 from isthmus.records import Document
@@ -89,20 +88,3 @@ def test_packed_is_padded(
         assert vectors.dtype == np.float32
         errors = np.linalg.norm(rows(vectors) - exact, axis=1)
         assert (errors <= tolerance * np.linalg.norm(exact, axis=1)).all(), errors.max()
-
-
-@NO_GPU
-@pytest.mark.parametrize("kind", ENCODERS)
-def test_a_gpu_is_never_waited_for_while_texts_are_sent_to_it(kind: str) -> None:
-    encoder = made(kind)
-    encoder.use_fast_inference()
-    tokens = encoder.tokenise(documents(40))
-    with torch.inference_mode():
-        encoder.represent(tokens)  # what is made once
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            vectors = encoder.represent(tokens)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert vectors.is_cuda
-    assert attention._has_kernel(torch.empty(1, 1, 1, 16, dtype=torch.bfloat16, device="cuda"))

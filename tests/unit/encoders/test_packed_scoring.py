@@ -9,7 +9,6 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from isthmus.encoders import encoder as module
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
-from isthmus.encoders.transfers import send
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import Packing
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -68,20 +67,3 @@ def test_packed_is_padded(
     assert found.dtype == np.float32
     assert sum(packing.saves and not packing.full for packing in packed) >= 2
     assert np.abs(found - expected).max() <= tolerance * expected.std()
-
-
-@NO_GPU
-def test_a_gpu_is_never_waited_for_while_pairs_are_sent_to_it() -> None:
-    encoder = made()
-    encoder.use_fast_inference()
-    rows = encoder.pairing.pad(texts(40, 40), texts(40, 120))
-    tokens = rows[1].flatten().nonzero()[:, 0]
-    device = encoder.backbone.word_embeddings.device
-    with torch.inference_mode():
-        for mode in ("default", "error"):  # what is made once is made first
-            torch.cuda.set_sync_debug_mode(mode)
-            try:
-                scores = encoder.represent(*(send(part, device) for part in (*rows, tokens)))
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-    assert scores.is_cuda

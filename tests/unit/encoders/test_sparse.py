@@ -18,7 +18,7 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.query_side import QuerySide
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.errors import InputError, IsthmusError, MismatchError, SettingsError
+from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
@@ -145,14 +145,6 @@ def test_dense_encoders_that_do_not_say_their_kind(tmp_path: Path) -> None:
     assert known_settings(str(tmp_path)) == DenseSettings(pooling="mean")
 
 
-def test_a_kind_nobody_here_knows(tmp_path: Path) -> None:
-    (tmp_path / "encoder.json").write_text('{"kind": "spares", "form": "splade"}')
-    with pytest.raises(InputError, match="of the kind 'spares'") as caught:
-        known_settings(str(tmp_path))
-    assert caught.value.expected == "sparse, dense"
-    assert f"{tmp_path}/encoder.json" in caught.value.what
-
-
 def test_the_fingerprint_sees_weights_head_terms_and_every_setting() -> None:
     biased = encoder()
     with torch.no_grad():
@@ -175,13 +167,6 @@ def test_the_fingerprint_sees_weights_head_terms_and_every_setting() -> None:
     assert encoder().fingerprint == variants[0].fingerprint
 
 
-def test_rounding_for_speed_does_not_change_the_fingerprint() -> None:
-    fast = encoder()
-    fast.use_fast_inference()
-    assert fast.fingerprint == encoder().fingerprint
-    assert fast.encode_queries(TEXTS).dtype == np.float32
-
-
 def test_queries_and_documents_keep_their_own_number_of_terms() -> None:
     cut, whole = encoder(query_terms=3, document_terms=7), encoder()
     documents = [Document("", text) for text in TEXTS]
@@ -192,15 +177,6 @@ def test_queries_and_documents_keep_their_own_number_of_terms() -> None:
         assert np.diff(found.indptr).tolist() == [kept] * 3
         for one, all_of_it in zip(found, every, strict=True):
             assert sorted(one.data) == pytest.approx(sorted(all_of_it.data)[-kept:], rel=1e-5)
-
-
-def test_titles_follow_the_switch() -> None:
-    document = [Document("1", "lazy dog", title="the fox")]
-    together = encoder().encode_documents([Document("1", "the fox\nlazy dog")])
-    assert abs(encoder().encode_documents(document) - together).max() < 1e-6
-    alone = encoder().encode_documents([Document("1", "lazy dog")])
-    assert abs(encoder(titles=False).encode_documents(document) - alone).max() < 1e-6
-    assert abs(together - alone).max() > 1e-3
 
 
 def test_terms_are_named_highest_first() -> None:
@@ -219,15 +195,6 @@ def test_terms_are_named_highest_first() -> None:
     assert padding & {token for token, _ in every}, "rows beyond the tokenizer have no name"
 
 
-def test_encoding_leaves_training_as_it_was() -> None:
-    made = encoder()
-    for training in (True, False):
-        made.backbone.train(training)
-        one, two = made.encode_queries(["fox"]), made.encode_queries(["fox"])
-        assert (one != two).nnz == 0, "dropout is off"
-        assert made.backbone.training is training
-
-
 def test_a_model_without_a_head(tmp_path: Path) -> None:
     config = BertConfig(
         vocab_size=90, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -239,11 +206,6 @@ def test_a_model_without_a_head(tmp_path: Path) -> None:
         SparseEncoder(backbone, TOKENIZER, SparseSettings(), "some/model")
     assert "some/model" in caught.value.what
     assert "isthmus pretrain" in caught.value.expected
-
-
-def test_lengths_beyond_the_models_positions() -> None:
-    with pytest.raises(SettingsError, match="query_max_length = 145 is more than"):
-        encoder(query_max_length=145)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,9 @@ from tests.index_bytes import verify
 
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.bm25 import Analyzer, Bm25Index, builder
+from isthmus.indexes.bm25 import Analyzer, Bm25Index
 from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import Bm25Settings
-from isthmus.indexes.segments.merge_policy import describe
 from isthmus.records import Document, Ranking
 
 Build = Callable[..., Bm25Index]
@@ -101,39 +100,6 @@ def test_nothing_to_index_is_refused(build_bm25: Build, tmp_path: Path) -> None:
         build_bm25([Document("a", "the of"), Document("b", "?")])
     assert "bm25.stopwords=none" in caught.value.fix
     assert not (tmp_path / "bm25").exists()
-
-
-def failing(documents: list[Document], after: int) -> Iterator[Document]:
-    yield from documents[:after]
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("merging", [False, True])
-def test_an_interrupted_build_goes_on_after_the_last_block(
-    merging: bool,
-    build_bm25: Build,
-    documents: list[Document],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = build_bm25(documents, "whole").manifest
-    monkeypatch.setattr(builder, "_DOCUMENTS", 10)
-    description = describe(whole)
-    source = iter(documents) if merging else failing(documents, 35)
-    with monkeypatch.context() as patch:
-        if merging:
-            patch.setattr(builder, "write_merged", lambda *_: next(failing([], 0)))
-        with pytest.raises(KeyboardInterrupt):
-            builder.build_bm25(source, tmp_path / "again", description, {}, memory=1e-9)
-    with monkeypatch.context() as patch:
-        contents = Document.contents
-        analysed = []
-        patch.setattr(Document, "contents", lambda *a: analysed.append(a[0].id) or contents(*a))
-        builder.build_bm25(documents, tmp_path / "again", description, {}, memory=1e-9)
-    assert analysed == [one.id for one in documents[50 if merging else 30 :]]
-    for file in (*(tmp_path / "whole").glob("*.npy"), tmp_path / "whole" / "vocabulary.arrow"):
-        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
-    assert not (tmp_path / ".again.building").exists()
 
 
 def test_other_kind_is_refused(dense_folder: Path) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse
-from tests.crashes import contents, crash_at_every_step, killed_at_random_times
+from tests.crashes import contents, crash_at_every_step
 from tests.index_bytes import verify
 
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes import manifest
-from isthmus.indexes.construction import already_built, builder_for
+from isthmus.indexes.construction import already_built
 from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import Description, workplace
@@ -130,63 +127,7 @@ def test_what_is_not_ours_is_not_touched(tmp_path: Path, dense_description: Desc
     assert not already_built(tmp_path / "empty", dense_description)
 
 
-def test_full_disk_is_explained_and_resumed(
-    tmp_path: Path,
-    dense_description: Description,
-    documents: list[Document],
-    vectors: np.ndarray,
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with DenseBuilder(tmp_path / "index", dense_description) as builder:
-        builder.add(documents[:8], vectors[:8])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", full)
-            with pytest.raises(OutputError, match="no space left") as caught:
-                builder.add(documents[8:16], vectors[8:16])
-    assert "run the same command again" in caught.value.fix
-    assert build(tmp_path / "index", dense_description, documents, vectors) == 8
-
-
 def test_empty_corpus_is_refused(tmp_path: Path, dense_description: Description) -> None:
     with pytest.raises(InputError, match="has no documents"):
         build(tmp_path / "index", dense_description, [], np.empty((0, 4)))
     assert not (tmp_path / "index").exists()
-
-
-@pytest.mark.slow
-def test_killed_at_random_times(tmp_path: Path, dense_description: Description) -> None:
-    source = [Document(str(row), "text " * (row % 100)) for row in range(2000)]
-    vectors = np.random.default_rng(0).standard_normal((2000, 4)).astype(np.float32)
-    killed_at_random_times(
-        lambda folder: build(folder, dense_description, source, vectors), tmp_path
-    )
-
-
-@pytest.mark.parametrize("kind", ["dense", "inverted", "bm25"])
-def test_a_file_that_may_not_grow_is_an_error_of_ours(
-    kind: str, tmp_path: Path, dense_description: Description
-) -> None:
-    """What is still in memory is not written again, and fails again, when the file is closed."""
-    chosen = dense_description.model_dump() | {"kind": kind}
-    if kind != "dense":
-        chosen |= {"dtype": None, kind: {}}
-    if kind == "bm25":
-        chosen |= {"encoder": None, "dimension": None}
-    source = [Document(f"d{number}", f"word{number}") for number in range(50)]
-    vectors = np.ones((50, 4), dtype=np.float32)
-    rows = {"dense": vectors, "inverted": scipy.sparse.csr_matrix(vectors), "bm25": None}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def fill() -> None:
-        with builder_for(tmp_path / kind, Description.parse(chosen, "test")) as builder:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-            builder.add(source, rows[kind])
-            builder.finish({})
-
-    try:
-        with pytest.raises(OutputError):
-            fill()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

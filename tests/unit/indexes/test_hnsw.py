@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import sys
 from pathlib import Path
@@ -12,16 +11,14 @@ import numpy as np
 import pytest
 from tests.index_bytes import verify
 
-from isthmus.config.output import writing
 from isthmus.config.sealed_json import sealed
-from isthmus.errors import InputError, MismatchError, MissingPackageError, OutputError
+from isthmus.errors import InputError, MismatchError, MissingPackageError
 from isthmus.indexes.dense.builder import DenseBuilder, build_hnsw
 from isthmus.indexes.dense.hnsw import (
     About,
     HnswSettings,
     building_command,
     has_hnsw,
-    read_about,
 )
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.manifest import Description
@@ -120,12 +117,6 @@ def test_the_same_is_not_built_again(folder: Path, vectors: np.ndarray) -> None:
     assert file.stat().st_mtime_ns > before
 
 
-def test_deeper_than_its_effort(folder: Path, vectors: np.ndarray) -> None:
-    build(folder, HnswSettings(effort=4), vectors[:20])
-    (ranking,) = search(folder, vectors[:1], 300)
-    assert len(ranking) == 300
-
-
 def test_filters_are_exact(folder: Path, vectors: np.ndarray) -> None:
     build(folder, HnswSettings(), vectors[:20])
     among = [f"d{row}" for row in range(0, 2000, 97)]
@@ -152,22 +143,6 @@ def test_absent_or_of_other_vectors(
     assert missing.value.fix == "pip install 'isthmus[ann]'"
 
 
-def test_a_disk_that_fills_while_faiss_writes_is_said(folder: Path, vectors: np.ndarray) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-        with pytest.raises(OutputError, match="larger than is allowed") as caught:
-            build(folder, HnswSettings(), vectors[:20])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "run the same command again" in caught.value.fix
-    assert not (folder / "hnsw").exists()
-    build(folder, HnswSettings(), vectors[:20])
-    index = faiss.read_index(str(folder / "hnsw" / "vectors.faiss"))
-    with pytest.raises(OutputError, match="no space left on the disk"), writing(folder):
-        faiss.write_index(index, "/dev/full")
-
-
 def test_one_that_is_damaged_is_refused_and_built_again(lazy: Path) -> None:
     file = lazy / "hnsw" / "vectors.faiss"
     file.write_bytes(file.read_bytes()[:-1])
@@ -176,16 +151,6 @@ def test_one_that_is_damaged_is_refused_and_built_again(lazy: Path) -> None:
     assert building_command(lazy, LAZY) in caught.value.fix
     build(lazy, LAZY)
     assert len(open_index(lazy, hnsw=True)) == ROWS
-
-
-def test_what_is_known_is_read_back_and_its_command_names_what_was_chosen(lazy: Path) -> None:
-    about = read_about(lazy)
-    assert about is not None
-    assert About.parse(about.model_dump(), "test") == about
-    assert about.settings == LAZY
-    assert building_command(Path("idx"), HnswSettings(effort=7)) == (
-        "isthmus merge idx --set hnsw.effort=7"
-    )
 
 
 def test_what_is_added_is_found_and_the_rest_still_approximate(
@@ -226,46 +191,3 @@ def test_what_is_deleted_is_not_found_and_others_take_its_place(
     among = [*list(gone)[:3], "d1", "d2", "d3"]
     (few,) = open_index(lazy, hnsw=True).search(asked[:1], 10, ["q"], among=among)
     assert {*few.document_ids} == {"d1", "d2", "d3"} - gone
-
-
-def test_a_merge_says_that_it_is_gone_and_how_it_comes_back(
-    lazy: Path, vectors: np.ndarray, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with IndexWriter(lazy) as writer:
-        writer.add(documents(ROWS, ROWS + 10), vectors[-10:])
-        writer.commit()
-        assert "is gone" not in capsys.readouterr().err
-        writer.merge()
-    said = "".join(capsys.readouterr().err.split())
-    assert "hnswwasmadeofdocumentsthatlieelsewherenow,andisgone;" in said
-    assert "".join(building_command(lazy, LAZY).split()) in said
-    assert not has_hnsw(lazy)
-    with pytest.raises(InputError, match="has no hnsw graph"):
-        open_index(lazy, hnsw=True)
-
-
-def test_it_stays_where_nothing_changed_in_the_end(
-    lazy: Path, vectors: np.ndarray, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = vectors[-10:]
-    before = ask(lazy, asked)
-    with IndexWriter(lazy) as writer:
-        writer.add(documents(ROWS, ROWS + 10), asked)
-        writer.commit()
-        writer.delete(document.id for document in documents(ROWS, ROWS + 10))
-        writer.commit()
-        assert ask(lazy, asked) == before
-        writer.merge()
-    assert ask(lazy, asked) == before
-    assert has_hnsw(lazy)
-    assert not (lazy / "segments").exists()
-    assert "is gone" not in capsys.readouterr().err
-
-
-def test_merging_by_itself_says_so_too(lazy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with IndexWriter(lazy) as writer:
-        writer.delete(f"d{row}" for row in range(ROWS // 2 + 1))
-        writer.commit()
-    assert "isgone;isthmusmerge" in "".join(capsys.readouterr().err.split())
-    with pytest.raises(InputError, match="has no hnsw graph"):
-        open_index(lazy, hnsw=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 import scipy.sparse
 from tests.index_bytes import verify
 
-from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.builder import InvertedBuilder
@@ -115,18 +113,6 @@ def test_large_weights(tmp_path: Path, description: Description, weight: float) 
     assert ask(index, weight, 0, 0, 0, 0, 0, depth=1).scores == (whole * whole,)
 
 
-def test_bytes_where_they_are_enough(tmp_path: Path, description: Description) -> None:
-    def stored(name: str, rows: list[list[float]]) -> np.dtype[np.generic]:
-        build(tmp_path / name, description, rows)
-        return np.load(tmp_path / name / "weights.npy").dtype
-
-    small = [[1.0, 0, 0, 0, 0, 0]] * 9
-    assert stored("small", small) == np.uint8
-    assert stored("few", [*small, [3.0, 0, 0, 0, 0, 0]]) == np.uint8
-    assert stored("many", [[3.0, 0, 0, 0, 0, 0]] * 9) == np.uint16
-    assert stored("huge", [*small, [99.0, 0, 0, 0, 0, 0]]) == np.uint16
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -0.5, 1e39])
 def test_unusable_weights_are_refused_by_name(
     tmp_path: Path, description: Description, bad: float
@@ -184,14 +170,6 @@ def folder(tmp_path: Path, description: Description) -> Path:
     return tmp_path / "index"
 
 
-def test_manifest_lists_every_array(folder: Path) -> None:
-    manifest = verify(folder)
-    arrays = {file.name for file in folder.iterdir()} - {"manifest.json", "isthmus.json"}
-    assert set(manifest.files) == arrays
-    assert manifest.layout is not None
-    assert manifest.layout.postings == 60 * SIZE
-
-
 @pytest.mark.parametrize("name", ["offsets.npy", "weights.npy", "list_lengths.npy", "rows.npy"])
 def test_truncated_files_are_named(folder: Path, name: str) -> None:
     os.truncate(folder / name, (folder / name).stat().st_size - 1)
@@ -210,21 +188,6 @@ def test_changed_bytes_are_found_by_verify(folder: Path) -> None:
         verify(folder)
 
 
-def test_newer_format_is_refused(folder: Path) -> None:
-    file = folder / "manifest.json"
-    file.write_text(json.dumps(sealed({**json.loads(file.read_text()), "format": 99})))
-    with pytest.raises(InputError, match="format version 99"):
-        InvertedIndex.open(folder)
-
-
-def test_an_older_format_is_refused(folder: Path) -> None:
-    file = folder / "manifest.json"
-    file.write_text(json.dumps(sealed({**json.loads(file.read_text()), "format": 1})))
-    with pytest.raises(InputError, match=r"format version 1, which .* no longer reads") as caught:
-        InvertedIndex.open(folder)
-    assert "isthmus index" in str(caught.value)
-
-
 def test_opening_brings_neither_numba_nor_torch(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
@@ -234,21 +197,3 @@ def test_opening_brings_neither_numba_nor_torch(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("60\n", 0), done.stderr
-
-
-@pytest.mark.slow
-def test_kernels_are_compiled_once(folder: Path) -> None:
-    """Another process finds what this one compiled, or found itself."""
-    ask(InvertedIndex.open(folder, 1), *[1.0] * SIZE)
-    code = (
-        "from pathlib import Path; import scipy.sparse\n"
-        "from isthmus.indexes.inverted.index import InvertedIndex\n"
-        f"index = InvertedIndex.open(Path({str(folder)!r}), 1)\n"
-        "index.search(scipy.sparse.csr_matrix([[1.0] * 6], dtype='float32'), 3, ['q'])\n"
-        "from isthmus.indexes.inverted import kernels\n"
-        "counts = kernels.search.stats\n"
-        "print(sum(counts.cache_hits.values()), sum(counts.cache_misses.values()))"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "1 0\n"

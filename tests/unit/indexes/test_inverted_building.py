@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
-from tests.crashes import contents, crash_at_every_step, killed_at_random_times
+from tests.crashes import contents
 from tests.index_bytes import verify
 
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes.construction import already_built
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.inverted import builder as inverting
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import Description, InvertedSettings, workplace
 from isthmus.records import Document
@@ -51,22 +49,6 @@ def build(
             builder.add(block, rows[builder.rows : builder.rows + len(block)])
         builder.finish({})
     return resumed
-
-
-@pytest.mark.slow
-def test_crash_at_every_step(
-    tmp_path: Path,
-    description: Description,
-    documents: list[Document],
-    rows: scipy.sparse.csr_matrix,
-) -> None:
-    total, resumed = crash_at_every_step(
-        lambda folder: build(folder, description, documents, rows),
-        tmp_path,
-        [(inverting.GrowingArray, "append")],
-    )
-    assert total > 40
-    assert resumed == {0, 20, 40, 50}
 
 
 def test_what_a_crash_left_half_written_is_cut_off(
@@ -120,40 +102,7 @@ def test_other_settings_are_never_mixed_in(
         build(tmp_path / "index", description, documents, rows)
 
 
-def test_full_disk_is_explained_and_resumed(
-    tmp_path: Path,
-    description: Description,
-    documents: list[Document],
-    rows: scipy.sparse.csr_matrix,
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with InvertedBuilder(tmp_path / "index", description) as builder:
-        builder.add(documents[:20], rows[:20])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", full)
-            with pytest.raises(OutputError, match="no space left") as caught:
-                builder.add(documents[20:40], rows[20:40])
-    assert "run the same command again" in caught.value.fix
-    with InvertedBuilder(tmp_path / "index", description) as builder:
-        builder.add(documents[20:], rows[20:])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(inverting.GrowingArray, "append", full)
-            with pytest.raises(OutputError, match="no space left"):
-                builder.finish({})
-    assert build(tmp_path / "index", description, documents, rows) == 50
-
-
 def test_empty_corpus_is_refused(tmp_path: Path, description: Description) -> None:
     with pytest.raises(InputError, match="has no documents"):
         build(tmp_path / "index", description, [], scipy.sparse.csr_matrix((0, SIZE)))
     assert not (tmp_path / "index").exists()
-
-
-@pytest.mark.slow
-def test_killed_at_random_times(tmp_path: Path, description: Description) -> None:
-    source = [Document(str(row), "text " * (row % 100)) for row in range(2000)]
-    generator = np.random.default_rng(0)
-    rows = scipy.sparse.random(2000, SIZE, 0.3, format="csr", random_state=generator)
-    killed_at_random_times(lambda folder: build(folder, description, source, rows), tmp_path)

@@ -44,11 +44,6 @@ def test_newer_format_is_refused(dense_folder: Path) -> None:
     assert "--upgrade" in error.fix
 
 
-def test_older_dense_indexes_are_read(dense_folder: Path) -> None:
-    _edit(dense_folder, format=1)
-    assert read_manifest(dense_folder, "dense").format == 1
-
-
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "1"}', '{"format": 1}'])
 def test_damaged_manifest_is_refused(dense_folder: Path, content: str) -> None:
     (dense_folder / "manifest.json").write_text(content)

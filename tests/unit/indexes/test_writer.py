@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import multiprocessing
 import os
-import resource
 import shutil
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,7 @@ import numpy as np
 import pytest
 from tests.index_bytes import verify
 
-from isthmus.config.output import read_snapshot
-from isthmus.errors import InputError, MismatchError, OutputError
+from isthmus.errors import InputError, OutputError
 from isthmus.indexes.dense.builder import DenseBuilder, build_hnsw
 from isthmus.indexes.dense.hnsw import HnswSettings
 from isthmus.indexes.dense.index import DenseIndex
@@ -26,7 +22,7 @@ from isthmus.indexes.documents import DocumentWriter
 from isthmus.indexes.manifest import SEGMENTS, Description
 from isthmus.indexes.segments import merge_policy as merging
 from isthmus.indexes.segments import writer
-from isthmus.indexes.segments.index import SegmentedIndex, open_index
+from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document, Ranking
@@ -159,43 +155,6 @@ def test_crash_at_every_step(
     assert found[-1] == wanted
 
 
-@pytest.mark.slow
-def test_one_failed_step_of_a_merge_loses_nothing(tmp_path: Path, dense_folder: Path) -> None:
-    """A disk that fails once: the writer lives on, and cleans up by the manifest that counts."""
-    with IndexWriter(dense_folder) as opened:
-        add_first(opened)
-        change(opened)
-    before = contents(dense_folder)
-    real, failed = os.fsync, True
-    step = 0
-    while failed:
-        step += 1
-        folder = Path(shutil.copytree(dense_folder, tmp_path / str(step)))
-        left = step
-
-        def once(descriptor: int) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise PermissionError(errno.EACCES, "refused once")
-            real(descriptor)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", once)
-            try:
-                with IndexWriter(folder) as opened:
-                    opened.merge()
-                failed = False
-            except OutputError:
-                pass
-        verify(folder)
-        assert contents(folder) == before
-        with IndexWriter(folder) as opened:
-            opened.merge()
-        assert contents(folder) == before
-    assert step > 5
-
-
 def test_nothing_counts_before_a_commit(dense_folder: Path) -> None:
     before = contents(dense_folder)
     with IndexWriter(dense_folder) as opened:
@@ -306,15 +265,6 @@ def test_rankings_reach_below_many_deleted_documents(dense_folder: Path) -> None
     assert found.document_ids == everything.document_ids[20:23]
 
 
-def test_whoever_needs_it_whole_is_told(dense_folder: Path) -> None:
-    with IndexWriter(dense_folder) as opened:
-        add_first(opened)
-    with pytest.raises(MismatchError, match="consists of segments") as refused:
-        DenseIndex.open(dense_folder)
-    assert "isthmus merge" in refused.value.fix
-    assert isinstance(open_index(dense_folder), SegmentedIndex)
-
-
 def test_a_damaged_segment_is_named(dense_folder: Path) -> None:
     with IndexWriter(dense_folder) as opened:
         add_first(opened)
@@ -349,61 +299,6 @@ def test_segments_of_another_index_are_refused(
         open_index(dense_folder)
     with pytest.raises(InputError, match="another index"):
         IndexWriter(dense_folder)
-
-
-def test_a_snapshot_tells_what_the_folder_was(dense_folder: Path) -> None:
-    with IndexWriter(dense_folder) as opened:
-        add_first(opened)
-        change(opened)
-    snapshot = read_snapshot(dense_folder)
-    assert snapshot["verb"] == "update"
-    assert snapshot["identity"] == {"began_as": {"corpus": "corpus.jsonl"}}
-
-
-def test_equal_changes_give_equal_fingerprints(dense_folder: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(dense_folder, tmp_path / "other"))
-    for folder in (dense_folder, other):
-        with IndexWriter(folder) as opened:
-            add_first(opened)
-    one, two = (read_manifest(folder).corpus.fingerprint for folder in (dense_folder, other))
-    assert one == two != "c0"
-
-
-def test_a_job_goes_on_where_it_was_killed(
-    dense_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    documents, vectors = new("x", "d0", "y", "z")
-    killed = IndexWriter(dense_folder, job="more")
-    assert killed.resume(iter(documents)) == 0
-    killed.add(documents[:2], vectors[:2])
-    killed._lock.release()
-    with IndexWriter(dense_folder, job="other") as opened:
-        assert opened.resume(iter(documents)) == 0
-    killed = IndexWriter(dense_folder, job="more")
-    assert killed.resume(iter(documents)) == 0
-    killed.add(documents[:2], vectors[:2])
-    killed._lock.release()
-    with IndexWriter(dense_folder, job="more") as opened:
-        rest = iter(documents)
-        assert opened.resume(rest) == 2
-        assert next(rest) == documents[2]
-        opened.add(documents[2:], vectors[2:])
-        assert opened.commit() == Update(added=3, replaced=1, deleted=0, documents=53)
-    assert contents(dense_folder)["d0"] == "new d0"
-    (found,) = open_index(dense_folder).search(vectors[:1], 1, ["q"], ["x"])
-    np.testing.assert_allclose(found.scores[0], vectors[0].astype(float) @ vectors[0])
-
-
-def test_a_job_killed_before_its_segment_was_named_is_done_again(dense_folder: Path) -> None:
-    killed = IndexWriter(dense_folder, job="more")
-    killed.add(*new("x", "y"))
-    killed._pending.finish()
-    killed._lock.release()
-    assert (dense_folder / SEGMENTS / "000001").is_dir()
-    with IndexWriter(dense_folder, job="more") as opened:
-        opened.add(*new("x", "y"))
-        opened.commit()
-    assert {"x", "y"} <= contents(dense_folder).keys()
 
 
 @pytest.fixture
@@ -496,81 +391,3 @@ def test_readers_see_whole_commits_while_a_writer_works(dense_folder: Path, tmp_
     for reader in readers:
         reader.join()
         assert reader.exitcode == 0
-
-
-@pytest.fixture
-def small_disk() -> Iterator[Callable[[int], None]]:
-    """Lets files grow to a number of bytes and no more, as `ulimit -f` does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-    def limit(size: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
-
-
-@pytest.mark.parametrize("size", [0, 100, 700, 1500])
-def test_a_full_disk_during_a_merge_loses_nothing(
-    dense_folder: Path, small_disk: Callable[[int], None], size: int
-) -> None:
-    with IndexWriter(dense_folder) as opened:
-        add_first(opened)
-        change(opened)
-        before = contents(dense_folder)
-        small_disk(size)
-        with pytest.raises(OutputError, match="larger than is allowed"):
-            opened.merge()
-        assert contents(dense_folder) == before
-        small_disk(2**20)
-        opened.add(*new("z"))
-        opened.merge()
-    verify(dense_folder)
-    assert contents(dense_folder) == {**before, "z": "new z"}
-
-
-def test_a_full_disk_during_a_commit_changes_nothing(
-    dense_folder: Path, small_disk: Callable[[int], None]
-) -> None:
-    before = contents(dense_folder)
-    with IndexWriter(dense_folder) as opened:
-        opened.add(*new("x"))
-        small_disk(64)
-        with pytest.raises(OutputError, match="larger than is allowed"):
-            opened.commit()
-        small_disk(2**20)
-        assert contents(dense_folder) == before
-        assert opened.commit().documents == 50  # what was not committed is given up
-        opened.add(*new("y"))
-        assert opened.commit().documents == 51
-    assert "x" not in contents(dense_folder)
-
-
-@pytest.mark.usefixtures("few_together")
-def test_a_full_disk_in_the_background_is_said_and_tried_again(
-    dense_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = merging.merge
-
-    def full(*arguments: Any) -> bool:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(writer, "merge", full)
-    with IndexWriter(dense_folder) as opened:
-        for name in "xyz":
-            opened.add(*new(name))
-            opened.commit()
-    assert "no space left" in " ".join(capsys.readouterr().err.split())
-    segments = read_manifest(dense_folder).segments
-    assert segments is not None
-    assert len(segments) == 4
-    monkeypatch.setattr(writer, "merge", plain)
-    with IndexWriter(dense_folder) as opened:
-        opened.delete(["d0"])
-        opened.commit()
-    segments = read_manifest(dense_folder).segments
-    assert segments is not None
-    assert len(segments) < 4
-    assert len(contents(dense_folder)) == 52

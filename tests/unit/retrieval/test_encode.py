@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.crashes import killed_before
 
 import isthmus
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
-from isthmus.errors import InputError, OutputError, SettingsError
+from isthmus.errors import OutputError, SettingsError
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -82,53 +80,3 @@ def test_how_a_model_encodes_is_a_setting_as_for_an_index(scene: Path) -> None:
     for folder in ("first", "second"):
         isthmus.index(docs, scene / folder, encoder)
         assert cut.texts == 5, "each index counts its own texts"
-
-
-def test_an_index_does_not_say_of_a_loaded_encoder_what_is_not_so(
-    scene: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: True)
-    model, docs, in_full = str(scene / "dense"), str(scene / "docs.jsonl"), "torch-float32"
-    rounded, exact = (isthmus.load_encoder(model, exact=exact) for exact in (False, True))
-    for encoder, key, value in (
-        (rounded, "encoding.backend", in_full),
-        (exact, "encoding.backend", "onnx-int8"),
-        (exact, "pooling", "mean"),
-    ):
-        with pytest.raises(SettingsError, match="the encoder is loaded already") as refused:
-            isthmus.index(docs, scene / "index", encoder, settings={key: value})
-        assert key in refused.value.what
-    folder = isthmus.index(docs, scene / "index", exact, settings={"encoding.backend": in_full})
-    opened = isthmus.open_searcher(folder).encoder
-    assert isinstance(opened, DenseEncoder)
-    assert not opened.rounded
-
-
-def test_texts_that_are_not_there_leave_nothing(scene: Path) -> None:
-    before = sorted(scene.iterdir())
-    with pytest.raises(InputError):
-        isthmus.encode(str(scene / "nope"), scene / "v.npy", str(scene / "dense"))
-    assert sorted(scene.iterdir()) == before
-    (scene / "v.ids.jsonl").write_text("mine")
-    with pytest.raises(OutputError, match=r"v\.ids\.jsonl' exists already"):
-        isthmus.encode("docs", scene / "v.npy", "model")
-
-
-@pytest.mark.slow
-def test_encoding_is_killed(scene: Path) -> None:
-    """Whenever that is, there are both files or no vectors, and the same command ends well."""
-    model, docs, output = str(scene / "dense"), str(scene / "docs.jsonl"), scene / "v.npy"
-    encode = partial(isthmus.encode, docs, output, model)
-    names = scene / "v.ids.jsonl"
-    step, halfway = 1, False
-    while killed_before(step, encode):
-        assert names.exists() or not output.exists()
-        halfway |= names.exists() and not output.exists()
-        if not output.exists():
-            encode()
-        assert len(np.load(output)) == len(names.read_text().splitlines()) == 5
-        assert not list(scene.glob(".*.part")), f"step {step}"
-        output.unlink()
-        names.unlink()
-        step += 1
-    assert halfway, "killed between the two"

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.dense.hnsw import HnswSettings, has_hnsw, read_about
-from isthmus.indexes.segments.writer import IndexWriter
-from isthmus.indexes.verification import read_manifest
 from isthmus.retrieval.hnsw import add_hnsw, check_hnsw
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.retrieval.verbs.search import SearchSettings, search
@@ -93,28 +91,6 @@ def test_an_index_that_grew_gets_it_again(
     merge(folder, settings=chosen)
     assert has_hnsw(folder)
     assert read_about(folder) != about, "made of what is there now"
-
-
-def test_merging_refuses_what_it_cannot_build_before_it_begins(
-    corpus: str, tmp_path: Path, sparse_encoder: Any
-) -> None:
-    folder = index(corpus, tmp_path / "index", "model")
-    more = tmp_path / "more.jsonl"
-    more.write_text('{"_id": "d9", "text": "glacier"}\n')
-    add(folder, str(more))
-    with pytest.raises(SettingsError, match="hnsw is for dense indexes, not for inverted"):
-        merge(folder, settings={"hnsw": True})
-    assert read_manifest(folder).segments is not None
-
-
-def test_nobody_builds_while_another_writes(corpus: str, tmp_path: Path, encoder: Any) -> None:
-    folder = index(corpus, tmp_path / "index", "model")
-    refused = pytest.raises(OutputError, match="another process is writing into")
-    with IndexWriter(folder), refused:
-        index(corpus, folder, "model", settings=BUILT)
-    index(corpus, folder, "model", settings=BUILT)
-    with IndexWriter(folder):
-        pass  # and the right to write was given back
 
 
 def test_it_is_for_the_dense_indexes_of_a_hybrid(corpus: str, tmp_path: Path, encoder: Any) -> None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import numpy as np
 import pytest
-from tests.crashes import killed_before
-from tests.index_bytes import verify
 
 from isthmus.config.output import only_writer, read_snapshot, write_snapshot
 from isthmus.encoders.dense import DenseEncoder
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.indexes.manifest import workplace
-from isthmus.indexes.replacement import check_replaceable
 from isthmus.indexes.verification import read_manifest
 from isthmus.inspection.doctor import doctor
 from isthmus.retrieval.verbs.index import IndexSettings, index
@@ -35,15 +28,6 @@ def test_bm25_without_a_model(corpus: str, tmp_path: Path) -> None:
     assert snapshot["identity"]["corpus"] == corpus
     assert snapshot["identity"]["model"] == "bm25"
     assert IndexSettings.parse(snapshot["identity"]["settings"], "rerun") == IndexSettings()
-
-
-@pytest.mark.parametrize("model", [None, "bm25"])
-def test_bm25_has_no_backend_to_choose(corpus: str, tmp_path: Path, model: str | None) -> None:
-    settings = IndexSettings.parse({"encoding": {"backend": "onnx-int8"}}, "test")
-    with pytest.raises(SettingsError, match="encodes nothing") as caught:
-        index(corpus, tmp_path / "index", model, settings=settings)
-    assert "--model" in caught.value.fix
-    assert not (tmp_path / "index").exists()
 
 
 def test_dense_index_remembers_its_encoder(corpus: str, tmp_path: Path, encoder: object) -> None:
@@ -83,32 +67,6 @@ def test_changed_corpus_is_not_the_same_index(corpus: str, tmp_path: Path) -> No
         stream.write('{"_id": "d9", "text": "more"}\n')
     with pytest.raises(OutputError, match="differs in corpus"):
         index(corpus, tmp_path / "index")
-
-
-def test_interrupted_indexing_goes_on(
-    corpus: str, tmp_path: Path, encoder: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = IndexSettings(block_size=2)
-    index(corpus, tmp_path / "whole", "model", settings=settings)
-    plain = encoder.encode_documents  # type: ignore[attr-defined]
-    encoder.encoded = 0  # type: ignore[attr-defined]
-
-    def interrupted(documents: list[object]) -> np.ndarray:
-        if encoder.encoded == 4:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-        return plain(documents)
-
-    monkeypatch.setattr(encoder, "encode_documents", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        index(corpus, tmp_path / "index", "model", settings=settings)
-    assert workplace(tmp_path / "index").is_dir()
-    assert not (tmp_path / "index").exists()
-    monkeypatch.setattr(encoder, "encode_documents", plain)
-    index(corpus, tmp_path / "index", "model", settings=settings)
-    assert encoder.encoded == 5  # type: ignore[attr-defined]
-    for name in ("vectors.npy", "documents.arrow", "order.npy", "manifest.json"):
-        whole = (tmp_path / "whole" / name).read_bytes()
-        assert (tmp_path / "index" / name).read_bytes() == whole
 
 
 def test_titles_are_the_encoders_choice(corpus: str, tmp_path: Path, encoder: object) -> None:
@@ -219,43 +177,10 @@ def test_hidden_files_and_outputs_of_other_verbs_are_not_overwritten(
         index(corpus, run, overwrite=True)
 
 
-def test_what_lies_in_a_folder_does_not_depend_on_its_name(corpus: str, tmp_path: Path) -> None:
-    folder = index(corpus, tmp_path / "202401")
-    (folder / "mine").mkdir()
-    (folder / "mine" / "vectors.npy").write_bytes(b"mine")
-    with pytest.raises(OutputError, match="more than an index: mine"):
-        index(corpus, folder, overwrite=True, settings={"bm25.k1": 2.0})
-    (folder / "mine").rename(folder / "segments")
-    (folder / "segments" / "vectors.npy").unlink()
-    graph = folder / "segments" / "000001" / "hnsw"
-    graph.mkdir(parents=True)
-    (graph / "about.json").write_text("{}", encoding="utf-8")
-    check_replaceable(folder)
-
-
 def test_an_encoder_without_a_name_is_none_of_several(corpus: str, tmp_path: Path) -> None:
     loaded = cast(DenseEncoder, object())
     with pytest.raises(InputError, match="has no name"):
         index(corpus, tmp_path / "both", loaded, hybrid=["bm25"])
-
-
-def test_what_a_killed_overwriting_left_is_removed(
-    corpus: str, tmp_path: Path, encoder: object
-) -> None:
-    folder = index(corpus, tmp_path / "index")
-    for left in (".index.new", "..index.new.building", ".index.building", ".index.hybrid/000001/x"):
-        (tmp_path / left).mkdir(parents=True)
-        (tmp_path / left / "vectors.npy").write_text("half", encoding="utf-8")
-    index(corpus, folder)
-    assert not list(tmp_path.glob(".*")), "by a command with nothing to do"
-    shutil.copytree(folder, tmp_path / ".index.new")  # killed before it was exchanged
-    index(corpus, folder, overwrite=True, settings={"bm25.k1": 2.0})
-    assert (bm25 := read_manifest(folder).bm25) is not None
-    assert bm25.k1 == 2.0
-    index(corpus, tmp_path / ".both.hybrid" / "000001" / "third", "model")
-    index(corpus, tmp_path / "both", hybrid=["bm25", "model"])
-    assert {one.name for one in (tmp_path / "both" / "000001").iterdir()} == {"bm25", "model"}
-    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_language_is_named_kept_and_refused_without_bm25(
@@ -282,55 +207,3 @@ def test_a_language_is_named_kept_and_refused_without_bm25(
     for hybrid in ((), ("other",)):
         with pytest.raises(SettingsError, match="--language de is of BM25"):
             index(str(corpus), tmp_path / "dense", "model", hybrid=hybrid, language="de")
-
-
-def test_a_resumed_index_says_what_its_count_leaves_out(
-    corpus: str, tmp_path: Path, encoder: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = encoder.encode_documents
-
-    def fails_later(documents: Any, progress: bool = False) -> Any:
-        if encoder.encoded:
-            raise KeyboardInterrupt
-        return plain(documents)
-
-    encoder.encode_documents = fails_later
-    with pytest.raises(KeyboardInterrupt):
-        index(corpus, tmp_path / "index", "model", settings={"block_size": 2})
-    encoder.encode_documents = plain
-    index(corpus, tmp_path / "index", "model", settings={"block_size": 2})
-    assert "(without the 2 from before; `isthmus doctor" in " ".join(
-        capsys.readouterr().err.split()
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("hybrid", "steps"), [([], 5), (["bm25", "model"], 17)])
-def test_overwriting_is_killed(
-    hybrid: list[str], steps: int, corpus: str, tmp_path: Path, encoder: object
-) -> None:
-    """At any moment the old index is there or the new one, whole; the same command ends well."""
-    folder = tmp_path / "index"
-
-    def build(k1: float) -> None:
-        index(corpus, folder, hybrid=hybrid, overwrite=True, settings={"bm25.k1": k1})
-
-    def found() -> float:
-        (place,) = [folder, *folder.glob("[0-9]*/bm25")][-1:]
-        bm25 = verify(place).bm25
-        assert bm25 is not None
-        assert len(search(folder, "river")) > 0
-        return bm25.k1
-
-    build(1.0)
-    old, step, hits = 1.0, 1, []
-    while killed_before(step, partial(build, 3.0 - old)):
-        hits.append(found() == old)
-        build(3.0 - old)
-        old = found()
-        assert not list(tmp_path.glob(".*")), f"step {step}"
-        step += steps
-    assert len(hits) > 5
-    assert hits[0], "the old one, for some time"
-    assert not hits[-1], "the new one, from a step on"
-    assert hits == sorted(hits, reverse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +15,12 @@ import scipy.sparse
 
 from isthmus.collections import open_corpus, read_run
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.manifest import InvertedSettings, workplace
+from isthmus.errors import InputError, SettingsError
+from isthmus.indexes.manifest import InvertedSettings
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Query, Ranking
-from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.retrieval.verbs.search import SearchSettings, search
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -125,37 +125,6 @@ def test_settings_reach_the_index(corpus: str, tmp_path: Path, sparse: TermEncod
     assert manifest.layout.postings == 5
     with pytest.raises(SettingsError, match="terms = 0"):
         IndexSettings.parse({"inverted": {"terms": 0}}, "--set")
-
-
-def test_another_encoder_is_refused(corpus: str, tmp_path: Path, sparse: TermEncoder) -> None:
-    searcher = open_searcher(index(corpus, tmp_path / "index", "model"))
-    with pytest.raises(MismatchError, match="has changed since it filled the index"):
-        Searcher(replace(sparse, fingerprint="terms-2"), searcher.index)
-
-
-def test_interrupted_indexing_goes_on(
-    corpus: str, tmp_path: Path, sparse: TermEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = IndexSettings(block_size=2)
-    index(corpus, tmp_path / "whole", "model", settings=settings)
-    plain = sparse.encode_documents
-    sparse.encoded = 0
-
-    def interrupted(documents: list[Document]) -> scipy.sparse.csr_matrix:
-        if sparse.encoded == 4:
-            raise KeyboardInterrupt
-        return plain(documents)
-
-    monkeypatch.setattr(sparse, "encode_documents", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        index(corpus, tmp_path / "index", "model", settings=settings)
-    assert workplace(tmp_path / "index").is_dir()
-    monkeypatch.setattr(sparse, "encode_documents", plain)
-    index(corpus, tmp_path / "index", "model", settings=settings)
-    assert sparse.encoded == 5
-    for file in (tmp_path / "whole").iterdir():
-        if file.name != "isthmus.json":
-            assert file.read_bytes() == (tmp_path / "index" / file.name).read_bytes(), file.name
 
 
 def test_run_file_fused_with_bm25(corpus: str, tmp_path: Path, sparse: TermEncoder) -> None:

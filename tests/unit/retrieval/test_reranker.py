@@ -11,7 +11,7 @@ import pytest
 
 from isthmus.collections import Problems, read_run
 from isthmus.config import resolve
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, MismatchError
 from isthmus.records import Document, Query
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings
@@ -140,18 +140,3 @@ def test_the_verb(dense: Path, corpus: str, scorer: LengthScorer, tmp_path: Path
     rankings = read_run(run).rankings
     assert [len(rankings[query.id]) for query in QUERIES] == [5] * len(QUERIES)
     assert len(scorer.read) == 2 + 2 * len(QUERIES)
-
-
-def test_candidates_without_a_model() -> None:
-    values = resolve("search", None, {"rerank.model": None}, ["rerank.candidates=2"])
-    with pytest.raises(SettingsError, match=r"'rerank\.model' is missing"):
-        SearchSettings.parse(values, "test")
-    with pytest.raises(SettingsError, match=r"rerank\.candidates"):
-        SearchSettings.parse({"rerank": {"model": "m", "candidates": 0}}, "test")
-
-
-def test_a_folder_that_is_not_there_is_that_of_rerank(dense: Path, tmp_path: Path) -> None:
-    settings = SearchSettings.parse({"rerank": {"model": str(tmp_path / "none")}}, "test")
-    with pytest.raises(InputError, match="there is no model folder") as caught:
-        search(dense, "bank river", settings=settings)
-    assert "--rerank" in caught.value.what

@@ -20,9 +20,8 @@ from isthmus.records import Document, Query, Ranking
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.snippets import snippets
-from isthmus.retrieval.verbs import search as searching
 from isthmus.retrieval.verbs.index import index
-from isthmus.retrieval.verbs.search import SearchSettings, open_search, search
+from isthmus.retrieval.verbs.search import SearchSettings, search
 from isthmus.retrieval.verbs.update import open_writer
 
 
@@ -159,11 +158,6 @@ def test_query_without_tokens(bm25: Searcher, text: str) -> None:
     assert problems.counts == {"query without tokens": 1}
 
 
-def test_impossible_depth(bm25: Searcher) -> None:
-    with pytest.raises(SettingsError, match="depth = 0"):
-        bm25.search([Query("q", "river")], depth=0)
-
-
 def test_verb_for_one_query(bm25: Searcher, tmp_path: Path) -> None:
     hits = search(tmp_path / "bm25", "the river", settings=SearchSettings(depth=1))
     assert [(hit.id, hit.title, hit.snippet) for hit in hits] == [("d0", "Title0", "river bank")]
@@ -217,44 +211,6 @@ def test_a_run_file_of_another_search_stays(
             search(index, queries=queries, run=run)
         assert "--run" in caught.value.what
         assert run.read_text() == other
-
-
-def test_a_run_is_compared_batch_by_batch(
-    bm25: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(searching, "_QUERIES_AT_ONCE", 1)
-    queries, run = tmp_path / "queries.tsv", tmp_path / "out.trec"
-    queries.write_text("q1\triver\nq2\tsnow\nq3\triver\n")
-    search(tmp_path / "bm25", queries=queries, run=run)
-    search(tmp_path / "bm25", queries=queries, run=run)
-    run.write_text(run.read_text().replace("q1 Q0 d2", "q1 Q0 d3"))
-    asked = []
-    plain = Searcher.search
-
-    def watched(searcher: Searcher, queries: list[Query], *more: Any) -> list[Ranking]:
-        asked.append(queries)
-        return plain(searcher, queries, *more)
-
-    monkeypatch.setattr(Searcher, "search", watched)
-    with pytest.raises(OutputError, match="already holds another run"):
-        search(tmp_path / "bm25", queries=queries, run=run)
-    assert len(asked) == 1
-
-
-def test_a_folder_is_no_run_file(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="is not a file"):
-        search("no-index", queries="no-queries", run=tmp_path)
-
-
-def test_verb_needs_one_of_the_two(bm25: Searcher, tmp_path: Path) -> None:
-    for arguments in (
-        {},
-        {"query": "a", "queries": "b"},
-        {"queries": "b"},
-        {"query": "a", "run": "c"},
-    ):
-        with pytest.raises(SettingsError, match="takes one query"):
-            search(tmp_path / "bm25", **arguments)  # type: ignore[call-overload]
 
 
 def snippet(text: str, query: str) -> str:
@@ -358,42 +314,6 @@ def test_impossible_weights(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         HybridSearcher([bm25, dense], weights=weights)
-
-
-def test_arguments_that_are_no_texts_are_refused(bm25: Searcher, tmp_path: Path) -> None:
-    folder: Any = tmp_path / "bm25"
-    for wrong in (
-        lambda: search(folder, 7),
-        lambda: search([folder], "river"),
-        lambda: open_search(folder)(["river"]),
-        lambda: index(["a", "b"], tmp_path / "other"),
-        lambda: index(None, tmp_path / "other"),
-    ):
-        with pytest.raises(InputError, match="is of type"):
-            wrong()
-    assert search(folder, "river", hybrid=folder) == search(folder, "river", hybrid=[folder])
-
-
-def test_the_only_query_of_a_command_is_not_to_be_skipped(bm25: Searcher, tmp_path: Path) -> None:
-    for query in ("", "the of"):
-        with pytest.raises(InputError, match="no words to search for") as caught:
-            search(tmp_path / "bm25", query)
-        assert "QUERY" in caught.value.what
-        assert "problems" not in caught.value.fix
-
-
-def test_a_query_of_stop_words_alone_says_so_where_it_is_skipped(
-    bm25: Searcher, tmp_path: Path
-) -> None:
-    found = search(tmp_path / "bm25", "the of", settings={"problems": "skip"})
-    assert not found
-    assert "has no words to search for" in repr(found)
-
-
-def test_misspelt_fusion(bm25: Searcher) -> None:
-    with pytest.raises(SettingsError, match="no fusion named 'weighted_sums'") as caught:
-        HybridSearcher([bm25], "weighted_sums")
-    assert caught.value.expected.startswith("weighted_sum")
 
 
 def test_unwritable_run_file(bm25: Searcher, tmp_path: Path) -> None:

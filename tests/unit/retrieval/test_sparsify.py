@@ -11,7 +11,6 @@ import pytest
 from isthmus.collections import read_judgements, read_queries
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.evaluation import per_query
-from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Run
 from isthmus.retrieval.searcher import open_searcher
@@ -72,27 +71,6 @@ def small(corpus: str, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_killed_while_indexes_are_removed(
-    small: dict[str, str], tmp_path: Path, sparse_encoder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def half(folder: Path, ignore_errors: bool) -> None:
-        for file in folder.rglob("manifest.json"):
-            file.unlink()
-            raise Killed
-
-    settings = SparsifySettings(terms=[1, 2])
-    with monkeypatch.context() as patch:
-        patch.setattr("isthmus.retrieval.verbs.sparsify.shutil.rmtree", half)
-        with pytest.raises(Killed):
-            sparsify("model", **small, output=tmp_path / "curve", settings=settings)
-    again = sparsify("model", **small, output=tmp_path / "curve", settings=settings)
-    assert [size.terms for size in again.sizes] == [1, 2, None]
-    assert not (tmp_path / "curve" / "indexes").exists()
-
-
 def test_files_and_the_same_job_again(
     small: dict[str, str], tmp_path: Path, sparse_encoder: Any
 ) -> None:
@@ -108,37 +86,6 @@ def test_files_and_the_same_job_again(
     assert sparse_encoder.encoded == 5
     with pytest.raises(OutputError, match=r"differs in settings\.terms"):
         sparsify("model", **small, output=tmp_path / "curve", settings=SparsifySettings(terms=[3]))
-
-
-@pytest.mark.slow
-def test_interrupted_and_resumed(
-    small: dict[str, str], tmp_path: Path, sparse_encoder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A block that reached one index and not the next is in both in the end, once."""
-    settings = SparsifySettings(terms=[1, 2], block_size=2, keep=True)
-    expected = sparsify("model", **small, output=tmp_path / "whole", settings=settings)
-    plain, calls = InvertedBuilder.add, []
-
-    def add(self: InvertedBuilder, documents: Any, vectors: Any) -> None:
-        calls.append(len(documents))
-        if len(calls) == 5:  # the second block, the second index of three
-            raise KeyboardInterrupt
-        plain(self, documents, vectors)
-
-    monkeypatch.setattr(InvertedBuilder, "add", add)
-    with pytest.raises(KeyboardInterrupt):
-        sparsify("model", **small, output=tmp_path / "cut", settings=settings)
-    monkeypatch.setattr(InvertedBuilder, "add", plain)
-    before = sparse_encoder.encoded
-    resumed = sparsify("model", **small, output=tmp_path / "cut", settings=settings)
-    assert sparse_encoder.encoded == before + 3  # what the slowest index lacked
-    for one, two in zip(expected.sizes, resumed.sizes, strict=True):
-        assert (one.terms, one.weights, one.stored, one.value) == (
-            two.terms,
-            two.weights,
-            two.stored,
-            two.value,
-        )
 
 
 def test_what_cannot_be_compared(

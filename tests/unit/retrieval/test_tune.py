@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from statistics import fmean
 
@@ -11,7 +10,7 @@ import pytest
 
 from isthmus.collections import Problems
 from isthmus.config.sealed_json import sealed
-from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.evaluation import per_query
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.hybrid import HybridSearcher
@@ -154,39 +153,6 @@ def test_verb_writes_what_search_takes(
     for text in ("river bank", "interest"):
         assert search(tmp_path / "hybrid", text) == search(files["dense"], text, settings=settings)
     assert "all alike" in (tmp_path / "hybrid" / "table.md").read_text()
-
-
-def test_a_hybrid_says_which_indexes_outside_of_it_are_read(
-    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_tune(files, tmp_path / "hybrid", steps=2)
-    shutil.copytree(files["bm25"], tmp_path / "hybrid" / "own")
-    written = json.loads((tmp_path / "hybrid" / "hybrid.json").read_text())
-    written["members"][1]["index"] = "own"
-    (tmp_path / "hybrid" / "hybrid.json").write_text(json.dumps(sealed(written)))
-    capsys.readouterr()
-    search(tmp_path / "hybrid", "river bank")
-    said = f"{tmp_path / 'hybrid'}: reading its indexes {files['dense'].resolve()}\n"
-    assert said in capsys.readouterr().err
-
-
-def test_three_ways_and_the_same_job_again(files: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(files["bm25"], tmp_path / "other")
-    files["other"] = tmp_path / "other"
-    first = run_tune(files, tmp_path / "hybrid", "dense", "bm25", "other", steps=4)
-    again = run_tune(files, tmp_path / "hybrid", "dense", "bm25", "other", steps=4)
-    assert first.found == again.found  # type: ignore[attr-defined]
-    assert len(search(tmp_path / "hybrid", "river")) == 5
-    with pytest.raises(OutputError, match=r"differs in settings\.steps"):
-        run_tune(files, tmp_path / "hybrid", "dense", "bm25", "other", steps=5)
-
-
-def test_tuned_hybrid_says_itself_how(files: dict[str, Path], tmp_path: Path) -> None:
-    run_tune(files, tmp_path / "hybrid")
-    for settings in ({"weights": [1.0, 0.0]}, {"hybrid": ["x"]}, {"model": "m"}):
-        with pytest.raises(SettingsError, match="already stores its tuned"):
-            search(tmp_path / "hybrid", "river", settings=SearchSettings(**settings))
-    search(tmp_path / "hybrid", "river", settings=SearchSettings(depth=2))
 
 
 def test_another_encoder_since_is_refused(files: dict[str, Path], tmp_path: Path) -> None:

@@ -64,13 +64,6 @@ def test_what_is_deleted_is_not_found(folder: Path, tmp_path: Path) -> None:
         open_searcher(folder).documents(["d0"])
 
 
-def test_one_id_is_not_its_characters(folder: Path, tmp_path: Path) -> None:
-    assert delete(folder, "d2").deleted == 1
-    with open_writer(folder) as writer:
-        writer.delete("d4")
-        assert writer.commit().deleted == 1
-
-
 def test_ids_that_are_not_there(
     folder: Path, more: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,30 +107,6 @@ def test_a_writer_in_a_with_block(folder: Path) -> None:
     writer.close(wait=False)
     assert found(folder, "morning") == []
     open_writer(folder).close()
-
-
-def test_adding_goes_on_where_it_was_interrupted(
-    corpus: str, tmp_path: Path, more: str, encoder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = index(corpus, tmp_path / "index", "model")
-    settings = AddSettings(block_size=1)
-    plain = encoder.encode_documents
-    before = encoder.encoded
-
-    def interrupted(documents: list[Document]) -> Any:
-        if encoder.encoded == before + 2:
-            raise KeyboardInterrupt
-        return plain(documents)
-
-    monkeypatch.setattr(encoder, "encode_documents", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        add(folder, more, settings=settings)
-    assert found(folder, "glacier") == []
-    monkeypatch.setattr(encoder, "encode_documents", plain)
-    assert add(folder, more, settings=settings).documents == 7
-    assert encoder.encoded == before + 3
-    assert found(folder, "glacier") == ["d9"]
-    assert found(folder, "thaw") == ["d1"]
 
 
 @pytest.mark.parametrize("folder", ["encoder", "sparse_encoder"], indirect=True)
@@ -186,11 +155,6 @@ def test_documents_are_encoded_as_the_others_were(
     monkeypatch.setattr("isthmus.encoders.load_indexed_encoder", load)
     add(folder, more)
     assert loaded == [("model", encoder.described(), "onnx-int8")]
-
-
-def test_there_must_be_something_to_delete(folder: Path) -> None:
-    with pytest.raises(InputError, match="no id of a document"):
-        delete(folder)
 
 
 def test_a_broken_corpus_adds_nothing(folder: Path, tmp_path: Path) -> None:
