@@ -6,8 +6,6 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
 # One file, one worker: fixtures are made once. There is a worker more than cores (tests/conftest.py).
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
-# What test-fast leaves out; naming the rest would have the workers' parent import torch before them.
-OTHERS := breakages end_to_end parity property
 LOCKING := .lock
 # Tests start dozens of processes, each of which would else compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,8 +28,8 @@ quickstart: .venv/run.installed ## an encoder adapted to documentation strings, 
 test: .venv/test.installed ## run the tests, as CI does, seven minutes on 2 idle cores; some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)
 
-test-fast: .venv/test.installed ## the quick ones of unit, golden and architecture, for the inner loop: two minutes
-	$(PYTEST) -m 'not nightly and not slow' $(OTHERS:%=--ignore=tests/%)
+test-fast: .venv/test.installed ## unit, golden and architecture, for the inner loop: three minutes
+	$(PYTEST) --ignore=tests/end_to_end --ignore=tests/parity --ignore=tests/property
 
 test-nightly: .venv/test.installed ## the slow and rare: two ranks, compilers, browser, cluster, a draw of torture, more random examples, bugs put into the code
 	$(PYTEST) -m nightly

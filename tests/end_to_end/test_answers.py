@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 _TRAINING = {
@@ -15,7 +14,6 @@ _TRAINING = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_questions_are_tested_by_their_answers_and_coverage_is_reported_by_k(
     commands: Any, collection: Path, model: Path, tmp_path: Path
 ) -> None:

@@ -69,7 +69,6 @@ def table(folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
 def test_killed_it_ends_with_the_same_table(
     commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
@@ -84,7 +83,6 @@ def test_killed_it_ends_with_the_same_table(
     assert not list((folder / "work").iterdir())
 
 
-@pytest.mark.slow
 def test_cells_brought_back_count_and_seeds_added_later_run_alone(
     commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
@@ -98,7 +96,6 @@ def test_cells_brought_back_count_and_seeds_added_later_run_alone(
     assert new == {"few.dense.none.p1.f2.json", "few.dense.bow.p1.f2.json"}
 
 
-@pytest.mark.slow
 def test_a_cell_of_other_settings_is_never_mixed_in(
     commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
@@ -111,7 +108,6 @@ def test_a_cell_of_other_settings_is_never_mixed_in(
     assert "was made with other settings or data: fine-tuning" in result.stderr
 
 
-@pytest.mark.slow
 def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
     commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:

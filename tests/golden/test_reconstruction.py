@@ -120,7 +120,6 @@ def test_labels_value_and_count(
     assert loss.item() == pytest.approx(plain(decoder, step), rel=1e-6)
 
 
-@pytest.mark.slow
 @every_decoder
 def test_gradient_of_the_bottleneck(
     decoder: Decoder,

@@ -84,7 +84,6 @@ def test_one_document_alone_has_nothing_to_tell_apart() -> None:
     assert not found.any()
 
 
-@pytest.mark.slow
 def test_processes_with_unequal_numbers_of_texts(
     numerical_gradient: Callable[..., torch.Tensor], tmp_path: Path
 ) -> None:

@@ -98,7 +98,6 @@ def test_problems_count_once_however_often_documents_are_read(tmp_path: Path) ->
     assert problems.counts == {"broken line": 1}
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     peaks = []
     for size in (2_000, 20_000):

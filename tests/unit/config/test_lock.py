@@ -85,7 +85,6 @@ def _claim_once(folder: Path, start: BarrierType, held: BarrierType, number: int
         held.wait()
 
 
-@pytest.mark.slow
 def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
     for attempt in range(5):
         folder = tmp_path / str(attempt) / "not" / "there"

@@ -31,7 +31,6 @@ from isthmus.text.new_tokenizer import new_tokenizer
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
 TEXTS = ["the quick fox", "dog", "", "jumps over the lazy dog and the fox " * 9, "quick brown"]
 DOCUMENTS = [Document(str(number), text) for number, text in enumerate(TEXTS)]
-pytestmark = pytest.mark.slow
 KINDS = {
     "dense": (DenseEncoder, DenseSettings(pooling="mean", document_max_length=48)),
     "sparse": (SparseEncoder, SparseSettings(document_max_length=48)),

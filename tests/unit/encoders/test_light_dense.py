@@ -60,7 +60,6 @@ def test_whatever_it_cannot_vouch_for_is_left_to_transformers(
     assert asked == [str(saved)]
 
 
-@pytest.mark.slow
 def test_transformers_is_not_imported_for_a_query(saved: Path) -> None:
     fingerprint = load_encoder(str(saved)).fingerprint
     lines = [

@@ -62,7 +62,6 @@ def rows(vectors: Any) -> np.ndarray:
     return vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.parametrize(("device", "dtype", "tolerance"), PLACES)
 def test_packed_is_padded(

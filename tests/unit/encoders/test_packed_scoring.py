@@ -47,7 +47,6 @@ def texts(count: int, longest: int) -> list[np.ndarray]:
     return [generator.integers(5, len(TOKENIZER), length) for length in lengths]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("device", "dtype", "tolerance"), PLACES)
 def test_packed_is_padded(
     device: str, dtype: torch.dtype, tolerance: float,

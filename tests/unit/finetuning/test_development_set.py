@@ -46,7 +46,7 @@ from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.trainer import STOPPED_EARLY
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_plots", "one_thread")]
+pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
 DOCUMENTS = 150
 COPY = "copy"  # of the text that answers the first query of dev
 STEPS = 6

@@ -99,7 +99,6 @@ def curve(run: Trainer) -> dict[str, list[float]]:
     return {name: [entry[name] for entry in log] for name in named}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_places_of_padding_change_nothing(
     kind: str, corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,6 @@ def build(
     return resumed
 
 
-@pytest.mark.slow
 def test_crash_at_every_step(
     tmp_path: Path,
     dense_description: Description,

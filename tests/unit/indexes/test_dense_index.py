@@ -66,7 +66,6 @@ def test_best_documents_first_or_last_in_the_corpus(
     assert ranking.document_ids == tuple(str(score) for score in range(19, 9, -1))
 
 
-@pytest.mark.slow
 def test_answer_does_not_depend_on_blocks_or_batch(
     tmp_path: Path, dense_description: Description
 ) -> None:

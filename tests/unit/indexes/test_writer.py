@@ -101,7 +101,6 @@ def merge(opened: IndexWriter) -> None:
     opened.merge()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changes", [[add_first], [add_first, change], [add_first, change, merge]])
 def test_crash_at_every_step(
     tmp_path: Path,
@@ -358,7 +357,6 @@ def read(folder: Path, begun: Path, changed: Path, end: Path) -> None:
         (changed if len(seen) > 1 else begun).touch()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_together")
 def test_readers_see_whole_commits_while_a_writer_works(dense_folder: Path, tmp_path: Path) -> None:
     """Every commit replaces the same three documents together: a reader sees all or none."""

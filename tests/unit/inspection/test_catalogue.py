@@ -36,7 +36,6 @@ def rows(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-@pytest.mark.slow
 def test_losses_and_regularizers_with_theirs() -> None:
     for loss in LOSSES.names():
         assert any(

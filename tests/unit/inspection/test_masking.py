@@ -300,7 +300,6 @@ def test_stop_words_that_cannot_be_read(
     assert result.exception.fix
 
 
-@pytest.mark.slow
 def test_importance_hides_fewer_stop_words_of_real_answers(
     shared_data: Path, folder: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,6 @@ from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.cuda_graphs import Graphs
 from isthmus.training.task import Batch
 
-pytestmark = pytest.mark.slow  # all recipes in all their parts: seconds together
 NAMES = [recipe.name for recipe in shipped_recipes("pretrain")]
 PAIRED = ["bow-neighbours", "bow-pmi-neighbours", "cocondenser", "cotmae"]
 WORDS = "the quick brown fox jumps over the lazy dog again"

@@ -28,7 +28,6 @@ def medline(shared_data: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
 def test_rows_are_what_the_indexes_measure(
     medline: dict[str, str], tmp_path: Path, sparse_encoder: Any
 ) -> None:

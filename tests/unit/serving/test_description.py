@@ -36,7 +36,6 @@ def schema(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
-@pytest.mark.slow
 def test_no_request_is_an_error_of_the_server_and_answers_are_as_described(schema: Any) -> None:
     """Also requests that the description does not allow: missing, too long, of other types."""
     operations = [found.ok() for found in schema.get_all_operations()]

@@ -44,7 +44,6 @@ def test_where_corpora_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache_folder() == tmp_path / "mine"
 
 
-@pytest.mark.slow
 def test_real_documents(shared_data: Path, tmp_path: Path) -> None:
     source = open_corpus(str(shared_data / "collections" / "scifact"))
     documents = list(islice(source.documents(), 300))

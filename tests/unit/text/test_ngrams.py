@@ -79,7 +79,6 @@ def test_real_text(shared_data: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert counts.count(1, np.array([[the]])) / counts.totals[1] == pytest.approx(0.05, rel=0.4)
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 def test_two_processes_write_the_same_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,6 @@ from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer, compile_layers
 
-pytestmark = pytest.mark.slow
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 70)
 BACKBONE = new_backbone("tiny", len(TOKENIZER), 0)
 

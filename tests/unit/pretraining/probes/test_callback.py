@@ -35,7 +35,7 @@ from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.evaluation_callback import BEST, best_evaluation, evaluations
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 DOCUMENTS = 420
 STEPS = 8
 AUTOENCODING: dict[str, Any] = {
