@@ -18,8 +18,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import TiedHead
 from isthmus.nn.layers import Layer
 from isthmus.pretraining.decoders.enhanced import visibility
-from isthmus.pretraining.labels import IGNORED
-from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

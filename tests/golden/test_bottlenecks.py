@@ -14,7 +14,7 @@ from isthmus.pretraining.bottlenecks.cls import Cls
 from isthmus.pretraining.bottlenecks.lexicon import Lexicon, LexiconSettings, shares
 from isthmus.pretraining.bottlenecks.mean import Mean
 from isthmus.pretraining.bottlenecks.projected_cls import ProjectedCls
-from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 Form = Literal["softmax", "saturated"]

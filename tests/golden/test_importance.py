@@ -12,9 +12,8 @@ import torch
 
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.views.same import Same, SameSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer

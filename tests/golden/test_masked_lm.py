@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.objectives.masked_lm import MaskedLm
 from isthmus.pretraining.parts import ObjectiveSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 
 # Three texts of unlike length: three labels, one, none.
 LABELS = torch.tensor(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus.nn import vocabulary_product
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.prediction import Prediction
+from isthmus.nn.heads import Prediction
 from isthmus.nn.vocabulary_product import IGNORED, aligned
 
 TERMS, WIDTH, TOKENS = 37, 6, 11

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.objectives.reconstruction import Reconstruction
 from isthmus.pretraining.parts import DECODERS, Decoder, ObjectiveSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.prediction import Prediction
+from isthmus.nn.heads import Prediction
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.objectives.replaced_token import ReplacedToken
 from isthmus.pretraining.parts import ObjectiveSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 
 IDS = torch.tensor([[2, 7, 12, 7, 30, 3], [2, 9, 1, 11, 3, 0], [2, 3, 0, 0, 0, 0]])
 REPLACED = torch.tensor([[2, 7, 13, 7, 31, 3], [2, 14, 1, 11, 3, 0], [2, 3, 0, 0, 0, 0]])

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.objectives.span_contrast import (
     SpanContrast,
     SpanContrastSettings,
     span_contrast,
 )
-from isthmus.pretraining.vocabulary import Vocabulary
 
 PARTNER = [3, 4, 5, 0, 1, 2]
 # Documents of each process, two texts each: batches of so many tokens have unequal numbers of them.

@@ -16,7 +16,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
 from isthmus.finetuning.losses._base import losses
 from isthmus.finetuning.regularizers._base import regularizers
 from isthmus.finetuning.sparsity import SparseTask
-from isthmus.nn import prediction, vocabulary_product
+from isthmus.nn import heads, vocabulary_product
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 
@@ -100,7 +100,7 @@ def test_few_logits_at_a_time_change_nothing(
 ) -> None:
     encoder = made(backbone, tokenizer, pooling_strategy=pooling)
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)
-    copies = prediction._COPIES if pooling == "sum" else 1
+    copies = heads._COPIES if pooling == "sum" else 1
     found = []
     for rows in (100, 3, 1, 0):  # all at once, three and one, one each, one each though too large
         monkeypatch.setitem(

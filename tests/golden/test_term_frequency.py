@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.objectives.term_frequency import TermFrequency, term_counts
 from isthmus.pretraining.parts import ObjectiveSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 
 # A token thrice and others once; one token; [UNK] and [MASK] as a user typed them; no token.
 IDS = torch.tensor(

@@ -24,13 +24,12 @@ from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders import enhanced
 from isthmus.pretraining.examples import Example, PretrainExamples
-from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import CORRUPTIONS as REGISTERED
 from isthmus.pretraining.parts import Corruption, Side, Text
 from isthmus.pretraining.views import neighbours, same
 from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.pretraining.views.same import Same, SameSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 

@@ -16,11 +16,10 @@ from isthmus.collections.settings import ReadingSettings
 from isthmus.config.models import model_folder, named_at
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
-from isthmus.finetuning.development_set import development_split
+from isthmus.finetuning.development import development_split
 from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.mining.candidates import CorpusIds
-from isthmus.finetuning.references import outside, references
-from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
+from isthmus.finetuning.resolved import ResolvedStage, outside, references, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split, stage_collection, training_queries
 from isthmus.finetuning.teachers._base import INSTEAD

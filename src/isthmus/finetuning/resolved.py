@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import SettingsError
-from isthmus.finetuning.development_set import check_development
+from isthmus.finetuning.development import check_development
 from isthmus.finetuning.kinds._base import KINDS, Kind
 from isthmus.finetuning.losses._base import Loss, losses, losses_with
 from isthmus.finetuning.negatives._base import Source, negative_sources
-from isthmus.finetuning.references import references, with_folders
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.teachers._base import TeacherSource, teacher_source
-from isthmus.training.arguments import check_trackers
+from isthmus.training.trainer import check_trackers
 
 
 @dataclass(frozen=True)
@@ -127,3 +126,56 @@ def _check_teacher(stage: ResolvedStage) -> None:
             f"leave the teacher out, set one of the losses {', '.join(losses_with('teacher'))} "
             "(--set losses.kl.weight=1.0) or negatives.margin_by=teacher",
         )
+
+
+_PREFIX = "stage:"
+
+
+def references(settings: FinetuneSettings) -> dict[str, str]:
+    """The stages that settings refer to, by the path at which each is named."""
+    return {
+        path: text.removeprefix(_PREFIX)
+        for path, text in _walk(settings.model_dump())
+        if text.startswith(_PREFIX)
+    }
+
+
+def outside(settings: FinetuneSettings) -> dict[str, str]:
+    """The models and files in settings that come from outside the pipeline, by path."""
+    return {
+        path: text
+        for path, text in _walk(settings.model_dump())
+        if path.rpartition(".")[2] in ("model", "retriever", "file")
+        and not text.startswith(_PREFIX)
+    }
+
+
+def with_folders(settings: FinetuneSettings, folders: Mapping[str, Path]) -> FinetuneSettings:
+    """The settings with the folder of each stage in the place of its name."""
+    for path, name in references(settings).items():
+        if name not in folders:
+            raise SettingsError(
+                f"{path} = '{_PREFIX}{name}' is no stage of this run",
+                "name a model, or use a recipe of several stages (`isthmus list recipes`)",
+            )
+    return FinetuneSettings.parse(_replaced(settings.model_dump(), folders), where="stages")
+
+
+def _walk(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the path and value of every string in settings."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _walk(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _walk(inner, f"{path}.{number}")
+
+
+def _replaced(value: Any, folders: Mapping[str, Path]) -> Any:
+    if isinstance(value, str) and value.startswith(_PREFIX):
+        return str(folders[value.removeprefix(_PREFIX)])
+    if isinstance(value, dict):
+        return {key: _replaced(inner, folders) for key, inner in value.items()}
+    return [_replaced(inner, folders) for inner in value] if isinstance(value, list) else value

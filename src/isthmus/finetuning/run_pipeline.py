@@ -24,8 +24,7 @@ from isthmus.config.output import (
     writing,
 )
 from isthmus.finetuning.pipeline import Pipeline, check_outside, within
-from isthmus.finetuning.references import references
-from isthmus.finetuning.resolved import ResolvedStage
+from isthmus.finetuning.resolved import ResolvedStage, references
 from isthmus.finetuning.run_stage import train
 from isthmus.finetuning.stage_data import stage_collection
 from isthmus.finetuning.summary import SUMMARY, summary

@@ -17,8 +17,7 @@ from isthmus.collections import Collection, Problems, open_corpus
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_folder, named_at
 from isthmus.config.output import claimed, is_complete, writing
-from isthmus.finetuning.development_measure import Development
-from isthmus.finetuning.development_set import development_split, draw_development_set
+from isthmus.finetuning.development import Development, development_split, draw_development_set
 from isthmus.finetuning.losses._base import outweighed_batch
 from isthmus.finetuning.merge import Merger, weights_of
 from isthmus.finetuning.mining.audit import audit, write_page
@@ -46,7 +45,7 @@ from isthmus.finetuning.teachers._base import Teacher, taught_scores
 from isthmus.finetuning.teachers._check import check_teacher
 from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
-from isthmus.training.evaluation_callback import evaluated
+from isthmus.training.evaluation import evaluated
 from isthmus.training.parallel import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from isthmus.collections.settings import ReadingSettings
 from isthmus.config.encoding import Pooling, PromptSettings, Similarity
 from isthmus.encoders.sparse import SparseForm
-from isthmus.finetuning.development_set import DevelopmentSettings
+from isthmus.finetuning.development import DevelopmentSettings
 from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.merge import MergeSettings
 from isthmus.finetuning.pseudo_queries._base import PseudoQuerySettings

@@ -25,7 +25,7 @@ from isthmus.finetuning.regularizers._base import (
 )
 from isthmus.progress import notice
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.training.evaluation_callback import evaluated
+from isthmus.training.evaluation import evaluated
 from isthmus.training.parallel import gather, in_chunks
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer

@@ -10,7 +10,7 @@ from pathlib import Path
 from isthmus.collections import Collection, Problems, open_collection, open_corpus
 from isthmus.collections.reported_splits import reported_by
 from isthmus.errors import InputError, choices
-from isthmus.finetuning.development_set import is_test
+from isthmus.finetuning.development import is_test
 from isthmus.finetuning.pairs import (
     LabelledQueries,
     drawn_queries,

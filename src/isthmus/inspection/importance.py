@@ -24,11 +24,11 @@ from isthmus.evaluation.tables import plain_text
 from isthmus.inspection.masking import Hiding, Words, weighed
 from isthmus.pretraining.corruption.importance import importance as token_importance
 from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.views.same import Same
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
 from isthmus.text.pmi import pmi_column

@@ -28,11 +28,10 @@ from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.examples import PretrainExamples, check_texts
-from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.progress import notice, track
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer

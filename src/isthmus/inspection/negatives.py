@@ -14,7 +14,7 @@ from isthmus.finetuning.mining.audit import Audit, audit, write_page
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.negatives._base import negative_sources
-from isthmus.finetuning.references import with_folders
+from isthmus.finetuning.resolved import with_folders
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import (
     check_split,

@@ -15,14 +15,13 @@ from isthmus.config.model_files import loadable
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.nn.architectures import head_modules
 from isthmus.nn.attention import Attention, use_packable_attention
-from isthmus.nn.heads import VocabularyLayer, predict
+from isthmus.nn.heads import Prediction, VocabularyLayer, predict
 from isthmus.nn.kernels.available import has_kernels
 from isthmus.nn.kernels.bert_layer import PostNormStack
 from isthmus.nn.kernels.norm_gelu import drop_add_norm
 from isthmus.nn.kernels.projection import kernel_type
 from isthmus.nn.numerics import position_numbers, use_first_type, use_quick_dropout
 from isthmus.nn.packing import Asking, Full, Packing, take_rows
-from isthmus.nn.prediction import Prediction
 from isthmus.nn.pretrained import load_masked_lm, quiet, set_values, with_pooler
 
 

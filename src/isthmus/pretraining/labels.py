@@ -1,4 +1,4 @@
-"""Where the labels of a step are, and what stands beside them."""
+"""Where the labels of a step are, and which tokens may have one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from isthmus.nn.packing import Asking, take_rows
 from isthmus.nn.vocabulary_product import IGNORED as IGNORED
-from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
 # The fields of a step that hold labels, and those that hold their places in the flattened batch.
@@ -80,3 +80,25 @@ def at_regular(step: Batch, vocabulary: Vocabulary) -> tuple[Tensor, ...]:
     if places is None:
         places = places_of(~vocabulary.is_special(step["input_ids"]))
     return at_places(places, step["input_ids"], step["hidden_states"], step["encoder_ids"])
+
+
+class Vocabulary(torch.nn.Module):
+    """Which ids are special, which are not, and the mask."""
+
+    special: Tensor
+    regular: Tensor
+
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        super().__init__()
+        special = torch.zeros(size, dtype=torch.bool)
+        special[torch.from_numpy(tokenizer.special_ids)] = True
+        # Rows that pad the matrix beyond the tokenizer's vocabulary are no tokens either.
+        special[len(tokenizer) :] = True
+        self.register_buffer("special", special, persistent=False)
+        self.register_buffer("regular", torch.from_numpy(tokenizer.regular_ids), persistent=False)
+        self.mask_id = tokenizer.mask_id
+        self.size = size
+
+    def is_special(self, ids: Tensor) -> Tensor:
+        """True where an id is a special token, padding included."""
+        return self.special[ids]

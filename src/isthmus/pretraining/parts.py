@@ -27,11 +27,10 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.prediction import Prediction
+from isthmus.nn.heads import Prediction
 from isthmus.nn.randomness import draw, draw_together
 from isthmus.pretraining.corruption._budget import MaskingSettings, replace
-from isthmus.pretraining.labels import IGNORED, at_labels
-from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.pretraining.labels import IGNORED, Vocabulary, at_labels
 from isthmus.registry import Registry
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.tokenizer import Tokenizer

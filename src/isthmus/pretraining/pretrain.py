@@ -39,11 +39,10 @@ from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.arguments import check_trackers
 from isthmus.training.checkpoints import restoring
-from isthmus.training.evaluation_callback import BEST, best_evaluation
+from isthmus.training.evaluation import BEST, best_evaluation
 from isthmus.training.parallel import main_process_first, wait_for_everyone
-from isthmus.training.trainer import Trainer
+from isthmus.training.trainer import Trainer, check_trackers
 
 
 def pretrain(

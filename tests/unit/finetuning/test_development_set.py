@@ -25,8 +25,8 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
 from isthmus.finetuning import run_stage as stage
-from isthmus.finetuning.development_measure import Development
-from isthmus.finetuning.development_set import (
+from isthmus.finetuning.development import (
+    Development,
     DevelopmentSet,
     DevelopmentSettings,
     development_split,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isthmus.encoders import DenseEncoder, DenseSettings
-from isthmus.finetuning.development_set import DevelopmentSet
+from isthmus.finetuning.development import DevelopmentSet
 from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples
 from isthmus.finetuning.settings import FinetuneSettings

@@ -26,7 +26,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import key
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.whole_word import WholeWord
-from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer

@@ -12,14 +12,13 @@ import torch
 from isthmus.nn.randomness import key, second
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import Example, PretrainExamples
-from isthmus.pretraining.labels import IGNORED, at_places, places_of
+from isthmus.pretraining.labels import IGNORED, Vocabulary, at_places, places_of
 from isthmus.pretraining.parts import Text
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.pretraining.views.same import Same, SameSettings
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer

@@ -31,7 +31,7 @@ from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.checkpoints import kept, last_checkpoint, seal
 from isthmus.training.cuda_graphs import Graphs
-from isthmus.training.evaluation_callback import EvaluationCallback
+from isthmus.training.evaluation import EvaluationCallback
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer, compile_layers

@@ -7,9 +7,9 @@ from typing import Any
 
 from isthmus.collections import open_collection
 from isthmus.errors import SettingsError
-from isthmus.finetuning.development_set import development_split, is_test
+from isthmus.finetuning.development import development_split, is_test
 from isthmus.finetuning.kinds._base import KINDS
-from isthmus.finetuning.references import outside
+from isthmus.finetuning.resolved import outside
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
 

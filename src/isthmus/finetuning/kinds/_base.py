@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from isthmus.encoders.encoder import EncoderSettings, TextModel
-from isthmus.finetuning.development_set import DevelopmentSet, Places
+from isthmus.finetuning.development import DevelopmentSet, Places
 from isthmus.finetuning.losses._base import Loss
 from isthmus.finetuning.mining.candidates import Rows, Scores
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, TaughtScores

@@ -16,7 +16,7 @@ from isthmus.encoders.encoder import Encoder, EncoderSettings, batch_tokens, pad
 from isthmus.encoders.model_settings import known_settings
 from isthmus.errors import InputError
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-from isthmus.finetuning.development_set import DevelopmentSet, Places
+from isthmus.finetuning.development import DevelopmentSet, Places
 from isthmus.finetuning.kinds._base import Kind
 from isthmus.finetuning.losses._base import Loss
 from isthmus.finetuning.mining.candidates import Rows, Scores

@@ -9,7 +9,7 @@ import numpy as np
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.encoder import TextModel
 from isthmus.finetuning.cross_encoder_task import CrossEncoderTask, CrossExamples
-from isthmus.finetuning.development_set import DevelopmentSet, Places
+from isthmus.finetuning.development import DevelopmentSet, Places
 from isthmus.finetuning.kinds._base import Kind
 from isthmus.finetuning.losses._base import Loss
 from isthmus.finetuning.mining.candidates import Rows, Scores

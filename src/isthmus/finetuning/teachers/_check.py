@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from isthmus.finetuning.development_set import DevelopmentSet
+from isthmus.finetuning.development import DevelopmentSet
 from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus, candidates
 from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Bottleneck
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 

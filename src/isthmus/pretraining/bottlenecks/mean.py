@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Bottleneck, mean_states
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 

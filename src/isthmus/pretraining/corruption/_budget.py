@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.pretraining.vocabulary import Vocabulary
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.training.task import Batch
 
 _TOKEN_BITS = 39

@@ -16,9 +16,8 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import uniform
 from isthmus.pretraining.corruption._budget import MaskingSettings, most_hidden
 from isthmus.pretraining.corruption.uniform import CHOICE_STREAM, Uniform
-from isthmus.pretraining.labels import IGNORED, at_places, places_of
+from isthmus.pretraining.labels import IGNORED, Vocabulary, at_places, places_of
 from isthmus.pretraining.parts import Corruption
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

@@ -20,8 +20,8 @@ from isthmus.pretraining.corruption._budget import (
     least,
     most_hidden,
 )
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Column, Corruption
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.ngrams import NgramCounts, count_ngrams
 from isthmus.text.pmi import pmi_column

@@ -12,9 +12,8 @@ from torch import Tensor
 from isthmus.errors import SettingsError
 from isthmus.pretraining.corruption._budget import MaskingSettings, choose_uniformly, most_hidden
 from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
-from isthmus.pretraining.labels import IGNORED
+from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Corruption
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from isthmus.pretraining.corruption._budget import budget, choose_uniformly, most_hidden
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Corruption
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 CHOICE_STREAM = 2

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from isthmus.pretraining.corruption._budget import budget, most_hidden
-from isthmus.pretraining.labels import is_synchronous
+from isthmus.pretraining.labels import Vocabulary, is_synchronous
 from isthmus.pretraining.parts import Corruption
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 _WORD_STREAM = 3

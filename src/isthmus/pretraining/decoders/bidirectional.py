@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.heads import TiedHead
-from isthmus.nn.prediction import Prediction
+from isthmus.nn.heads import Prediction, TiedHead
 from isthmus.pretraining.decoders._shared import (
     Stack,
     StackSettings,
@@ -22,8 +21,8 @@ from isthmus.pretraining.decoders._shared import (
     layout_of,
     own_positions,
 )
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Decoder
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.decoders._shared import Stack, StackSettings, labelled, layout_of
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Decoder
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.prediction import Prediction
+from isthmus.nn.heads import Prediction
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import (
     Objective,
     ObjectiveSettings,
@@ -23,7 +24,6 @@ from isthmus.pretraining.parts import (
     first_states,
     mean_states,
 )
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import IGNORED, at_labels
+from isthmus.pretraining.labels import IGNORED, Vocabulary, at_labels
 from isthmus.pretraining.parts import Objective
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 

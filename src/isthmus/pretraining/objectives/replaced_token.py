@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import at_regular
+from isthmus.pretraining.labels import Vocabulary, at_regular
 from isthmus.pretraining.parts import Objective
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 

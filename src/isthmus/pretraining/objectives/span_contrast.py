@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Objective, ObjectiveSettings, first_states
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.parallel import gather, rank, row_counts
 from isthmus.training.task import Batch
 

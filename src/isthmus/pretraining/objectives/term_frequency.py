@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Objective, first_states
-from isthmus.pretraining.vocabulary import Vocabulary
 from isthmus.training.task import Batch
 
 

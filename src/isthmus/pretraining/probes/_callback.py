@@ -9,8 +9,7 @@ from isthmus.pretraining.probes._base import Probe, measure, own_numbers
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.settings import ProbeSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.training.curves import report_curves
-from isthmus.training.evaluation_callback import Best, EvaluationCallback, evaluations
+from isthmus.training.evaluation import Best, EvaluationCallback, evaluations, report_curves
 from isthmus.training.trainer import Trainer
 
 TOPIC = "probe"

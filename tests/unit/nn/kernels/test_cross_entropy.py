@@ -13,9 +13,9 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from isthmus.nn import vocabulary_product
+from isthmus.nn.heads import Prediction
 from isthmus.nn.kernels import available as switch
 from isthmus.nn.kernels import cross_entropy
-from isthmus.nn.prediction import Prediction
 from isthmus.nn.vocabulary_product import IGNORED
 
 ON_GPU = torch.cuda.is_available()

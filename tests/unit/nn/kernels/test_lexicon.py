@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from isthmus.nn.heads import Prediction
 from isthmus.nn.kernels import lexicon
-from isthmus.nn.prediction import Prediction
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

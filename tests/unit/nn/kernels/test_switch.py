@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import isthmus.nn.kernels
+from isthmus.nn.heads import Prediction
 from isthmus.nn.kernels import available
 from isthmus.nn.kernels.bert_layer import PostNorm, Rates
 from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
 from isthmus.nn.packing import Packing
-from isthmus.nn.prediction import Prediction
 from isthmus.nn.randomness import draw_visibility
 
 HALF = torch.bfloat16

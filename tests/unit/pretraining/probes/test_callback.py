@@ -32,7 +32,7 @@ from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.checkpoints import last_checkpoint
-from isthmus.training.evaluation_callback import BEST, best_evaluation, evaluations
+from isthmus.training.evaluation import BEST, best_evaluation, evaluations
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
