@@ -64,25 +64,21 @@ def test_one_command_gives_what_indexing_searching_and_evaluating_give(
         assert row in compared.stdout
 
 
-def test_ids_with_spaces_from_a_collection_to_the_report(commands: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "notes"
-    (folder / "qrels").mkdir(parents=True)
-    texts = {"my notes.md": "tigers hunt at night", "other%20notes": "lions sleep", "c": "bears"}
-    lines = [json.dumps({"_id": i, "text": text}) for i, text in texts.items()]
-    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    queries = {"q 1": "tigers", "q2": "sleep", "q3": "the of and"}
-    lines = [json.dumps({"_id": i, "text": text}) for i, text in queries.items()]
-    (folder / "queries.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    judged = "q 1\tmy notes.md\t1\nq2\tother%20notes\t1\nq3\tc\t1\n"
-    (folder / "qrels" / "test.tsv").write_text(judged, encoding="utf-8")
-    told = commands.succeed(
-        "evaluate", "--collection", folder, "bm25", "--output", tmp_path / "report"
+def test_ids_of_files_with_spaces_from_a_folder_to_the_report(
+    commands: Any, tmp_path: Path
+) -> None:
+    folder, run = tmp_path / "notes", tmp_path / "bm25.trec"
+    folder.mkdir()
+    for name, text in {"my notes.md": "tigers hunt", "c.txt": "bears"}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (tmp_path / "queries.tsv").write_text("q1\ttigers\nq2\tbears\n", encoding="utf-8")
+    (tmp_path / "qrels.txt").write_text("q1 0 my%20notes.md 1\nq2 0 c.txt 1\n", encoding="utf-8")
+    commands.succeed("index", "--corpus", folder, "--output", tmp_path / "index")
+    commands.succeed(
+        "search", tmp_path / "index", "--queries", tmp_path / "queries.tsv", "--run", run
     )
-    assert "1 of 3 queries have no words to search for" in " ".join(told.stderr.split())
-    run = tmp_path / "report" / "runs" / "bm25.trec"
-    assert "q%201 Q0% my%20notes.md 1 " in run.read_text(encoding="utf-8")
-    report = isthmus.evaluate(run, folder / "qrels" / "test.tsv", measures="RR@10")
-    assert report.per_query["RR@10"]["bm25"] == {"q 1": 1, "q2": 1, "q3": 0}
+    report = isthmus.evaluate(run, tmp_path / "qrels.txt", measures="RR@10")
+    assert report.per_query["RR@10"]["bm25"] == {"q1": 1, "q2": 1}
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def change(notes: Path) -> dict[str, set[str]]:
     (notes / "note 7.md").unlink()
     return {
         "added": {"new.md", "renamed.md"},
-        "changed": {"note 1.md", "note 4.md", "note 58.md"},
-        "deleted": {"note 5.md", "note 7.md"},
+        "changed": {"note%201.md", "note%204.md", "note%2058.md"},
+        "deleted": {"note%205.md", "note%207.md"},
     }
 
 
@@ -58,7 +58,9 @@ def documents(index: Path) -> list[set[str]]:
 
 
 def names(folder: Path) -> set[str]:
-    return {file.relative_to(folder).as_posix() for file in folder.rglob("*.md")}
+    return {
+        file.relative_to(folder).as_posix().replace(" ", "%20") for file in folder.rglob("*.md")
+    }
 
 
 def test_an_index_follows_a_folder(commands: Any, model: Path, notes: Path, tmp_path: Path) -> None:
@@ -70,11 +72,11 @@ def test_an_index_follows_a_folder(commands: Any, model: Path, notes: Path, tmp_
     state = (index / "hybrid.json").read_bytes()
     dry = commands.succeed("sync", notes, index, "--dry-run")
     assert "would add 2: new.md, renamed.md" in dry.stdout
-    assert "would replace 3: note 1.md, note 4.md, note 58.md" in dry.stdout
-    assert "would delete 2: note 5.md, note 7.md" in dry.stdout
+    assert "would replace 3: note%201.md, note%204.md, note%2058.md" in dry.stdout
+    assert "would delete 2: note%205.md, note%207.md" in dry.stdout
     assert (index / "hybrid.json").read_bytes() == state
     done = commands.succeed("sync", notes, index)
-    assert "deleted 2: note 5.md, note 7.md\nleft 55 as they were" in done.stdout
+    assert "deleted 2: note%205.md, note%207.md\nleft 55 as they were" in done.stdout
     assert done.stderr.count(f"adding {notes}: 5/5") == 2, "only five documents are encoded"
     assert documents(index) == [names(notes)] * 2
     assert "up to date: 60" in commands.succeed("sync", notes, index).stdout
@@ -114,14 +116,14 @@ def test_only_what_cannot_be_read_is_kept(commands: Any, notes: Path, tmp_path: 
     (notes / "note 2.md").unlink()
     ended = commands.run("sync", notes, index)
     assert ended.returncode == 1
-    assert "deleted 1: note 2.md\nleft 58 as they were" in ended.stdout
-    assert "could not read, and left in the index, 1: note 1.md" in ended.stdout
+    assert "deleted 1: note%202.md\nleft 58 as they were" in ended.stdout
+    assert "could not read, and left in the index, 1: note%201.md" in ended.stdout
     assert "up to date" not in ended.stdout
     assert f"{bad}:1: byte 0xff" in ended.stderr
     assert documents(index) == [names(notes)]
-    assert "note 2.md" not in commands.succeed("search", index, "zebras graze").stdout
+    assert "note%202.md" not in commands.succeed("search", index, "zebras graze").stdout
     again = isthmus.sync(str(notes), index, dry_run=True)
-    assert (again.undecided, bool(again)) == (("note 1.md",), False)
+    assert (again.undecided, bool(again)) == (("note%201.md",), False)
     with pytest.raises(isthmus.IsthmusError, match="wrong encoding"):
         isthmus.sync(str(notes), index, settings={"problems": "refuse"})
     bad.write_bytes(whole)

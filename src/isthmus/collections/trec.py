@@ -1,17 +1,11 @@
-"""Judgements and runs as TREC's tools know them, and judgements as BEIR keeps them.
-
-Columns of a run file are separated by white space, which ids may hold too (names of files). A line
-with such an id has it in percent-encoding, and Q0% in place of Q0: every tool can read the line,
-and `read_run` gives back the ids as they were, also those that hold a % of their own.
-"""
+"""Judgements and runs as TREC's tools know them, and judgements as BEIR keeps them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
-from urllib.parse import quote, unquote
 
 import numpy as np
 
@@ -19,7 +13,7 @@ from isthmus.collections.files import lines
 from isthmus.collections.problems import Problems
 from isthmus.config.output import whole_file, writing
 from isthmus.errors import InputError, OutputError, shown
-from isthmus.progress import notice, track
+from isthmus.progress import track
 from isthmus.records import Ranking, Run
 
 # Python's int() and float() also take 1_0, digits of other scripts, and words such as infinity.
@@ -29,8 +23,6 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST_SCORE = 1e38
 _LEAST_STEP = np.float32(1e-30)
 _SPACE = re.compile(r"\s")
-_TO_ENCODE = re.compile(r"[\s%]")
-_ENCODED = "Q0%"  # the second column of lines whose ids are percent-encoded
 
 
 def read_judgements(
@@ -85,9 +77,7 @@ def read_run(path: str | Path, problems: Problems | None = None) -> Run:
                 "write 'query Q0 document rank score tag'",
             )
             continue
-        query_id, iteration, document_id, _, score_text, tag = columns
-        if iteration == _ENCODED:
-            query_id, document_id = unquote(query_id), unquote(document_id)
+        query_id, _, document_id, _, score_text, tag = columns
         score = decimal(score_text)
         if score is None:
             detail = f"the score {shown(score_text)} is not a finite number"
@@ -108,64 +98,38 @@ def write_run(path: str | Path, run: Run) -> None:
     below its predecessor in 32 bits is lowered by the least step. The file appears whole.
     """
     file = Path(path)
-    _refuse_other_than_files(file)
+    check_run_file(file)
     tag = _tag(run.name)
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-    rankings, encoded = run.rankings.values(), 0
+    rankings = run.rankings.values()
     with whole_file(file) as stream:
         for ranking in track(rankings, f"writing {file}", len(rankings), "queries"):
             for line in _run_lines(ranking, tag):
                 stream.write(line)
-                encoded += f" {_ENCODED} " in line
-    if encoded:
-        notice(
-            f"{file}: {encoded:,} lines hold ids with white space, in percent-encoding (a%20b) and "
-            f"marked by {_ENCODED} in the second column"
-        )
 
 
-class ExistingRun:
-    """A run file that is there already, held against what would be written in its place.
-
-    A search that is done again finds what it wrote; any other is refused as soon as it differs.
-    """
-
-    def __init__(self, path: str | Path, name: str) -> None:
-        self._file = Path(path)
-        _refuse_other_than_files(self._file)
-        self._tag = _tag(name)
-        self._compared = 0
-
-    def __bool__(self) -> bool:
-        return self._file.is_file() and self._file.stat().st_size > 0
-
-    def compare(self, rankings: Iterable[Ranking]) -> None:
-        """Refuses where the file does not go on with these rankings."""
-        expected = "".join(line for one in rankings for line in _run_lines(one, self._tag)).encode()
-        with self._file.open("rb") as stream:
-            stream.seek(self._compared)
-            if stream.read(len(expected)) != expected:
-                self._refuse()
-        self._compared += len(expected)
-
-    def finish(self) -> None:
-        """Refuses where the file goes on after what was compared."""
-        if self._compared < self._file.stat().st_size:
-            self._refuse()
-
-    def _refuse(self) -> None:
-        raise OutputError(
-            f"--run {str(self._file)!r} already holds another run",
-            "choose another --run, or remove the file to search again",
-        )
+def holds_run(path: str | Path, run: Run) -> bool:
+    """Whether a file holds this run already; one that holds anything else is refused."""
+    file, tag = Path(path), _tag(run.name)
+    if not file.is_file() or not file.stat().st_size:
+        return False
+    expected = (line.encode() for one in run.rankings.values() for line in _run_lines(one, tag))
+    with file.open("rb") as stream:
+        if all(stream.read(len(line)) == line for line in expected) and not stream.read(1):
+            return True
+    raise OutputError(
+        f"--run {str(file)!r} already holds another run",
+        "choose another --run, or remove the file to search again",
+    )
 
 
 def _tag(name: str) -> str:
     return "_".join(name.split()) or "isthmus"
 
 
-def _refuse_other_than_files(file: Path) -> None:
+def check_run_file(file: Path) -> None:
+    """Refuses a folder or device where a run file should be."""
     if file.exists() and not file.is_file():
         raise OutputError(
             f"{str(file)!r} is not a file that can be replaced",
@@ -233,24 +197,23 @@ def decimal(text: str) -> float | None:
 
 def _run_lines(ranking: Ranking, tag: str) -> Iterator[str]:
     ordered = Ranking.sorted(ranking.query_id, dict(ranking))
-    if "" in (ranking.query_id, *ordered.document_ids):
-        raise OutputError(
-            f"the ranking of query {ranking.query_id!r} has an empty id, which a run file cannot "
-            "hold",
-            "rename the query or document",
-        )
+    check_ids(ranking)
     printed = _strictly_decreasing(ordered)
     for rank, (document_id, score) in enumerate(
         zip(ordered.document_ids, printed, strict=True), start=1
     ):
-        ids, iteration = (ranking.query_id, document_id), "Q0"
-        if any(map(_SPACE.search, ids)):
-            ids, iteration = (_encoded(ids[0]), _encoded(ids[1])), _ENCODED
-        yield f"{ids[0]} {iteration} {ids[1]} {rank} {score} {tag}\n"
+        yield f"{ranking.query_id} Q0 {document_id} {rank} {score} {tag}\n"
 
 
-def _encoded(identifier: str) -> str:
-    return _TO_ENCODE.sub(lambda found: quote(found[0]), identifier)
+def check_ids(ranking: Ranking) -> None:
+    """Refuses ids that a run file, whose columns are separated by white space, cannot hold."""
+    for one in (ranking.query_id, *ranking.document_ids):
+        if not one or _SPACE.search(one):
+            raise OutputError(
+                f"the id {one!r}, in the ranking of query {ranking.query_id!r}, "
+                f"{'has white space' if one else 'is empty'}, which a run file cannot hold",
+                "rename it: my_notes, say, or my%20notes as in a folder of files",
+            )
 
 
 def _strictly_decreasing(ranking: Ranking) -> list[str]:

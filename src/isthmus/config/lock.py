@@ -6,6 +6,7 @@ the lock is still held; who opened it before that finds that it has no name any 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 from contextlib import suppress
@@ -93,6 +94,13 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+@atexit.register
+def _release_all() -> None:
+    """Gives up what a program ends with: filelock cannot do so once the interpreter closes."""
+    for lock in list(_HELD):
+        lock.release()
 
 
 def check_locks(target: Path) -> None:

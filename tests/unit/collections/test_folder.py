@@ -34,6 +34,14 @@ def test_files_below_in_order_of_their_paths(tmp_path: Path) -> None:
     ]
 
 
+def test_white_space_in_names_is_encoded_in_ids(tmp_path: Path) -> None:
+    write(tmp_path, "old notes/a\u2003b\tc.txt", "text")
+    assert only(tmp_path).id == "old%20notes/a%E2%80%83b%09c.txt"
+    write(tmp_path, "old%20notes/a\u2003b\tc.txt", "another")
+    with pytest.raises(InputError, match="duplicate id"):
+        list(Folder(tmp_path).documents())
+
+
 def test_the_first_markdown_heading_is_the_title(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "```\n# a comment\n```\n\n## The title ##\nText.\n# Another\n")
     assert only(tmp_path) == Document(

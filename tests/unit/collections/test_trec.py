@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isthmus.collections import Problems, read_judgements, read_run, write_run
-from isthmus.collections.trec import ExistingRun
+from isthmus.collections.trec import holds_run
 from isthmus.errors import InputError, OutputError
 from isthmus.records import Ranking, Run
 
@@ -115,22 +115,27 @@ def test_trec_eval_sees_tied_documents_in_our_order(tmp_path: Path) -> None:
     assert evaluator.evaluate(run)["q"]["recip_rank"] == pytest.approx(1 / 3)
 
 
-def test_ids_with_white_space_come_back_from_files_that_any_tool_can_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("query", "document", "named"),
+    [("q", "", "the id ''"), ("q 1", "d", "the id 'q 1'"), ("q", "a\u2003b", "has white space")],
+)
+def test_ids_that_a_run_file_cannot_hold(
+    query: str, document: str, named: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "run"
-    ids = ("my notes.md", "my%20notes.md", "a\tb\u2003%", "plain")
-    rankings = {q: Ranking(q, ids, (4.0, 3.0, 2.0, 1.0)) for q in ("q 1", "https://x/%20y")}
-    write_run(file, Run("r", rankings))
-    rows = [line.split() for line in file.read_text().splitlines()]
-    assert {len(row) for row in rows} == {6}
-    assert [row[2] for row in rows[4:6]] == ["my%20notes.md", "my%20notes.md"]
-    assert [row[1] for row in rows[4:]] == ["Q0%", "Q0", "Q0%", "Q0"], "marked where it is needed"
-    assert read_run(file) == Run("r", rankings)
-    assert "6 lines hold ids with white space" in " ".join(capsys.readouterr().err.split())
-    existing = ExistingRun(file, "r")
-    existing.compare(rankings.values())
-    existing.finish()
+    with pytest.raises(OutputError, match=named):
+        write_run(tmp_path / "run", Run("r", {query: Ranking(query, (document,), (1.0,))}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_that_holds_a_run_already(tmp_path: Path) -> None:
+    run = Run("r", {"q": Ranking("q", ("a%20b", "c"), (2.0, 1.0))})
+    assert not holds_run(tmp_path / "run", run)
+    write_run(tmp_path / "run", run)
+    assert read_run(tmp_path / "run") == run
+    assert holds_run(tmp_path / "run", run)
+    for other in ({"q": Ranking("q", ("c",), (2.0,))}, {}, {"x": Ranking("x", ("c",), (2.0,))}):
+        with pytest.raises(OutputError, match="already holds another run"):
+            holds_run(tmp_path / "run", Run("r", other))
 
 
 @pytest.mark.parametrize("columns", [["q 1", "my notes.md", "2"], ["q 1", "0", "my notes.md", "2"]])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from isthmus.collections.collection import Corpus
 from isthmus.collections.document_checks import screened
@@ -35,11 +37,11 @@ _READING = 3  # one more whenever other texts are read of the same Markdown and 
 class Folder(Corpus):
     """The documents in a folder and the folders below it, hidden ones left out.
 
-    The id is the path below the folder, with forward slashes. The title is that of a Markdown
-    file's front matter or of an HTML page, or else its first heading, which is no part of the text.
-    Files without any text are left out, and counted; those that cannot be read are skipped and
-    named, unless problems are refused. Texts are UTF-8, or UTF-16 with its mark; an HTML page is
-    in the encoding that it declares.
+    The id is the path below the folder, with forward slashes, and %20 for a space. The title is
+    that of a Markdown file's front matter or of an HTML page, or else its first heading, which is
+    no part of the text. Files without any text are left out, and counted; those that cannot be
+    read are skipped and named, unless problems are refused. Texts are UTF-8, or UTF-16 with its
+    mark; an HTML page is in the encoding that it declares.
     """
 
     in_passages = True  # files are as long as they are: few fit an encoder
@@ -88,7 +90,10 @@ class Folder(Corpus):
         others: Counter[str] = Counter()
         empty: list[str] = []
         for file in texts_in(self.folder, others):
-            name = file.relative_to(self.folder).as_posix()
+            # White space separates the columns of run files.
+            name = re.sub(
+                r"\s", lambda found: quote(found[0]), file.relative_to(self.folder).as_posix()
+            )
             text = _content(file, name, problems)
             if text is None:
                 continue

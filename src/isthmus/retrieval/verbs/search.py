@@ -11,7 +11,7 @@ from pydantic import Field
 
 from isthmus.collections import open_queries, write_run
 from isthmus.collections.settings import ReadingSettings
-from isthmus.collections.trec import ExistingRun
+from isthmus.collections.trec import check_ids, check_run_file, holds_run
 from isthmus.config import Overrides
 from isthmus.config.calls import check_arguments, several
 from isthmus.config.output import reserved
@@ -180,7 +180,7 @@ def _search_many(
     index: str | Path, queries: str | Path, run: Path, settings: SearchSettings
 ) -> Path:
     tag = settings.tag or run.stem
-    existing = ExistingRun(run, tag)
+    check_run_file(run)
     problems = settings.account()
     asked = open_queries(queries, settings.split, problems)
     searcher = open_retriever(index, settings)
@@ -189,11 +189,10 @@ def _search_many(
     if settings.rerank is not None:  # slow: smaller batches, so that the bar moves
         at_once = max(1, _PAIRS_AT_ONCE // settings.rerank.candidates)
     for found in answers(searcher, asked, settings.depth or 1000, problems, at_once):
-        if existing:
-            existing.compare(found)
-        rankings |= {ranking.query_id: ranking for ranking in found}
-    if existing:
-        existing.finish()
+        for ranking in found:
+            check_ids(ranking)
+            rankings[ranking.query_id] = ranking
+    if holds_run(run, Run(tag, rankings)):
         notice(f"{run} already holds this run; nothing to do")
     else:
         write_run(run, Run(tag, rankings))
