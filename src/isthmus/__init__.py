@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from isthmus.inspection.explanation import Explanation as Explanation
     from isthmus.inspection.importance import importance as importance
     from isthmus.inspection.inspect import inspect as inspect
-    from isthmus.inspection.inspect import open_inspect as open_inspect
     from isthmus.inspection.inspected import Inspection as Inspection
     from isthmus.inspection.masking import masking as masking
     from isthmus.inspection.negatives import negatives as negatives
@@ -85,7 +84,7 @@ _HOMES = {
     "isthmus.inspection.explain": ["explain"],
     "isthmus.inspection.explanation": ["Explanation"],
     "isthmus.inspection.importance": ["importance"],
-    "isthmus.inspection.inspect": ["inspect", "open_inspect"],
+    "isthmus.inspection.inspect": ["inspect"],
     "isthmus.inspection.inspected": ["Inspection"],
     "isthmus.inspection.masking": ["masking"],
     "isthmus.inspection.negatives": ["negatives"],

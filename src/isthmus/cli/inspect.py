@@ -20,13 +20,6 @@ Coverage = Annotated[
         help="Measure how many of a text's tokens its vector names, on a sample of this.",
     ),
 ]
-Corpus = Annotated[
-    str | None,
-    typer.Option(
-        help="Documents to fit a head to, which most finished retrievers lack. If not given, that "
-        "of --coverage."
-    ),
-]
 
 
 def inspect(
@@ -38,7 +31,6 @@ def inspect(
     ] = None,
     beside: Beside = None,
     coverage: Coverage = None,
-    corpus: Corpus = None,
     documents: Annotated[
         int | None,
         typer.Option(help="On how many coverage is measured: 300, held out, if none is given."),
@@ -55,22 +47,19 @@ def inspect(
 ) -> None:
     """Show what vectors hold: their tokens, and how many of a text's own are among them.
 
-    A dense vector is projected to the vocabulary by the model's masked-LM head, or by a linear one
-    fitted to --corpus where it has none: ✓ is a token of the text, ✗ another. Of a sparse vector:
-    terms of the text, expansions (+), and what was dropped. Why a document matched: isthmus
+    A dense vector is projected to the vocabulary by the model's masked-LM head: ✓ is a token of the
+    text, ✗ another. Of a sparse vector: terms of the text, expansions (+), and what was dropped. Why a document matched: isthmus
     explain. What a masking hides: isthmus masking, isthmus importance.
 
     Examples: isthmus inspect runs/bow "does vitamin D protect against infection" --beside runs/mlm
     --beside bert-base-uncased; isthmus inspect runs/splade "a query" --queries; isthmus inspect
-    runs/bow --beside runs/retromae --coverage docs.jsonl --output runs/coverage; isthmus inspect
-    sentence-transformers/all-MiniLM-L6-v2 "a text" --corpus docs.jsonl
+    runs/bow --beside runs/retromae --coverage docs.jsonl --output runs/coverage
     """
     found = isthmus.inspect(
         model,
         texts or (),
         beside=beside or (),
         coverage=coverage,
-        corpus=corpus,
         documents=documents,
         top=top,
         queries=queries,

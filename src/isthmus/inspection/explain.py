@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from isthmus.config import Overrides
 from isthmus.config.calls import check_arguments, several
-from isthmus.errors import InputError
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.inspection.explanation import (
-    NAMED,
     Explanation,
     FusedPart,
     FusedParts,
     Kind,
     SentencePart,
-    SharedToken,
     TermPart,
 )
 from isthmus.records import Document, Passage, Query, Ranking
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from isthmus.encoders.dense import DenseEncoder
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.index import Index
-    from isthmus.inspection.vocabulary_view import VocabularyView
 
 DEPTH = 1000  # documents that are ranked to say at which rank one is
 _KINDS: dict[str, Kind] = {"bm25": "bm25", "dense": "dense", "inverted": "sparse"}
@@ -56,8 +52,8 @@ def explain(
     """Why the document of this id has its score for a query, and at which rank it is.
 
     For BM25 and sparse vectors, what each term adds; for dense ones, how much the score falls
-    without each sentence, and the tokens that both vectors name; for several indexes, that of each
-    and how they were fused; re-ranked, before and after. `index` is a folder or a retriever that
+    without each sentence; for several indexes, that of each and how they were fused; re-ranked,
+    before and after. `index` is a folder or a retriever that
     is open already; everything else is as for `search`.
     """
     check_arguments("explain", {"query": query, "document": document})
@@ -162,9 +158,7 @@ def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
 
 def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanation:
     from isthmus.encoders.light_dense import QuickEncoder
-    from isthmus.inspection.index_head import index_head
     from isthmus.inspection.sentence_scores import beginning, read_by_encoder, sentence_scores
-    from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head
 
     if not searcher.keeps_texts:
         return replace(found, notes=(_NO_TEXT,))
@@ -182,16 +176,7 @@ def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanati
         return scores
 
     sentences = sentence_scores(shown, settings.titles, read, score)
-    found = replace(found, sentences=sentences, notes=_unread(shown, whole, read))
-    reason = no_own_head(encoder)
-    try:
-        head = index_head(searcher, encoder) if reason else None
-    except InputError as error:
-        unnamed = f"{reason}: what its vectors share cannot be named ({error.what})"
-        return replace(found, notes=(*found.notes, unnamed))
-    shared = _shared(VocabularyView(encoder, head), found.query, contents)
-    named = (f"{reason}: named by {head.fit}",) if head else ()
-    return replace(found, shared=shared, notes=(*found.notes, *named))
+    return replace(found, sentences=sentences, notes=_unread(shown, whole, read))
 
 
 def _unread(shown: Document, whole: Document, read: int) -> tuple[str, ...]:
@@ -200,30 +185,6 @@ def _unread(shown: Document, whole: Document, read: int) -> tuple[str, ...]:
         return ()
     length = len(whole.text)
     return (f"the model reads {read:,} of {length:,} characters: not all that follow are shown",)
-
-
-def _shared(view: VocabularyView, query: str, contents: str) -> tuple[SharedToken, ...]:
-    """The tokens that both vectors name, those first that stand highest in both.
-
-    A fitted head gives the most frequent tokens the largest weights whatever comes; by that one,
-    tokens count for how much more both vectors name them than others do.
-    """
-    asked, found = (
-        view.named([text], NAMED, queries)[0]
-        for text, queries in ((query, True), (contents, False))
-    )
-    special = set(view.encoder.tokenizer.special_ids.tolist())
-    both = [token for token in asked if token in found and token not in special]
-    if view.fitted is None:
-        places = [{token: place for place, token in enumerate(one)} for one in (asked, found)]
-        both.sort(key=lambda token: sum(one[token] for one in places))
-    else:
-        usual = view.fitted.usual()
-        more = {token: min(asked[token], found[token]) - float(usual[token]) for token in both}
-        both = sorted((token for token in both if more[token] > 0), key=lambda one: -more[one])
-    names = view.encoder.tokenizer.names(both)
-    pairs = zip(names, both, strict=True)
-    return tuple(SharedToken(name, asked[token], found[token]) for name, token in pairs)
 
 
 def _fused(hybrid: HybridSearcher, query: Query, document_id: str) -> Explanation:

@@ -12,8 +12,6 @@ from isthmus.records import Passage
 
 Kind = Literal["bm25", "sparse", "dense", "hybrid", "reranked"]
 _LONGEST = 160  # characters of a sentence that a table shows
-_MOST = 20  # shared tokens
-NAMED = 64  # tokens that each vector names
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +39,6 @@ class SentencePart:
 
     text: str
     contribution: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class SharedToken:
-    """A token that the vectors of query and document both name among their first."""
-
-    token: str
-    query_weight: float
-    document_weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +78,6 @@ class Explanation(Shown):
     passage: Passage | None = None
     terms: tuple[TermPart, ...] | None = None
     sentences: tuple[SentencePart, ...] | None = None
-    shared: tuple[SharedToken, ...] | None = None
     fusion: FusedParts | None = None
     before: Explanation | None = None
     notes: tuple[str, ...] = ()
@@ -122,8 +110,6 @@ class Explanation(Shown):
             yield _term_table(self.terms, self.score, unit)
         if self.sentences is not None:
             yield _sentence_table(self.sentences)
-        if self.shared is not None:
-            yield _shared_table(self.shared)
         if self.fusion is not None:
             yield _fusion_table(self.fusion, self.score)
         yield from self.notes
@@ -178,16 +164,6 @@ def _sentence_table(sentences: tuple[SentencePart, ...]) -> Table:
     )
     caption = "How much the score falls without a sentence; they need not add up to it."
     return Table(("sentence", "adds"), rows, caption)
-
-
-def _shared_table(shared: tuple[SharedToken, ...]) -> Table:
-    rows = tuple(
-        (Cell(one.token), Cell(f"{one.query_weight:.2f}"), Cell(f"{one.document_weight:.2f}"))
-        for one in shared[:_MOST]
-    )
-    more = f" {len(shared) - _MOST} more." if len(shared) > _MOST else ""
-    caption = f"Tokens that both vectors name among their first {NAMED}.{more}"
-    return Table(("shared token", "by the query", "by the document"), rows, caption)
 
 
 def _fusion_table(fusion: FusedParts, score: float | None) -> Table:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,8 +24,6 @@ from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.coverage import Coverage, coverage_of, lines_of
-from isthmus.inspection.fitted_head import fit_head
-from isthmus.inspection.index_head import index_head
 from isthmus.inspection.inspected import InspectedText, Inspection, NamedToken, NamedTokens
 from isthmus.inspection.probe import measured_rows
 from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head, special_tokens
@@ -34,20 +31,17 @@ from isthmus.nn.pretrained import lacks_head
 from isthmus.pretraining.examples import check_texts
 from isthmus.pretraining.probes.coverage import ranked_tokens
 from isthmus.pretraining.settings import MeasurementSettings
-from isthmus.progress import notice, said_once, track
+from isthmus.progress import notice, said_once
 from isthmus.records import Document
-from isthmus.retrieval.searcher import Searcher
 from isthmus.text.corpus import tokenise
 
 Model = str | DenseEncoder | SparseEncoder
 """A folder or name, or an encoder that is loaded already."""
-Fitting = str | Sequence[Document] | Searcher
-"""What a head is fitted to: a corpus, documents, or what the index of a searcher holds already."""
 Views = Mapping[str, VocabularyView]
 
 
 class InspectSettings(EncodingChoice, ReadingSettings):
-    """How many tokens are shown, on what coverage is measured, and what heads are fitted to."""
+    """How many tokens are shown, and on what coverage is measured."""
 
     verb = "inspect"
 
@@ -63,9 +57,6 @@ class InspectSettings(EncodingChoice, ReadingSettings):
         description="on which coverage is measured: those that a training of this seed holds out, "
         "at most a twentieth of the corpus; of a corpus too small for that, any",
     )
-    fit_documents: int = Field(
-        2000, ge=1, description="to which a head is fitted where a model has none"
-    )
     seed: int = Field(42, ge=0, description="draws the documents")
 
 
@@ -75,7 +66,6 @@ def inspect(
     *,
     beside: Sequence[Model] | Model = (),
     coverage: str | None = None,
-    corpus: Fitting | None = None,
     documents: int | None = None,
     top: int | None = None,
     queries: bool = False,
@@ -86,11 +76,9 @@ def inspect(
 
     A dense vector is projected to the vocabulary by the masked-LM head of its model; a sparse one
     has terms of the text and expansions. With `coverage`, a corpus, also the share of a text's
-    tokens among the first k that its vector names, over so many `documents` of it. A model without
-    a head gets a linear one, fitted to `corpus` (or to the one of `coverage`; the index of a
-    searcher holds the vectors already); without either it is refused. Texts are read as documents,
-    or as `queries`. With `output`, that folder holds everything as JSON, tables and the plot of the
-    coverage.
+    tokens among the first k that its vector names, over so many `documents` of it. A dense model
+    without a head is refused. Texts are read as documents, or as `queries`. With `output`, that
+    folder holds everything as JSON, tables and the plot of the coverage.
     """
     chosen = InspectSettings.given(settings, {"documents": documents, "top": top})
     asked = [texts] if isinstance(texts, str) else list(texts)
@@ -99,17 +87,15 @@ def inspect(
             "there is neither a text to inspect nor a corpus to measure coverage on",
             'isthmus inspect MODEL "a text" …, or MODEL --coverage CORPUS',
         )
-    run = partial(_inspected, _models(model, beside), asked, coverage, corpus, queries, chosen)
+    run = partial(_inspected, _models(model, beside), asked, coverage, queries, chosen)
     if output is None:
         return run()
     source = None if coverage is None else open_corpus(coverage, chosen.account()).fingerprint()
-    fitted = corpus if isinstance(corpus, str) else None
     identity = {
         "settings": chosen.model_dump(mode="json"),
         "models": list(map(_identity, _models(model, beside))),
         "texts": asked,
         "coverage": source,
-        "corpus": fitted,
         "queries": queries,
     }
     with claimed(Path(output), "inspect", identity):
@@ -118,27 +104,6 @@ def inspect(
             _save(found, Path(output))
             finish(Path(output))
     return found
-
-
-def open_inspect(
-    model: Model,
-    *,
-    beside: Sequence[Model] | Model = (),
-    corpus: Fitting | None = None,
-    settings: InspectSettings | Overrides = None,
-) -> Callable[..., Inspection]:
-    """A function from texts (and whether they are `queries`) to what their vectors name.
-
-    Models are loaded once, here, and heads fitted where there are none.
-    """
-    chosen = InspectSettings.given(settings)
-    views = _views(_models(model, beside), corpus, (), chosen)
-
-    def answer(texts: Sequence[str] | str, queries: bool = False) -> Inspection:
-        asked = [texts] if isinstance(texts, str) else list(texts)
-        return Inspection(_named(views, asked, queries, chosen.top))
-
-    return answer
 
 
 def _models(model: Model, beside: Sequence[Model] | Model) -> list[Model]:
@@ -161,17 +126,17 @@ def _inspected(
     models: Sequence[Model],
     texts: Sequence[str],
     coverage: str | None,
-    corpus: Fitting | None,
     queries: bool,
     settings: InspectSettings,
 ) -> Inspection:
+    _check_heads(models, settings)
     measured: Sequence[Document] = ()
     if coverage is not None:
         # The first model's tokenizer decides which documents, as in a training of it.
         first = _loaded(models[0], settings)
         models = [first, *models[1:]]
         measured, frequent = _held_out(coverage, first, settings)
-    views = _views(models, corpus if corpus is not None else coverage, measured, settings)
+    views = _views(models, settings)
     named = _named(views, texts, queries, settings.top)
     if coverage is None:
         return Inspection(named)
@@ -188,76 +153,33 @@ def _loaded(model: Model, settings: InspectSettings) -> DenseEncoder | SparseEnc
 
 
 def _check_heads(models: Sequence[Model], settings: InspectSettings) -> None:
-    """Refuses, before weights are loaded, models by name that need a corpus to have a head."""
+    """Refuses, before weights are loaded, models by name that have no head."""
     for name in (model for model in models if isinstance(model, str)):
         with named_at("MODEL"):
             sparse = isinstance(known_settings(name), SparseSettings)
             if not (sparse or settings.encoder == "sparse") and lacks_head(model_folder(name)):
-                raise _nothing_to_fit_to(f"{name} has no masked-LM head", name)
+                raise _unreadable(f"{name} has no masked-LM head", name)
 
 
-def _nothing_to_fit_to(reason: str, name: str) -> InputError:
+def _unreadable(reason: str, name: str) -> InputError:
     return InputError(
-        f"{name}: {reason}, and there is no corpus to fit one to",
-        "choose a model with a masked-LM head (a run of `isthmus pretrain` has one), or fit a "
-        "linear head: --corpus CORPUS",
+        f"{name}: {reason}, and what its vectors hold cannot be named without one",
+        "inspect a sparse encoder, or a model with its masked-LM head (a run of `isthmus pretrain` "
+        "keeps it)",
     )
 
 
 @said_once()
-def _views(
-    models: Sequence[Model],
-    corpus: Fitting | None,
-    without: Sequence[Document],
-    settings: InspectSettings,
-) -> Views:
-    """What each model names, by its name; heads are not fitted to documents to leave out."""
-    if corpus is None:
-        _check_heads(models, settings)
+def _views(models: Sequence[Model], settings: InspectSettings) -> Views:
+    """What each model names, by its name."""
     views = {}
-    drawn: list[Document] = []
-    for model in models:
-        encoder = _loaded(model, settings)
-        reason = no_own_head(encoder)
-        if not reason:
-            views[encoder.name] = VocabularyView(encoder)
-            continue
-        assert isinstance(encoder, DenseEncoder)
-        if corpus is None:
-            raise _nothing_to_fit_to(reason, encoder.name)
-        if isinstance(corpus, Searcher):
-            fitted = index_head(corpus, encoder)
-        else:
-            drawn = drawn or _drawn(corpus, without, settings)
-            fitted = fit_head(encoder, drawn)
-        notice(f"{reason}; named by {fitted.fit}")
-        views[encoder.name] = VocabularyView(encoder, fitted)
+    for encoder in (_loaded(model, settings) for model in models):
+        if reason := no_own_head(encoder):
+            raise _unreadable(reason, encoder.name)
+        views[encoder.name] = VocabularyView(encoder)
     if len({view.encoder.tokenizer.fingerprint for view in views.values()}) > 1:
         notice("the models have different tokenizers: what their vectors cover is not comparable")
     return views
-
-
-def _drawn(
-    corpus: str | Sequence[Document], without: Sequence[Document], settings: InspectSettings
-) -> list[Document]:
-    """Documents of a corpus in a random order, all equally likely, read once."""
-    known = {document.id for document in without}
-    source: Iterable[Document] = corpus if not isinstance(corpus, str) else ()
-    if isinstance(corpus, str):
-        source = open_corpus(corpus, settings.account()).documents()
-    chance = random.Random(settings.seed)
-    kept: list[Document] = []
-    seen = 0
-    for document in track(source, "draw documents", unit="documents"):
-        if document.id in known or not document.contents().strip():
-            continue
-        seen += 1
-        if len(kept) < settings.fit_documents:
-            kept.append(document)
-        elif (place := chance.randrange(seen)) < len(kept):
-            kept[place] = document
-    chance.shuffle(kept)
-    return kept
 
 
 def _held_out(
@@ -309,11 +231,9 @@ def _tokens(view: VocabularyView, text: str, queries: bool, top: int) -> NamedTo
         shown = {token: named[token] for token in named if token in own or token in others[:top]}
     hits = own & set(named)
     names = encoder.tokenizer.names
-    fit = getattr(view.fitted, "fit", None)
     return NamedTokens(
         encoder.name,
         "sparse" if sparse else "dense",
-        view.head,
         len(hits) / max(len(own), 1),
         tuple(
             NamedToken(name, weight, token in own)
@@ -322,7 +242,6 @@ def _tokens(view: VocabularyView, text: str, queries: bool, top: int) -> NamedTo
         len(hits) if sparse else None,
         expansion if sparse else None,
         tuple(names(sorted(own - hits))) if sparse else None,
-        None if fit is None else str(fit),
     )
 
 

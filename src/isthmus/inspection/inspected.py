@@ -31,19 +31,16 @@ class NamedTokens:
 
     `coverage` is the share of the text's distinct tokens among them. Of a sparse vector, `tokens`
     are all terms of the text that have a weight and the heaviest others; `terms` and `expansion`
-    say how many of each there are, and `dropped` are tokens of the text without a weight. `note`
-    says of a fitted head how well it fits.
+    say how many of each there are, and `dropped` are tokens of the text without a weight.
     """
 
     model: str
     kind: Literal["dense", "sparse"]
-    head: Literal["own", "fitted"]
     coverage: float
     tokens: tuple[NamedToken, ...]
     terms: int | None = None
     expansion: int | None = None
     dropped: tuple[str, ...] | None = None
-    note: str | None = None
 
     @property
     def summary(self) -> str:
@@ -71,9 +68,8 @@ class InspectedText:
         rows.append((Cell(""), *(Cell(one.summary) for one in self.models)))
         shown = " ".join(self.text.split())
         shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} …"
-        notes = dict.fromkeys(f" {one.model}: {one.note}." for one in self.models if one.note)
         columns = ("", *(one.model for one in self.models))
-        return Table(columns, tuple(rows), f"“{shown}”{''.join(notes)}", names=len(columns))
+        return Table(columns, tuple(rows), f"“{shown}”", names=len(columns))
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,16 +1,14 @@
 """Vectors as weights of the vocabulary's tokens: what a text's vector names.
 
 A dense vector is projected by the masked-LM head of its model, as "Drop your Decoder" (SIGIR 2024,
-section 3.2) does, or by a head that was fitted to a corpus; a sparse one has its weights already.
+section 3.2) does; a sparse one has its weights already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -35,44 +33,39 @@ def no_own_head(encoder: DenseEncoder | SparseEncoder) -> str:
     return ""
 
 
-class Head(Protocol):
-    """What a head that was made for an encoder's vectors does."""
-
-    def weights(self, vectors: npt.NDArray[np.float32]) -> Tensor:
-        """The weights of every token [texts, vocabulary]."""
-
-    def usual(self) -> Tensor:
-        """The weights of every token on average."""
-
-
 class VocabularyView:
     """The texts that an encoder reads, as weights of tokens and as sets of tokens."""
 
-    def __init__(self, encoder: DenseEncoder | SparseEncoder, fitted: Head | None = None) -> None:
-        assert fitted is not None or not no_own_head(encoder)
+    def __init__(self, encoder: DenseEncoder | SparseEncoder) -> None:
+        assert not no_own_head(encoder)
         self.encoder = encoder
-        self.fitted = fitted
-
-    @property
-    def head(self) -> Literal["own", "fitted"]:
-        """Where the weights come from."""
-        return "own" if self.fitted is None else "fitted"
 
     def weights(
         self, texts: Sequence[str], queries: bool = False
     ) -> Iterator[tuple[Sequence[str], Tensor]]:
         """Some texts at a time, and the weights of every token [texts, vocabulary].
 
-        Minus infinity is a token that is not named whatever comes: one without weight in a sparse
-        vector, or one that a fitted head has not seen.
+        Minus infinity is a token without weight in a sparse vector, which is not named.
         """
         for start in range(0, len(texts), _AT_ONCE):
             block = texts[start : start + _AT_ONCE]
             yield block, self._weights(block, queries)
 
     def sets(self, texts: Sequence[str], queries: bool = False) -> Tensor:
-        """True for the tokens [texts, vocabulary] that the encoder reads of each text itself."""
-        return read_sets(self.encoder, texts, queries)
+        """True for the tokens [texts, vocabulary] that the encoder reads of each text itself.
+
+        Neither those of prompts count, nor special ones, nor rows that only pad the matrix.
+        """
+        tokenizer, settings = self.encoder.tokenizer, self.encoder.settings
+        room = settings.room(tokenizer)
+        if queries:
+            (prompt,) = tokenizer.split([settings.query_prompt])
+            frame = len(tokenizer.prefix) + len(tokenizer.suffix) + len(prompt)
+            room = max(1, settings.query_max_length - frame)
+        # Such a token stands before each row, so that none is empty, and fills the others up.
+        filling = int(tokenizer.special_ids[0])
+        rows = [[filling, *encoding.ids[:room]] for encoding in tokenizer.split(list(texts))]
+        return token_sets(pad(rows, filling)[0], special_tokens(self.encoder))
 
     def named(
         self, texts: Sequence[str], top: int, queries: bool = False
@@ -89,36 +82,14 @@ class VocabularyView:
     def _weights(self, texts: Sequence[str], queries: bool) -> Tensor:
         encoder = self.encoder
         documents = [Document("", text) for text in texts]
-        if self.fitted is None and isinstance(encoder, DenseEncoder):
+        if isinstance(encoder, DenseEncoder):
             rows = encoder.tokenise_queries(texts) if queries else encoder.tokenise(documents)
             return encoder.vocabulary_logits(rows, queries)
         vectors: Any = (
             encoder.encode_queries(texts) if queries else encoder.encode_documents(documents)
         )
-        if self.fitted is not None:
-            return self.fitted.weights(vectors)
         weights = torch.from_numpy(vectors.toarray())
         return weights.masked_fill(weights == 0, _NOTHING)
-
-
-def read_sets(
-    encoder: DenseEncoder | SparseEncoder, texts: Sequence[str], queries: bool = False
-) -> Tensor:
-    """True for the tokens [texts, vocabulary] that an encoder reads of each text.
-
-    Neither those of prompts count, nor special ones, nor rows that only pad the model's matrix.
-    """
-    tokenizer, settings = encoder.tokenizer, encoder.settings
-    room = settings.room(tokenizer)
-    if queries:
-        (prompt,) = tokenizer.split([settings.query_prompt])
-        frame = len(tokenizer.prefix) + len(tokenizer.suffix) + len(prompt)
-        room = max(1, settings.query_max_length - frame)
-    special = special_tokens(encoder)
-    # Such a token stands before each row, so that none is empty, and fills the others up.
-    filling = int(tokenizer.special_ids[0])
-    rows = [[filling, *encoding.ids[:room]] for encoding in tokenizer.split(list(texts))]
-    return token_sets(pad(rows, filling)[0], special)
 
 
 def special_tokens(encoder: DenseEncoder | SparseEncoder) -> Tensor:

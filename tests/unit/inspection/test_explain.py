@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,8 @@ from typer.testing import CliRunner
 
 import isthmus
 from isthmus.cli import app
-from isthmus.encoders import DenseEncoder
 from isthmus.errors import InputError
 from isthmus.inspection.explanation import Explanation
-from isthmus.inspection.index_head import index_head
 from isthmus.records import Document, Query
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.reranker import RerankingSearcher
@@ -43,7 +40,6 @@ def indexes(small: Path) -> Path:
     isthmus.add(folder / "grown", corpus=str(more))
     isthmus.index(corpus, folder / "dense-index", str(folder / "cls"))
     isthmus.index(corpus, folder / "sparse-index", str(folder / "sparse"))
-    isthmus.index(corpus, folder / "headless-index", str(folder / "headless"))
     return folder
 
 
@@ -122,8 +118,6 @@ def test_dense_sentences_are_left_out_one_by_one(indexes: Path) -> None:
     for one, left in zip(found.sentences, without, strict=True):
         assert one.contribution == pytest.approx(whole - left, abs=1e-3)
     assert found.score == pytest.approx(float(whole), rel=1e-4)
-    assert found.shared, "an untrained head names the same tokens whatever comes"
-    assert "Tokens that both vectors name among their first 64." in " ".join(str(found).split())
     assert not found.notes
 
 
@@ -140,42 +134,11 @@ def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
     read = [one.contribution is not None for one in found.sentences]
     assert read == sorted(read, reverse=True)
     assert 2 < sum(read) < 12, "62 tokens"
-    assert found.shared is None, "two documents: too few to fit a head to"
-    assert "no masked-LM head" in found.notes[0]
     huge = isthmus.explain(searcher, "river", "huge")
     assert huge.sentences is not None
     assert huge.sentences[:30] == found.sentences
     assert len(huge.sentences) < 3000
     assert "of 240,859 characters" in huge.notes[0]
-
-
-@pytest.mark.parametrize("grown", [False, True])
-def test_a_model_without_a_head_gets_one_of_the_index(
-    indexes: Path, tmp_path: Path, grown: bool
-) -> None:
-    folder = tmp_path / "index"
-    shutil.copytree(indexes / "headless-index", folder)
-    if grown:
-        isthmus.add(folder, corpus=str(indexes / "more.jsonl"))
-    searcher = open_searcher(folder)
-    found = isthmus.explain(searcher, QUERY, "d1")
-    assert "fitted to" in found.notes[0]
-    assert found.shared is not None
-    encoder = isthmus.load_encoder(str(indexes / "headless"))
-    assert isinstance(encoder, DenseEncoder)
-    head = index_head(searcher, encoder)
-    assert head is index_head(searcher, encoder), "fitted once"
-    assert head is not None
-    assert (head.fit.documents, head.fit.held_out) == (20, 3)
-    (document,) = searcher.documents(["d1"])
-    vectors = (encoder.encode_queries([QUERY]), encoder.encode_documents([document]))
-    asked, text = (dict(enumerate(head.weights(one)[0].tolist())) for one in vectors)
-    number = encoder.tokenizer.backend.token_to_id
-    for one in found.shared:
-        token = number(one.token)
-        assert one.query_weight == pytest.approx(asked[token], abs=1e-4)
-        assert one.document_weight == pytest.approx(text[token], abs=1e-4)
-        assert min(one.query_weight, one.document_weight) > float(head.usual()[token])
 
 
 def test_votes_add_up_to_the_fused_score(indexes: Path) -> None:
@@ -288,7 +251,7 @@ def test_the_command_and_what_is_shown(indexes: Path) -> None:
     found = json.loads(ended.stdout)
     assert set(found) == {
         "query", "id", "title", "kind", "model", "score", "rank", "passage", "terms", "sentences",
-        "shared", "fusion", "before", "notes",
+        "fusion", "before", "notes",
     }  # fmt: skip
     assert found["kind"] == "hybrid"
     parts = found["fusion"]["parts"]

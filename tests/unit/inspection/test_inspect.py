@@ -1,4 +1,4 @@
-"""What vectors hold: named tokens, marks, coverage curves, fitted heads, and what is refused."""
+"""What vectors hold: named tokens, marks, coverage curves, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from typer.testing import CliRunner
 
 import isthmus
 from isthmus.cli import app
-from isthmus.encoders import DenseEncoder
 from isthmus.encoders.light_dense import QuickEncoder
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, SettingsError
 from isthmus.inspection import inspect as module
-from isthmus.inspection.fitted_head import fit_head
 from isthmus.inspection.inspected import NamedTokens
 from isthmus.records import Document
 
@@ -48,7 +46,7 @@ def test_tokens_are_those_of_the_masked_lm_head(small: Path) -> None:
     for one, name, mean in zip(text.models, ("cls", "other"), (False, True), strict=True):
         expected = named_by_transformers(small / name, mean, 15)
         assert one.model == str(small / name)
-        assert (one.kind, one.head, one.note) == ("dense", "own", None)
+        assert one.kind == "dense"
         assert [token.token for token in one.tokens] == list(expected)
         weights = [token.weight for token in one.tokens]
         assert weights == pytest.approx(list(expected.values()), abs=1e-4)
@@ -87,24 +85,12 @@ def test_the_encoder_of_a_searcher_is_loaded_whole(small: Path, tmp_path: Path) 
     assert found == isthmus.inspect(str(small / "cls"), TEXT).texts
 
 
-def test_a_head_is_fitted_to_what_an_index_holds(small: Path, tmp_path: Path) -> None:
-    corpus, model = str(small / "corpus.jsonl"), str(small / "headless")
-    isthmus.index(corpus, tmp_path / "index", model)
-    searcher = isthmus.open_searcher(tmp_path / "index")
-    (one,) = isthmus.inspect(model, TEXT, corpus=searcher).texts[0].models
-    assert one.head == "fitted"
-    assert "fitted to 20 documents" in (one.note or "")
-    isthmus.index(corpus, tmp_path / "other", str(small / "cls"))
-    with pytest.raises(MismatchError, match="was filled by the encoder"):
-        isthmus.inspect(model, TEXT, corpus=isthmus.open_searcher(tmp_path / "other"))
-
-
 def test_queries_are_read_as_queries(small: Path) -> None:
     encoder = isthmus.load_encoder(
         str(small / "cls"), {"query_prompt": "boat boat ", "query_max_length": 6}
     )
     alike, apart = (
-        module.open_inspect(encoder)(TEXT, queries=queries).texts[0].models[0]  # type: ignore[arg-type]
+        isthmus.inspect(encoder, TEXT, queries=queries).texts[0].models[0]  # type: ignore[arg-type]
         for queries in (False, True)
     )
     assert [one.weight for one in alike.tokens] != [one.weight for one in apart.tokens]
@@ -142,79 +128,22 @@ def test_what_a_sparse_vector_drops_is_never_covered(small: Path) -> None:
     assert found.coverage.models[model][0] < 1
 
 
-def test_a_fitted_head_names_what_vectors_hold(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Vectors that are bags of words themselves: a linear head reads their texts off them."""
-    encoder = isthmus.load_encoder(str(small / "headless"))
-    words = ["snow", "storm", "twice", "spring", "dog", "apple", "green", "friday"]
-    tokens = {word: encoder.tokenizer.backend.encode(word).tokens[1:-1] for word in words}
-    chance = np.random.default_rng(0)
-    texts = [" ".join(chance.choice(words, 3, replace=False)) for _ in range(200)]
-
-    def bag(documents: list[Document]) -> np.ndarray:
-        counts = [[one.text.split().count(word) for word in words] for one in documents]
-        return np.array(counts, dtype=np.float32)
-
-    monkeypatch.setattr(encoder, "encode_documents", bag)
-    corpus = [Document(str(number), text) for number, text in enumerate(texts)]
-    look = isthmus.open_inspect(encoder, corpus=corpus)  # type: ignore[arg-type]
-    (one,) = look("dog snow apple").texts[0].models
-    own = {token for word in ("dog", "snow", "apple") for token in tokens[word]}
-    assert one.head == "fitted"
-    assert {token.token for token in one.tokens[: len(own)]} == own
-    weights = {token.token: token.weight for token in one.tokens}
-    assert weights["dog"] == pytest.approx(1, abs=0.1), "the share of such texts that hold it"
-    assert weights["friday"] == pytest.approx(0, abs=0.1)
-    assert len(weights) == len({token for word in words for token in tokens[word]}), "seen ones"
-    assert one.note is not None
-    assert "fitted to 160 documents" in one.note
-    assert "tokens of 20 others it names 100.0%" in one.note
-
-
-def test_what_is_said_of_a_fit_was_measured_on_the_last_documents(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("isthmus.inspection.fitted_head.K", 5)
-    encoder = isthmus.load_encoder(str(small / "headless"))
-    assert isinstance(encoder, DenseEncoder)
-    days = ("", "friday", "spring storm", "dog", "apple")
-    texts = [f"{text} {day}" for text in contents(small) for day in days]
-    head = fit_head(encoder, [Document(str(n), text) for n, text in enumerate(texts)])
-    encoding, sets = encoder.tokenizer.backend, []
-    for text in texts:
-        ids = encoding.encode(text, add_special_tokens=False).ids[:62]
-        sets.append(set(ids) - set(encoder.tokenizer.special_ids.tolist()))
-    learnt, judged = sets[:100], range(112, 125)
-    held = {token: sum(token in one for one in learnt) for token in set().union(*learnt)}
-    most = sorted(held, key=lambda token: (-held[token], token))[:5]
-    weights = head.weights(encoder.encode_documents([Document("", texts[n]) for n in judged]))
-    named = weights.topk(5).indices.tolist()
-    reached = [len(sets[n] & set(one)) / len(sets[n]) for n, one in zip(judged, named, strict=True)]
-    constant = [len(sets[n] & set(most)) / len(sets[n]) for n in judged]
-    assert (head.fit.documents, head.fit.held_out) == (100, 13)
-    assert head.fit.coverage == pytest.approx(np.mean(reached))
-    assert head.fit.constant == pytest.approx(np.mean(constant), abs=0.03), "but for ties"
-
-
 @pytest.mark.parametrize(
-    ("model", "texts", "more", "error", "what"),
+    ("model", "texts", "error", "what"),
     [
-        ("cls", [], {}, SettingsError, "neither a text to inspect nor a corpus"),
-        ("cls", ["fine", "  "], {}, InputError, "text 2 has no tokens"),
-        ("headless", [TEXT], {}, InputError, "no masked-LM head, and there is no corpus to fit"),
-        ("headless", [TEXT], {"corpus": [Document("a", "b")]}, InputError, "1 documents are too"),
-        ("nowhere", [TEXT], {}, InputError, "no model folder"),
+        ("cls", [], SettingsError, "neither a text to inspect nor a corpus"),
+        ("cls", ["fine", "  "], InputError, "text 2 has no tokens"),
+        ("nowhere", [TEXT], InputError, "no model folder"),
     ],
 )
 def test_refusals(
-    small: Path, model: str, texts: list[str], more: dict[str, object], error: type, what: str
+    small: Path, model: str, texts: list[str], error: type, what: str
 ) -> None:
     with pytest.raises(error, match=what):
-        isthmus.inspect(str(small / model), texts, **more)  # type: ignore[arg-type]
+        isthmus.inspect(str(small / model), texts)
 
 
-def test_a_model_that_needs_a_corpus_is_refused_before_weights_are_loaded(
+def test_a_model_without_a_head_is_refused_before_weights_are_loaded(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loaded(*_: object, **__: object) -> None:
@@ -222,26 +151,24 @@ def test_a_model_that_needs_a_corpus_is_refused_before_weights_are_loaded(
 
     monkeypatch.setattr(module, "load_encoder", loaded)
     models = [str(small / name) for name in ("cls", "sparse", "headless")]
-    with pytest.raises(InputError, match="headless has no masked-LM head") as refused:
-        isthmus.inspect(models[0], TEXT, beside=models[1:])
-    assert "--corpus CORPUS" in refused.value.fix
+    for more in ({}, {"coverage": str(small / "corpus.jsonl")}):
+        with pytest.raises(InputError, match="headless has no masked-LM head"):
+            isthmus.inspect(models[0], TEXT, beside=models[1:], **more)
     for model in models[:2]:  # which have one
         with pytest.raises(AssertionError, match="weights are loaded"):
             isthmus.inspect(model, TEXT)
 
 
 def test_the_command(small: Path) -> None:
-    words = ["inspect", str(small / "cls"), TEXT, "a dog", "--beside", str(small / "headless")]
-    said = ["--corpus", str(small / "corpus.jsonl"), "--top", "5", "--json", "--quiet"]
+    words = ["inspect", str(small / "cls"), TEXT, "a dog", "--beside", str(small / "other")]
+    said = ["--top", "5", "--json", "--quiet"]
     ended = CliRunner().invoke(app, [*words, *said])
     assert ended.exit_code == 0, ended.output
     found = json.loads(ended.stdout)
     assert found["coverage"] is None
     assert [one["text"] for one in found["texts"]] == [TEXT, "a dog"]
-    heads = [[one["head"] for one in text["models"]] for text in found["texts"]]
-    assert heads == [["own", "fitted"]] * 2
     assert all(len(one["tokens"]) == 5 for text in found["texts"] for one in text["models"])
     assert set(found["texts"][0]["models"][0]["tokens"][0]) == {"token", "weight", "in_text"}
-    ended = CliRunner().invoke(app, [*words, *said[:2], "--quiet"])
+    ended = CliRunner().invoke(app, [*words, "--quiet"])
     assert ended.exit_code == 0
     assert "coverage" in ended.stdout
