@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from isthmus.inspection.doctor import doctor as doctor
     from isthmus.inspection.explain import explain as explain
     from isthmus.inspection.explanation import Explanation as Explanation
-    from isthmus.inspection.importance import importance as importance
     from isthmus.inspection.inspect import inspect as inspect
     from isthmus.inspection.inspected import Inspection as Inspection
-    from isthmus.inspection.masking import masking as masking
     from isthmus.inspection.negatives import negatives as negatives
     from isthmus.inspection.probe import ProbeReport as ProbeReport
     from isthmus.inspection.probe import probe as probe
@@ -83,10 +81,8 @@ _HOMES = {
     "isthmus.inspection.doctor": ["doctor"],
     "isthmus.inspection.explain": ["explain"],
     "isthmus.inspection.explanation": ["Explanation"],
-    "isthmus.inspection.importance": ["importance"],
     "isthmus.inspection.inspect": ["inspect"],
     "isthmus.inspection.inspected": ["Inspection"],
-    "isthmus.inspection.masking": ["masking"],
     "isthmus.inspection.negatives": ["negatives"],
     "isthmus.inspection.probe": ["ProbeReport", "probe"],
     "isthmus.pretraining.pretrain": ["pretrain"],

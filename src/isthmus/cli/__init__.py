@@ -28,11 +28,9 @@ from isthmus.cli import (
     explain,
     export,
     finetune,
-    importance,
     index,
     inspect,
     listing,
-    masking,
     merge,
     negatives,
     pretrain,
@@ -69,8 +67,7 @@ _PANELS = {
     ),
     "Evaluate": (evaluate.evaluate,),
     "Inspect": (
-        doctor.doctor, inspect.inspect, explain.explain, probe.probe, masking.masking,
-        importance.importance, negatives.negatives,
+        doctor.doctor, inspect.inspect, explain.explain, probe.probe, negatives.negatives,
     ),
     "Whole jobs": (quickstart.quickstart, rerun.rerun),
 }  # fmt: skip

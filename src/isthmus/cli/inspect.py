@@ -13,6 +13,14 @@ Beside = Annotated[
     list[str] | None,
     typer.Option(metavar="MODEL", help="Another model, side by side. Repeatable."),
 ]
+Recipe = Annotated[
+    str | None,
+    typer.Option(help="Show instead how often this pre-training recipe masks each word."),
+]
+Corpus = Annotated[
+    str | None,
+    typer.Option(help="Documents whose n-grams weigh words, for recipes that mask by importance."),
+]
 Coverage = Annotated[
     str | None,
     typer.Option(
@@ -39,6 +47,8 @@ def inspect(
     queries: Annotated[
         bool, typer.Option("--queries", help="Read the texts as queries, not as documents.")
     ] = False,
+    recipe: Recipe = None,
+    corpus: Corpus = None,
     output: Annotated[
         str | None, typer.Option(help="A folder for JSON, tables and the plot of the coverage.")
     ] = None,
@@ -48,12 +58,13 @@ def inspect(
     """Show what vectors hold: their tokens, and how many of a text's own are among them.
 
     A dense vector is projected to the vocabulary by the model's masked-LM head: ✓ is a token of the
-    text, ✗ another. Of a sparse vector: terms of the text, expansions (+), and what was dropped. Why a document matched: isthmus
-    explain. What a masking hides: isthmus masking, isthmus importance.
+    text, ✗ another. Of a sparse vector: terms of the text, expansions (+), and what was dropped.
+    Why a document matched: isthmus explain.
 
     Examples: isthmus inspect runs/bow "does vitamin D protect against infection" --beside runs/mlm
     --beside bert-base-uncased; isthmus inspect runs/splade "a query" --queries; isthmus inspect
-    runs/bow --beside runs/retromae --coverage docs.jsonl --output runs/coverage
+    runs/bow --beside runs/retromae --coverage docs.jsonl --output runs/coverage;
+    isthmus inspect bert-base-uncased "Snow fell on the bridge." --recipe cdmae --corpus docs.jsonl
     """
     found = isthmus.inspect(
         model,
@@ -63,6 +74,8 @@ def inspect(
         documents=documents,
         top=top,
         queries=queries,
+        recipe=recipe,
+        corpus=corpus,
         output=output,
         settings=settings,
     )

@@ -1,4 +1,4 @@
-"""The verb `isthmus inspect`: what the vectors of texts hold, of several models side by side."""
+"""The command `isthmus inspect`: what vectors of texts hold, and what a recipe masks in texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection.coverage import Coverage, coverage_of, lines_of
-from isthmus.inspection.inspected import InspectedText, Inspection, NamedToken, NamedTokens
+from isthmus.inspection.inspected import (
+    InspectedText,
+    Inspection,
+    NamedToken,
+    NamedTokens,
+)
+from isthmus.inspection.masked_words import masked_texts, no_tokens
 from isthmus.inspection.probe import measured_rows
 from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head, special_tokens
 from isthmus.nn.pretrained import lacks_head
@@ -34,6 +40,7 @@ from isthmus.pretraining.settings import MeasurementSettings
 from isthmus.progress import notice, said_once
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
+from isthmus.text.tokenizer import Tokenizer
 
 Model = str | DenseEncoder | SparseEncoder
 """A folder or name, or an encoder that is loaded already."""
@@ -57,6 +64,7 @@ class InspectSettings(EncodingChoice, ReadingSettings):
         description="on which coverage is measured: those that a training of this seed holds out, "
         "at most a twentieth of the corpus; of a corpus too small for that, any",
     )
+    draws: int = Field(1000, ge=1, description="of each masking of a recipe, to count chances")
     seed: int = Field(42, ge=0, description="draws the documents")
 
 
@@ -69,6 +77,8 @@ def inspect(
     documents: int | None = None,
     top: int | None = None,
     queries: bool = False,
+    recipe: str | Path | None = None,
+    corpus: str | None = None,
     output: str | Path | None = None,
     settings: InspectSettings | Overrides = None,
 ) -> Inspection:
@@ -79,15 +89,27 @@ def inspect(
     tokens among the first k that its vector names, over so many `documents` of it. A dense model
     without a head is refused. Texts are read as documents, or as `queries`. With `output`, that
     folder holds everything as JSON, tables and the plot of the coverage.
+
+    With a pre-training `recipe`, instead how often each of its maskings takes each word of the
+    texts; of the model, the tokenizer alone is loaded. A recipe that masks by importance weighs
+    words by the n-grams of `corpus`.
     """
     chosen = InspectSettings.given(settings, {"documents": documents, "top": top})
     asked = [texts] if isinstance(texts, str) else list(texts)
+    if recipe is not None and (not asked or beside or coverage is not None):
+        raise SettingsError(
+            "what a recipe masks is asked of texts alone",
+            'isthmus inspect MODEL "a text" … --recipe NAME, without --beside and --coverage',
+        )
     if not asked and coverage is None:
         raise SettingsError(
             "there is neither a text to inspect nor a corpus to measure coverage on",
             'isthmus inspect MODEL "a text" …, or MODEL --coverage CORPUS',
         )
-    run = partial(_inspected, _models(model, beside), asked, coverage, queries, chosen)
+    if recipe is None:
+        run = partial(_inspected, _models(model, beside), asked, coverage, queries, chosen)
+    else:
+        run = partial(_masked, model, asked, str(recipe), corpus, chosen)
     if output is None:
         return run()
     source = None if coverage is None else open_corpus(coverage, chosen.account()).fingerprint()
@@ -97,6 +119,8 @@ def inspect(
         "texts": asked,
         "coverage": source,
         "queries": queries,
+        "recipe": recipe and str(recipe),
+        "corpus": corpus,
     }
     with claimed(Path(output), "inspect", identity):
         found = run()
@@ -143,6 +167,15 @@ def _inspected(
     return Inspection(named, _coverage(views, coverage, measured, frequent, settings.k))
 
 
+def _masked(
+    model: Model, texts: list[str], recipe: str, corpus: str | None, settings: InspectSettings
+) -> Inspection:
+    tokenizer = (
+        Tokenizer.load(model_folder(model, "MODEL")) if isinstance(model, str) else model.tokenizer
+    )
+    return Inspection(masked=masked_texts(tokenizer, texts, recipe, corpus, settings.draws))
+
+
 def _loaded(model: Model, settings: InspectSettings) -> DenseEncoder | SparseEncoder:
     if isinstance(model, QuickEncoder):
         return model.loaded
@@ -158,12 +191,12 @@ def _check_heads(models: Sequence[Model], settings: InspectSettings) -> None:
         with named_at("MODEL"):
             sparse = isinstance(known_settings(name), SparseSettings)
             if not (sparse or settings.encoder == "sparse") and lacks_head(model_folder(name)):
-                raise _unreadable(f"{name} has no masked-LM head", name)
+                raise _unreadable(f"{name} has no masked-LM head")
 
 
-def _unreadable(reason: str, name: str) -> InputError:
+def _unreadable(reason: str) -> InputError:
     return InputError(
-        f"{name}: {reason}, and what its vectors hold cannot be named without one",
+        f"{reason}: what its vectors hold cannot be named",
         "inspect a sparse encoder, or a model with its masked-LM head (a run of `isthmus pretrain` "
         "keeps it)",
     )
@@ -175,7 +208,7 @@ def _views(models: Sequence[Model], settings: InspectSettings) -> Views:
     views = {}
     for encoder in (_loaded(model, settings) for model in models):
         if reason := no_own_head(encoder):
-            raise _unreadable(reason, encoder.name)
+            raise _unreadable(reason)
         views[encoder.name] = VocabularyView(encoder)
     if len({view.encoder.tokenizer.fingerprint for view in views.values()}) > 1:
         notice("the models have different tokenizers: what their vectors cover is not comparable")
@@ -210,10 +243,7 @@ def _named(
 ) -> tuple[InspectedText, ...]:
     for number, text in enumerate(texts, start=1):
         if not all(view.encoder.has_tokens(text) for view in views.values()):
-            raise InputError(
-                f"TEXT {number} has no tokens: {text!r}",
-                "give a text of some words, in quotes",
-            )
+            raise no_tokens(number, text)
     return tuple(
         InspectedText(text, tuple(_tokens(view, text, queries, top) for view in views.values()))
         for text in texts
@@ -275,8 +305,7 @@ def _coverage(
 
 def _save(found: Inspection, folder: Path) -> None:
     (folder / "inspection.json").write_text(f"{found.to_json()}\n", encoding="utf-8")
-    if found.texts:
-        tables = "\n".join(one.table().markdown() for one in found.texts)
-        (folder / "texts.md").write_text(tables, encoding="utf-8")
+    if tables := [one.markdown() for one in Inspection(found.texts, None, found.masked).tables()]:
+        (folder / "texts.md").write_text("\n".join(tables), encoding="utf-8")
     if found.coverage is not None:
         found.coverage.save(folder)

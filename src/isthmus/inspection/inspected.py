@@ -1,4 +1,4 @@
-"""What the vectors of texts hold: what an inspection found, and how it is shown."""
+"""What an inspection of texts found, and how it is shown."""
 
 from __future__ import annotations
 
@@ -72,12 +72,42 @@ class InspectedText:
         return Table(columns, tuple(rows), f"“{shown}”", names=len(columns))
 
 
+@dataclass(frozen=True, slots=True)
+class MaskedWord:
+    """A word of a text, and by masking the chance that a token of it is masked."""
+
+    word: str
+    chances: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedText:
+    """The words of a text in their order, and how often a recipe masks them."""
+
+    text: str
+    words: tuple[MaskedWord, ...]
+    draws: int
+
+    def table(self) -> Table:
+        """A row per word, a column per masking of the recipe."""
+        rows = tuple(
+            (Cell(one.word), *(Cell(f"{chance:.0%}") for chance in one.chances.values()))
+            for one in self.words
+        )
+        caption = f"How often of {self.draws:,} draws the recipe masks a word."
+        return Table(("word", *self.words[0].chances), rows, caption)
+
+
 @dataclass(frozen=True, repr=False)
 class Inspection(Shown):
-    """What the vectors of texts name, model by model, and how much they cover over a corpus."""
+    """What the vectors of texts name, model by model, and how much they cover over a corpus.
 
-    texts: tuple[InspectedText, ...]
+    Of an inspection of a recipe, how often it masks the words of the texts.
+    """
+
+    texts: tuple[InspectedText, ...] = ()
     coverage: Coverage | None = None
+    masked: tuple[MaskedText, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
@@ -90,6 +120,7 @@ class Inspection(Shown):
     def tables(self) -> Iterator[Table]:
         """A table per text, and that of the coverage."""
         yield from (one.table() for one in self.texts)
+        yield from (one.table() for one in self.masked)
         if self.coverage is not None:
             yield self.coverage.table()
 

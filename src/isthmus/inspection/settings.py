@@ -32,8 +32,6 @@ VERBS = {
     "inspect": "isthmus.inspection.inspect:InspectSettings",
     "explain": "isthmus.retrieval.verbs.search:SearchSettings",
     "probe": "isthmus.inspection.probe:CheckpointSettings",
-    "importance": "isthmus.pretraining.settings:PretrainSettings",
-    "masking": "isthmus.pretraining.settings:PretrainSettings",
     "negatives": "isthmus.finetuning.settings:FinetuneSettings",
     "benchmark report": "isthmus.benchmarks.report.settings:ReportSettings",
     "benchmark run": "isthmus.benchmarks.protocol.settings:Protocol",

@@ -136,9 +136,7 @@ def test_what_a_sparse_vector_drops_is_never_covered(small: Path) -> None:
         ("nowhere", [TEXT], InputError, "no model folder"),
     ],
 )
-def test_refusals(
-    small: Path, model: str, texts: list[str], error: type, what: str
-) -> None:
+def test_refusals(small: Path, model: str, texts: list[str], error: type, what: str) -> None:
     with pytest.raises(error, match=what):
         isthmus.inspect(str(small / model), texts)
 
