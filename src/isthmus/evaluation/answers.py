@@ -10,7 +10,7 @@ import regex  # type: ignore[import-untyped]
 
 from isthmus.collections import Judged
 from isthmus.errors import MismatchError, SettingsError
-from isthmus.evaluation.ranking_order import best_first
+from isthmus.evaluation.measures import best_first
 from isthmus.progress import Bar
 from isthmus.records import Run
 

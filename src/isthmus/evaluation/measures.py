@@ -1,9 +1,8 @@
-"""Measures by name, as in ir_measures, computed per query by trec_eval underneath.
+"""Measures by their names in ir_measures, computed per query as trec_eval defines them.
 
-`nDCG@10`, `RR@10`, `R@100`, `Success@20`, `AP`, `Judged@10`, `RR(rel=2)@10` and every other
-measure of ir_measures that is a mean over queries; its aliases too (`MRR@10` is read and printed
-as `RR@10`, `MAP` as `AP`). Two are ours: `R_cap@k`, the recall of LexMAE eq. 14, and `Answer@k`,
-which `answers.py` counts.
+`nDCG@10`, `RR@10`, `R@100`, `Success@20`, `AP`, `P@10`, `Rprec`, `SetP`, `SetR`, `Judged@10`,
+`RR(rel=2)@10`; aliases too (`MRR@10` is read and printed as `RR@10`, `MAP` as `AP`). Two are ours:
+`R_cap@k`, the recall of LexMAE eq. 14, and `Answer@k`, which `answers.py` counts.
 
 Which queries count: every query with at least one judgement, as in `trec_eval -c`. A query
 without results scores 0, and so does a query whose judgements are all 0: trec_eval evaluates it
@@ -12,20 +11,25 @@ too. Queries of the run without judgements are left out.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ir_measures
 from ir_measures import Measure
-from ir_measures.measures import MeanAgg, ParamInfo, register, registry
+from ir_measures.measures import ParamInfo, register, registry
+from ir_measures.providers.base import NOT_PROVIDED
 
-from isthmus.errors import SettingsError, nearest, shown
-from isthmus.evaluation.ranking_order import best_first
-from isthmus.evaluation.trec_measures import TrecMeasures
-from isthmus.records import Judgements, Run
+from isthmus.errors import InputError, SettingsError, nearest, shown
+from isthmus.records import Judgements, Ranking, Run
 
-_pipeline: Any = ir_measures.DefaultPipeline  # ir_measures declares no types for its methods
+Grades = Mapping[str, int]
+_COMPUTED = (
+    "AP", "Judged", "P", "R", "RR", "R_cap", "Rprec", "SetP", "SetR", "Success", "nDCG",
+)  # fmt: skip
+_FIXED = {"dcg": "log2", "relative": False}  # of what ir_measures knows in several forms
 
 
 class AnswerAccuracy(Measure):
@@ -47,7 +51,6 @@ class CappedRecall(Measure):
 if CappedRecall.NAME not in registry:
     register(CappedRecall())  # type: ignore[no-untyped-call]
     register(AnswerAccuracy())  # type: ignore[no-untyped-call]
-    _pipeline.providers.append(TrecMeasures())  # type: ignore[no-untyped-call]
 
 
 def parse_measure(name: str, where: str = "measures", answers: bool = False) -> Measure:
@@ -76,18 +79,15 @@ def parse_measure(name: str, where: str = "measures", answers: bool = False) -> 
         raise SettingsError(
             f"{where}: {name!r} counts answer strings, which only `evaluate` and benchmarks know",
             "choose a measure of judged documents, such as Success@20",
-            ", ".join(_computable()),
+            ", ".join(_COMPUTED),
         )
-    if not isinstance(measure.aggregator(), MeanAgg):
+    others = [name for name, value in _FIXED.items() if measure.params.get(name, value) != value]
+    if str(measure.NAME) not in _COMPUTED or others:
         raise SettingsError(
-            f"{where}: {name!r} is a count, not a mean over queries",
-            "leave it out: the report counts the queries by itself",
-        )
-    if not isinstance(measure, CappedRecall) and not _pipeline.supports(measure):
-        raise SettingsError(
-            f"{where}: no installed package computes {name!r}",
-            "choose another measure, or install what ir_measures needs to compute it",
-            ", ".join(_computable()),
+            f"{where}: {name!r} is not computed here"
+            + "".join(f": {other} is fixed" for other in others),
+            "choose another measure",
+            ", ".join(_COMPUTED),
         )
     return measure
 
@@ -99,45 +99,77 @@ def per_query(
     wanted = {str(measure): measure for measure in map(parse_measure, measures)}
     judged = {query: dict(documents) for query, documents in judgements.items() if documents}
     ranked = {
-        query: best_first(run.rankings[query], run.name)
+        query: best_first(run.rankings[query], run.name) if query in run.rankings else []
         for query in judged
-        if query in run.rankings
-    }
-    # trec_eval knows scores only: it keeps them in 32 bits and breaks ties by falling document
-    # id, other evaluators by rising id or by position. The ranks themselves as scores are exact
-    # and without ties, so that everyone sees the order that we mean.
-    scores = {
-        query: {document: float(len(ids) - rank) for rank, document in enumerate(ids)}
-        for query, ids in ranked.items()
-        if ids
-    }
-    computed = {name: _underlying(measure) for name, measure in wanted.items()}
-    values = {
-        (metric.measure, metric.query_id): float(metric.value)
-        for metric in ir_measures.iter_calc(set(computed.values()), judged, scores)
     }
     return {
-        name: {
-            query: values[computed[name], query] * _scale(measure, judged[query])
-            for query in judged
-        }
+        name: {query: value(measure, ranked[query], grades) for query, grades in judged.items()}
         for name, measure in wanted.items()
     }
 
 
-def _underlying(measure: Measure) -> Measure:
-    if isinstance(measure, CappedRecall):
-        plain: Measure = type(ir_measures.R)(**measure.params)
-        return plain
-    return measure
+def best_first(ranking: Ranking, run: str) -> list[str]:
+    """The document ids by falling score, equal scores by document id.
+
+    A score that is not a number and a document that stands twice have no place in an order:
+    both are refused, for either would silently change what is measured.
+    """
+    scores = dict(ranking)
+    if len(scores) < len(ranking):
+        twice = Counter(ranking.document_ids).most_common(1)[0][0]
+        raise InputError(
+            f"run {run!r}: document {twice!r} is retrieved twice for query {ranking.query_id!r}",
+            "keep the better of the two lines",
+        )
+    if any(map(math.isnan, ranking.scores)):
+        unscored = next(document for document, score in ranking if math.isnan(score))
+        raise InputError(
+            f"run {run!r}: the score of document {unscored!r} for query {ranking.query_id!r} is "
+            "not a number",
+            "find out why the system that wrote the run computed no score",
+        )
+    return list(Ranking.sorted(ranking.query_id, scores).document_ids)
 
 
-def _scale(measure: Measure, judged: dict[str, int]) -> float:
-    """What turns the underlying measure into the wanted one: |D+| / min(k, |D+|), or 1."""
-    if not isinstance(measure, CappedRecall):
-        return 1.0
-    relevant = sum(relevance >= measure["rel"] for relevance in judged.values())
-    return relevant / min(measure["cutoff"], relevant) if relevant else 1.0
+def value(measure: Measure, ranked: Sequence[str], grades: Grades) -> float:
+    """The measure of one ranking, best document first, under the judged documents' grades."""
+    name, supported = str(measure.NAME), measure.SUPPORTED_PARAMS
+    if "judged_only" in supported and measure["judged_only"]:
+        # A grade below 0 says that a document was not judged.
+        ranked = [document for document in ranked if grades.get(document, -1) >= 0]
+    cutoff: Any = measure["cutoff"] if "cutoff" in supported else NOT_PROVIDED
+    top = list(ranked if cutoff is NOT_PROVIDED else ranked[:cutoff])
+    if name == "nDCG":
+        return _ndcg(top, grades, cutoff, measure["gains"])
+    if name == "Judged":
+        return sum(document in grades for document in top) / len(top) if top else 0.0
+    level = measure["rel"]
+    relevant = {document for document, grade in grades.items() if grade >= level}
+    if name == "Rprec":
+        top = top[: len(relevant)]
+    ranks = [rank for rank, document in enumerate(top, start=1) if document in relevant]
+    if name in ("RR", "Success"):
+        return (1 / ranks[0] if name == "RR" else 1.0) if ranks else 0.0
+    if name == "AP":
+        precisions = sum(found / rank for found, rank in enumerate(ranks, start=1))
+        return precisions / len(relevant) if relevant else 0.0
+    if name == "R_cap":
+        most = min(cutoff, len(relevant))
+        return len(ranks) / len(relevant) * (len(relevant) / most) if relevant else 0.0
+    of: Any = {"P": cutoff, "SetP": len(top)}.get(name, len(relevant))
+    return len(ranks) / of if of else 0.0
+
+
+def _ndcg(top: Sequence[str], grades: Grades, cutoff: Any, gains: Any) -> float:
+    changed = {} if gains is NOT_PROVIDED else gains
+    gain = {document: max(changed.get(grade, grade), 0) for document, grade in grades.items()}
+    ideal = sorted(gain.values(), reverse=True)
+    best = _discounted(ideal if cutoff is NOT_PROVIDED else ideal[:cutoff])
+    return _discounted([gain.get(document, 0) for document in top]) / best if best else 0.0
+
+
+def _discounted(gains: Sequence[float]) -> float:
+    return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1))
 
 
 def _problem(measure: Measure) -> str:
@@ -155,11 +187,10 @@ def _problem(measure: Measure) -> str:
 
 
 def _unknown(name: str, where: str) -> SettingsError:
-    computable = _computable()
     printed = {
         alias.lower(): str(measure.NAME)
         for alias, measure in registry.items()
-        if measure.NAME in computable
+        if measure.NAME in _COMPUTED
     }
     spelt = re.sub(r"(?:_cut)?_(\d+)$", r"@\1", name)  # trec_eval's own spelling, `ndcg_cut_10`
     base = re.split(r"[@(]", spelt)[0]
@@ -170,18 +201,6 @@ def _unknown(name: str, where: str) -> SettingsError:
         f"choose one of these, for example {example}",
         ", ".join(dict.fromkeys(names)),
     )
-
-
-def _computable() -> list[str]:
-    """The names of all measures that something installed computes and that are means."""
-    names = {
-        str(measure.NAME)
-        for provider in _pipeline.providers
-        if provider.is_available()
-        for measure in provider.SUPPORTED_MEASURES
-        if isinstance(measure.aggregator(), MeanAgg)
-    }
-    return sorted({*names, CappedRecall.NAME})
 
 
 def _form(measure: Measure) -> str:

@@ -9,8 +9,7 @@ import xxhash
 from isthmus.collections import Judged
 from isthmus.errors import SettingsError
 from isthmus.evaluation.answers import answer_accuracy, answer_texts
-from isthmus.evaluation.measures import AnswerAccuracy, parse_measure, per_query
-from isthmus.evaluation.ranking_order import best_first
+from isthmus.evaluation.measures import AnswerAccuracy, best_first, parse_measure, per_query
 from isthmus.records import Ranking, Run
 
 ANSWER_MEASURES = ("Answer@5", "Answer@20", "Answer@100")

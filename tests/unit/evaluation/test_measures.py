@@ -147,14 +147,16 @@ def test_aliases_are_read_and_printed_in_one_spelling() -> None:
         ("RR(relevance=2)@10", "no setting 'relevance'", "RR(rel=…"),
         ("nDCG@ten", "not the name of a measure", "RR(rel=2)@10"),
         ("", "not the name of a measure", "NAME@CUTOFF"),
-        ("NumRet", "a count", "nDCG"),
+        ("NumRet", "not computed here", "nDCG"),
+        ("Bpref", "not computed here", "nDCG"),
+        ("nDCG(dcg='exp-log2')@10", "dcg is fixed", "nDCG"),
     ],
 )
 def test_a_wrong_name_is_refused_with_what_is_allowed(name: str, says: str, allows: str) -> None:
     with pytest.raises(SettingsError) as refusal:
         parse_measure(name, where="recipe.yaml: measures")
     assert says in refusal.value.what
-    assert allows in refusal.value.expected
+    assert allows in f"{refusal.value.expected} {refusal.value.fix}"
     assert "recipe.yaml: measures" in refusal.value.what
 
 

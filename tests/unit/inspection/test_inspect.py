@@ -132,7 +132,7 @@ def test_what_a_sparse_vector_drops_is_never_covered(small: Path) -> None:
     ("model", "texts", "error", "what"),
     [
         ("cls", [], SettingsError, "neither a text to inspect nor a corpus"),
-        ("cls", ["fine", "  "], InputError, "text 2 has no tokens"),
+        ("cls", ["fine", "  "], InputError, "TEXT 2 has no tokens"),
         ("nowhere", [TEXT], InputError, "no model folder"),
     ],
 )
