@@ -43,7 +43,7 @@ def summary(output: Path) -> Table | None:
     caption = "A re-ranker orders the best of BM25 only: its measure is not a retriever's."
     mixed = measures and len({_retrieves(snapshot) for snapshot in found.values()}) > 1
     captions = [caption] if mixed else []
-    captions += dict.fromkeys(filter(None, (_chosen_by(snapshot) for snapshot in found.values())))
+    captions += dict.fromkeys(_chosen_by(snapshot) for snapshot in found.values())
     if any("teacher" in snapshot["results"] for snapshot in found.values()):
         captions.append(
             "Beside a teacher: how well it orders what a retriever found, against that retriever."
@@ -74,16 +74,16 @@ def _retrieves(snapshot: dict[str, Any]) -> bool:
 
 
 def _chosen_by(snapshot: dict[str, Any]) -> str:
-    """A sentence about the queries that chose the model; "" where an older stage is silent."""
-    selection = snapshot["results"].get("selection")
-    if selection is None or selection["split"] is None:
-        return "" if selection is None else "No development queries chose a model."
-    if selection.get("drawn"):
+    """A sentence about the queries that chose the model."""
+    selection = snapshot["results"]["selection"]
+    if selection["split"] is None:
+        return "No development queries chose a model."
+    if selection["drawn"]:
         return "Models are chosen by queries drawn from the documents."
     if selection["held_out"]:
         return f"Models are chosen by queries held out of the split {selection['split']!r}."
     chosen = f"Models are chosen by the split {selection['split']!r}"
-    if reported := selection.get("reported"):
+    if reported := selection["reported"]:
         chosen += f", on which papers report their results on {reported}: NOT COMPARABLE with them"
     return f"{chosen}."
 

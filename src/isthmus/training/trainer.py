@@ -135,7 +135,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def _continue_order(self, checkpoint: Path) -> None:
         """Sets the order of batches that the checkpoint was trained with, on whatever machine."""
         with restoring(checkpoint):
-            self.examples.steady = kept(checkpoint).get("steady", False) is True
+            self.examples.steady = kept(checkpoint)["steady"] is True
         if not self.examples.steady:
             self.graphs = None
 

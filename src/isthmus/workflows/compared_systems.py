@@ -131,8 +131,7 @@ class Searches:
         if part == BM25:
             chosen = self.settings.for_bm25()
         settings = chosen.model_dump_json(exclude={"cluster"})
-        guessed = ["language"] * (part == BM25)  # of documents: rankings from before are English
-        key = digest(__version__, self.fingerprint, origin, settings, *guessed)
+        key = digest(__version__, self.fingerprint, origin, settings)
         place = cache_folder() / "rankings" / key
         file = place.with_name(f"{key}-{digest(self._asked, str(self.depth))}.parquet")
         with one_at_a_time(place):

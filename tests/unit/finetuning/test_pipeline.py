@@ -207,7 +207,9 @@ class Stages:
             weights = output / "final" / "model.safetensors"
             weights.write_text(json.dumps([described, self.rounding]), encoding="utf-8")
             looked = {"measure": "RR@10", "value": 0.25, "step": int("bm25" in output.name)}
-            finish(output, {"queries": 1, "seconds": 61.0, "development": looked})
+            chosen = {"split": "dev", "drawn": False, "held_out": False, "reported": None}
+            made = {"queries": 1, "seconds": 61.0, "development": looked, "selection": chosen}
+            finish(output, made)
         return output / "final"
 
 

@@ -1,4 +1,4 @@
-"""Probes while training runs: what training/evaluation_callback.py measures in pre-training."""
+"""Probes while training runs: what training/evaluation.py measures in pre-training."""
 
 from __future__ import annotations
 
