@@ -11,10 +11,6 @@ import pytest
 from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.nn.backbone import Backbone
-from isthmus.records import Document
-from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.ngrams import count_ngrams
 from isthmus.text.tokenizer import Tokenizer
 
 Refuses = Callable[..., str]
@@ -144,18 +140,3 @@ def test_a_decoder_deeper_than_it_can_copy_from(
     save_tiny(tmp_path / "shallow", Tokenizer.load(str(model / "final")), layers=1)
     message = refused("condenser", start=tmp_path / "shallow")
     assert "takes states after layer 0, the backbone has 1" in message
-
-
-def test_statistics_of_another_tokenizer(
-    refuses: Refuses, pretrain: Pretrain, model: Path, unread: Path, tmp_path: Path
-) -> None:
-    other = new_tokenizer(["ba do ke li mu"] * 3, 100)
-    corpus = tokenise([Document("1", "ba do ke li")], "s", other.serialised, cache=tmp_path / "c")
-    counts = count_ngrams(corpus, other)
-    for recipe, part in (("cdmae", "decoder_corruption"), ("bow-pmi", "corruption")):
-        message = refuses(pretrain(recipe, f"{part}.statistics={counts.folder}", corpus=unread))
-        assert "were counted with another tokenizer" in message
-        assert other.fingerprint in message
-        assert str(counts.folder) in message
-    message = refuses(pretrain("cdmae", f"decoder_corruption.statistics={tmp_path / 'nowhere'}"))
-    assert f"'{tmp_path / 'nowhere'}' does not hold complete n-gram statistics" in message

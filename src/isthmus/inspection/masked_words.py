@@ -75,7 +75,7 @@ def _columns(
     found: dict[str, Column] = {}
     for part in filter(None, (parts.corruption, parts.decoder_corruption)):
         if isinstance(part, Importance):
-            counts = part.statistics(tokenizer) or _counted(part, corpus, settings, tokenizer)
+            counts = _counted(part, corpus, settings, tokenizer)
             found["pmi"] = pmi_column(own, counts, tokenizer, part.settings.minimum_count)
         else:
             found |= part.columns(own, tokenizer)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from isthmus.config.output import write_json, writing
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, SettingsError
 from isthmus.progress import Bar
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.parallel import in_parallel, let_go, machines, places
@@ -88,15 +88,6 @@ class NgramCounts:
                 "check the path; to count again, remove the folder",
             ) from None
 
-    def check(self, tokenizer: Tokenizer) -> None:
-        """Refuses a tokenizer other than the one whose ids were counted."""
-        if tokenizer.fingerprint != self.tokenizer:
-            raise MismatchError(
-                f"the n-gram statistics in {str(self.folder)!r} were counted with another "
-                f"tokenizer ({self.tokenizer}, not {tokenizer.fingerprint})",
-                "give statistics of the model's own tokenizer, or none: they are then counted",
-            )
-
     def count(self, order: int, windows: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
         """How often each row of an [n, order] array of ids occurs; 0 where it never does."""
         assert windows.ndim == 2
@@ -141,7 +132,7 @@ def count_ngrams(
                 tables.rename(folder)
             shutil.rmtree(building, ignore_errors=True)
     counts = NgramCounts.load(folder)
-    counts.check(tokenizer)
+    assert counts.tokenizer == tokenizer.fingerprint, "the corpus was made by it"
     return counts
 
 

@@ -53,7 +53,7 @@ def pmi_column(
     less than `minimum_count` times. An n-gram that would cross the end of its document or contain
     a special token does not exist.
     """
-    counts.check(tokenizer)
+    assert counts.tokenizer == tokenizer.fingerprint, "n-grams are of its ids"
     file = corpus.folder / f"pmi-{counts.corpus}-{minimum_count}.npy"
     building = corpus.folder / f".{file.name}.building"
     shape = (int(corpus.lengths.sum(dtype=np.int64)), _COLUMNS)

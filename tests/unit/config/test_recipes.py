@@ -135,11 +135,6 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         "objectives.replaced_token", "requires 'encoder_ids'", "corruption generator",
     ),
     (
-        {"corruption": {"name": "importance", "statistics": "elsewhere"},
-         "decoder_corruption": "importance"},
-        "decoder_corruption.statistics", "None, and corruption.statistics = 'else", "share one",
-    ),
-    (
         {"corruption": "importance",
          "decoder_corruption": {"name": "importance", "minimum_count": 3}},
         "decoder_corruption.minimum_count", "3, and corruption.minimum_count = 1", "share one",

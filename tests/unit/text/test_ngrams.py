@@ -15,7 +15,7 @@ import pytest
 
 from isthmus.collections import open_corpus
 from isthmus.config.models import MINILM, model_folder
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, SettingsError
 from isthmus.records import Document
 from isthmus.text import ngrams as ngrams_module
 from isthmus.text.corpus import TokenisedCorpus, tokenise
@@ -131,21 +131,6 @@ def test_a_corpus_without_ngrams(tmp_path: Path) -> None:
     counts = count_ngrams(corpus, TOKENIZER)
     assert counts.totals == {1: 0, 2: 0, 3: 0, 4: 0}
     assert counts.count(2, np.array([[7, 8]])).tolist() == [0]
-
-
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    other = new_tokenizer([" ".join(WORDS[:5])] * 2, 60)
-    counts = count_ngrams(synthetic(20, tmp_path), TOKENIZER)
-    counts.check(TOKENIZER)
-    for refused in (
-        lambda: counts.check(other),
-        lambda: count_ngrams(synthetic(20, tmp_path), other),
-    ):
-        with pytest.raises(MismatchError, match="counted with another tokenizer") as caught:
-            refused()
-        assert TOKENIZER.fingerprint in caught.value.what
-        assert other.fingerprint in caught.value.what
-        assert str(counts.folder) in caught.value.what
 
 
 def test_too_little_memory_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isthmus.errors import InputError, MismatchError
+from isthmus.errors import InputError
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -54,13 +54,6 @@ def test_below_the_threshold_and_unseen_are_zero(tmp_path: Path) -> None:
     column = pmi_column(other, counts, TOKENIZER, minimum_count=1)
     assert column[0][:3, 0].tolist() == [0, 0, 0]
     assert column[1][0, 0] == twice[0][0, 0]
-
-
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    corpus = corpus_of(TEXTS, tmp_path)
-    other = new_tokenizer(["something else"], 40)
-    with pytest.raises(MismatchError, match="counted with another tokenizer"):
-        pmi_column(corpus, count_ngrams(corpus, TOKENIZER), other, 1)
 
 
 def test_damaged_values_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from pathlib import Path
 
 import torch
 import torch.nn.functional as functional
@@ -12,7 +11,6 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.errors import SettingsError
-from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import normal
 from isthmus.pretraining.corruption._budget import (
     MaskingSettings,
@@ -32,14 +30,11 @@ _NOISE_STREAM = 6
 
 
 class ImportanceSettings(MaskingSettings):
-    """How much chance there is in the choice, and where the statistics come from."""
+    """How much chance there is in the choice, and how n-grams are counted."""
 
     rate: float = Field(0.50, ge=0, lt=1, description="share of non-special tokens chosen; 0: none")
     sigma: float = Field(1.0, ge=0, description="of the noise on every token's importance")
     minimum_count: int = Field(1, ge=1, description="rarer n-grams count as unrelated words")
-    statistics: str | None = Field(
-        None, description="n-gram statistics of another corpus; null: counted on this one"
-    )
     memory: float = Field(1.0, gt=0, description="GiB that counting n-grams may use")
 
 
@@ -56,48 +51,24 @@ class Importance(Corruption):
     streams = (_NOISE_STREAM,)
     makes = frozenset({"pmi"})
 
-    def data(self) -> Mapping[str, str]:
-        """The corpus whose statistics are used, where it is another one."""
-        if self.settings.statistics is None:
-            return {}
-        counts = NgramCounts.load(Path(self.settings.statistics))
-        return {self._where("statistics"): counts.corpus}
-
     def _where(self, setting: str) -> str:
         return f"{'corruption' if self.side == 'encoder' else 'decoder_corruption'}.{setting}"
 
     def beside(self, encoder: Corruption | None) -> None:
-        """Refuses other statistics than the encoder's side has: a corpus has one column of PMI."""
-        for name in ("statistics", "minimum_count"):
-            own = getattr(self.settings, name)
-            if isinstance(encoder, Importance) and own != (
-                other := getattr(encoder.settings, name)
-            ):
-                raise SettingsError(
-                    f"{self._where(name)} = {own!r}, and corruption.{name} = {other!r}: both "
-                    "sides share one measure of importance",
-                    f"--set {self._where(name)}={'null' if other is None else other}",
-                )
-
-    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
-        """Refuses statistics of another tokenizer."""
-        self.statistics(tokenizer)
-
-    def statistics(self, tokenizer: Tokenizer) -> NgramCounts | None:
-        """The n-gram statistics that the settings name, if any; raises on another tokenizer's."""
-        if self.settings.statistics is None:
-            return None
-        counts = NgramCounts.load(Path(self.settings.statistics))
-        counts.check(tokenizer)
-        return counts
+        """Refuses another threshold than the encoder's side has: a corpus has one column of PMI."""
+        own = self.settings.minimum_count
+        if isinstance(encoder, Importance) and own != (other := encoder.settings.minimum_count):
+            name = self._where("minimum_count")
+            raise SettingsError(
+                f"{name} = {own}, and corruption.minimum_count = {other}: both sides share one "
+                "measure of importance",
+                f"--set {name}={other}",
+            )
 
     def counts(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> NgramCounts:
-        """The statistics: those that are named, or else the corpus's own, counted if need be."""
-        counts = self.statistics(tokenizer)
-        if counts is None:
-            memory = int(self.settings.memory * 2**30)
-            counts = count_ngrams(corpus, tokenizer, memory, where=self._where("memory"))
-        return counts
+        """The n-gram statistics of a corpus, counted if need be."""
+        memory = int(self.settings.memory * 2**30)
+        return count_ngrams(corpus, tokenizer, memory, where=self._where("memory"))
 
     def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
         """The PMI of the n-grams that begin at each token."""
