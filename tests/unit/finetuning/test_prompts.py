@@ -51,7 +51,6 @@ def test_prompts_are_the_models_unless_a_stage_has_others(model: str) -> None:
     assert found.prompts() == ("", "text: ")
     assert found.include_prompt
     assert any("'query: '" in change for change in stage().changes(model))
-    assert FinetuneSettings(**PLACES).described().keys().isdisjoint({"query_prompt"})
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
