@@ -118,8 +118,8 @@ def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
     (broken / "config.json").write_text("{}")
     result = commands.run(
         *words(protocol, judged, folder),
-        "--set", f"starts.broken={{model: {broken}, recipe: bow}}",
-        "--set", "tasks.as-it-is=null", "--set", "starts.bow=null",
+        "--set", f"starts={{none: {{}}, broken: {{model: {broken}, recipe: bow}}}}",
+        "--set", "tasks={few: {collection: made, queries: 8}}",
     )  # fmt: skip
     assert result.returncode == 1
     assert "1 done, 0 left, 1 failed" in result.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import os
 import re
 import sys
@@ -20,7 +19,6 @@ import torch
 from tests.index_bytes import verify
 from transformers import BertConfig, BertForMaskedLM
 
-from isthmus.benchmarks.runner.run import benchmark
 from isthmus.cluster import Cluster, ClusterSettings, connected, current
 from isthmus.cluster.cluster import _fetch, _run
 from isthmus.collections import Problems, open_collection, read_queries
@@ -318,37 +316,6 @@ class Killer(threading.Thread):
     def attempts(self) -> Counter[str]:
         """How often each shard was begun."""
         return Counter(name.removeprefix(".attempt-").partition("-")[0] for name in self.seen)
-
-
-def test_a_benchmark_finds_the_same(
-    machines: Any, judged: Path, models: dict[str, Path], tmp_path: Path
-) -> None:
-    training = {
-        "max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1,
-        "report_to": [], "save_total_limit": 0, "bf16": False,
-    }  # fmt: skip
-    protocol = {
-        "base": {"model": str(models["dense"])},
-        "collections": {"made": {"spec": "beir:{data}"}},
-        "starts": {"none": {}, "mlm": {"recipe": "mlm"}},
-        "kinds": {"dense": {"recipe": "dense"}},
-        "tasks": {"as-it-is": {"collection": "made", "finetune": False}},
-        "pretraining": {"max_length": 16, "probes": {"documents": 0}, "training": training},
-        "measures": ["RR@10"],
-        "seeds": {"pretraining": [1, 2]},
-    }
-    file = tmp_path / "protocol.yaml"
-    file.write_text(json.dumps({"verb": "benchmark run", "settings": protocol}))
-    tables = []
-    for address in (None, machines.address):
-        output = tmp_path / f"cluster-{address is not None}"
-        outcome = benchmark(str(file), output, data=str(judged), workers=0, cluster=address)
-        assert (outcome.done, outcome.left, outcome.failed) == (4, 0, {})
-        cells = [json.loads(cell.read_text()) for cell in sorted((output / "cells").iterdir())]
-        tables.append([(cell["cell"], cell["tests"], cell["settings"]) for cell in cells])
-        assert not list((output / "work").iterdir())
-    assert tables[0] == tables[1]
-    assert tables[0][0][1] != tables[0][2][1], "pre-training changed nothing"
 
 
 def test_a_machine_dies_while_encoding(  # after the tests that need two machines

@@ -8,7 +8,7 @@ import typer
 
 import isthmus
 from isthmus.cli.commands import Command, Group, command
-from isthmus.cli.options import Cluster, settings_option
+from isthmus.cli.options import settings_option
 
 _WIDE = 160
 
@@ -58,7 +58,6 @@ def run(
     time_limit: TimeLimit = None,
     only: Only = None,
     dry_run: DryRun = False,
-    cluster: Cluster = None,
     settings: Annotated[
         list[str] | None, settings_option("benchmark run", "seeds.finetuning=[1,2,3]")
     ] = None,
@@ -83,7 +82,6 @@ def run(
         time_limit=time_limit,
         only=only or (),
         dry_run=dry_run,
-        cluster=cluster,
         settings=settings,
     )
     if not dry_run:

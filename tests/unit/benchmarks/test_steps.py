@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from isthmus.benchmarks.protocol.plan import RECORD, Step
-from isthmus.benchmarks.runner.steps import Place, _origin, _probes, _publish
+from isthmus.benchmarks.protocol.plan import Step
+from isthmus.benchmarks.runner.steps import RECORD, Place, _origin, _probes, _publish
 from isthmus.config.models import model_fingerprint
 from isthmus.config.output import write_json
 

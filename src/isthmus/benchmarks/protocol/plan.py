@@ -11,23 +11,24 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from isthmus.benchmarks.protocol.budget import check_budgets, tokens_of
 from isthmus.benchmarks.protocol.cells import Cell
-from isthmus.benchmarks.protocol.evaluated_collections import TestedOn, check_names
-from isthmus.benchmarks.protocol.layers import Layer, Values, advised, layered
-from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
-from isthmus.benchmarks.protocol.stage_checks import (
+from isthmus.benchmarks.protocol.checks import (
+    TestedOn,
+    check_budgets,
     check_encoder,
+    check_names,
     check_splits,
     models_named,
     refuse_seen,
+    tokens_of,
 )
+from isthmus.benchmarks.protocol.layers import Layer, Values, advised, layered
+from isthmus.benchmarks.protocol.settings import Protocol, TaskSettings
 from isthmus.collections import open_collection, open_corpus
 from isthmus.collections.collection import choose_split
 from isthmus.config import find_recipe
 from isthmus.config.cache import digest
 from isthmus.config.models import model_fingerprint, model_folder, named_at
-from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, IsthmusError, SettingsError, choices
 from isthmus.finetuning import pipeline
 from isthmus.finetuning.resolved import resolve_stage
@@ -36,9 +37,6 @@ from isthmus.nn.pretrained import read_config
 from isthmus.nn.sizes import shape_of
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
-
-RECORD = "benchmark.json"
-"""The file that says of what a finished model of the benchmark was made, and what it took."""
 
 Work = Literal["base", "pretrain", "teacher", "cell"]
 _TEACHER = {"encoder": "cross", "losses": {"listwise": {"weight": 1.0}}, "development": None}
@@ -77,20 +75,17 @@ class Step:
 class Plan:
     """All steps of a protocol by name, those that others need first; refuses what cannot work.
 
-    `folder` is the output of the benchmark, where a base may lie that was made elsewhere; files of
-    recipes lie beside `home`, the protocol's own. A plan that is only looked at may lack data and
-    models: `absent` names them.
+    Files of recipes lie next to `home`, the protocol's own. A plan that is only looked at may lack
+    data and models: `absent` names them.
     """
 
     def __init__(
         self,
         protocol: Protocol,
-        folder: Path,
         home: Path = Path(),
         only_looked_at: bool = False,
     ) -> None:
         self.protocol = protocol
-        self.folder = folder
         self._home = home.parent
         self.absent: list[str] = []
         self._lenient = only_looked_at
@@ -137,31 +132,20 @@ class Plan:
             base.recipe, ("base.settings", base.settings), ("", {"init": base.init}),
             where="base", corpus="texts", taken=("model",),
         )  # fmt: skip
-        told = digest(self._meant(values), str(base.paragraph))
         self._base = "base"
-        self._base_digest = digest(told, self._texts(told))
+        told = digest(self._meant(values), str(base.paragraph))
+        self._base_digest = digest(told, self._texts())
         self.steps["base"] = Step(
             "base", "base", self._base_digest, (-1,), values=values, tokens=tokens_of(values)
         )
 
-    def _texts(self, told: str) -> str:
-        """A digest of the texts of the base; where they are not here, of those it was made of."""
+    def _texts(self) -> str:
+        """A digest of the texts that the base is trained on."""
         specs = [self.protocol.spec(text) for text in self.protocol.base.texts]
         try:
             return digest(*(open_corpus(spec).fingerprint() for spec in specs))
         except IsthmusError:
-            for file in sorted(self.folder.glob(f"models/base-*/{RECORD}")):
-                with suppress(UnreadableError):
-                    record = read_mapping(file)
-                    texts = str(record.get("texts"))
-                    if record.get("digest") == digest(told, texts):
-                        return texts
             return self._without(*specs)
-
-    def texts_digest(self) -> str:
-        """A digest of the texts that the base is trained on."""
-        base = self.protocol.base
-        return self._texts(digest(self._meant(self.steps["base"].values), str(base.paragraph)))
 
     def _add_cell(self, cell: Cell) -> None:
         protocol = self.protocol

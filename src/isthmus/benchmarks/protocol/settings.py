@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import chain, compress
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from isthmus.benchmarks.protocol.cells import Cell
 from isthmus.benchmarks.protocol.claims import Claim, ExpectedTable
-from isthmus.cluster import ClusterSettings
 from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
@@ -20,7 +19,6 @@ from isthmus.errors import InputError, SettingsError, choices
 
 PROTOCOL = "protocol.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_SECTIONS = ("collections", "starts", "kinds", "tasks", "claims")
 Seed = Annotated[int, Field(ge=0, lt=10_000)]
 Values = dict[str, Any]
 
@@ -31,56 +29,6 @@ def _plain(name: str) -> str:
             f"{name!r} is no name: it becomes part of file names, so small letters, digits, - and _"
         )
     return name
-
-
-def _names(value: Any) -> set[str]:
-    """All texts in the lists of a claim's sides, before it is known to be one."""
-    sides = [value.get(side) for side in ("higher", "lower")] if isinstance(value, Mapping) else []
-    lists = [of for side in sides if isinstance(side, Mapping) for of in side.values()]
-    return {name for of in lists if isinstance(of, list) for name in of if isinstance(name, str)}
-
-
-def _without(names: Any, dropped: set[str]) -> Any:
-    """A list without names that were left out; anything else as it is."""
-    if not isinstance(names, list):
-        return names
-    return [one for one in names if not (isinstance(one, str) and one in dropped)]
-
-
-def _thinned(task: Any, dropped: Mapping[str, set[str]]) -> Any:
-    """A task without starts and kinds that were left out; None where none of its own stay."""
-    if not isinstance(task, Mapping):
-        return task
-    lists = {key: task[key] for key in ("starts", "kinds") if task.get(key)}
-    kept = {key: _without(names, dropped.get(key, set())) for key, names in lists.items()}
-    return {**task, **kept} if all(kept.values()) else None
-
-
-def _thinned_table(table: Any, dropped: Mapping[str, set[str]]) -> Any:
-    """A paper's table without columns that were left out; None where it is about none that stay."""
-    if not isinstance(table, Mapping):
-        return table
-    if any(str(table.get(of)) in dropped.get(f"{of}s", ()) for of in ("kind", "task")):
-        return None
-    columns, rows = table.get("columns"), table.get("rows")
-    if not isinstance(columns, list) or not isinstance(rows, Mapping):
-        return table
-    gone = {f"{name} " for name in dropped.get("collections", ())}
-    stay = [not str(column).startswith(tuple(gone)) for column in columns]
-    if columns and not any(stay):
-        return None
-    return {
-        **table,
-        "columns": [*compress(columns, stay)],
-        "rows": {
-            name: [*compress(of, stay)] if isinstance(of, list) and len(of) == len(stay) else of
-            for name, of in rows.items()
-        },
-    }
-
-
-def _nulls(section: Mapping[str, Any]) -> set[str]:
-    return {name for name, inner in section.items() if inner is None}
 
 
 def _distinct(seeds: list[int]) -> list[int]:
@@ -232,40 +180,9 @@ class Protocol(Settings):
     seeds: SeedSettings = Field(
         SeedSettings(), description="of every task that names none of its own"
     )
-    cluster: ClusterSettings | None = Field(
-        None, description="machines that share the steps; gpus: the part of a GPU that one takes"
-    )
     keep: bool = Field(False, description="keep the models of finished cells")
     claims: dict[Name, Claim] = Field({}, description="what the report decides on")
     expected: list[ExpectedTable] = Field([], description="what papers report")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_null(cls, values: Any) -> Any:
-        """Leaves out entries that are null, and what names them: so a base's parts are dropped."""
-        if not isinstance(values, Mapping):
-            return values
-        sections = {key: values.get(key) for key in _SECTIONS}
-        found = {key: of for key, of in sections.items() if isinstance(of, Mapping)}
-        if "tasks" in found:
-            gone = {key: _nulls(of) for key, of in found.items()}
-            found["tasks"] = {n: _thinned(task, gone) for n, task in found["tasks"].items()}
-        dropped = {key: _nulls(of) for key, of in found.items()}
-        every = set().union(*dropped.values())
-        kept = {
-            key: {
-                name: inner
-                for name, inner in of.items()
-                if inner is not None and not (key == "claims" and _names(inner) & every)
-            }
-            for key, of in found.items()
-        }
-        zero_shot = _without(values.get("zero_shot", []), dropped.get("collections", set()))
-        tables = values.get("expected", [])
-        if isinstance(tables, list):
-            tables = [_thinned_table(table, dropped) for table in tables]
-            tables = [table for table in tables if table is not None]
-        return {**values, **kept, "zero_shot": zero_shot, "expected": tables}
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

@@ -6,18 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from isthmus.benchmarks.protocol.cells import CELLS
 from isthmus.benchmarks.protocol.plan import Plan
 from isthmus.benchmarks.protocol.settings import PROTOCOL, Protocol, read_protocol, write_protocol
 from isthmus.benchmarks.report.report import REPORT, benchmark_report
-from isthmus.benchmarks.runner.on_cluster import run_on
 from isthmus.benchmarks.runner.schedule import Schedule
 from isthmus.benchmarks.runner.steps import MODELS, Place
 from isthmus.benchmarks.runner.workers import Ended, Here, Workers, devices
-from isthmus.cluster import connected
 from isthmus.config import Overrides, find_recipe
 from isthmus.config.output import SNAPSHOT, only_writer, write_snapshot, writing
 from isthmus.errors import InputError, OutputError, SettingsError
@@ -48,7 +45,6 @@ def benchmark(
     time_limit: float | None = None,
     only: Sequence[str] | str = (),
     dry_run: bool = False,
-    cluster: str | None = None,
     settings: Protocol | Overrides = None,
 ) -> Outcome:
     """Runs what is left of a protocol's cells in a folder; returns how far it came.
@@ -56,19 +52,17 @@ def benchmark(
     `protocol` is a shipped one's name or the path of a YAML file. Cells whose files lie in
     `output`/cells are done, wherever they were made. `only` are names, or patterns, of cells and
     models. After `time_limit` seconds nothing is running any more, and a second call goes on.
-    `dry_run` checks everything and prints what would be run. On a `cluster`, steps are spread over
-    its machines, which share `output` and the cache; `workers` then has no meaning.
+    `dry_run` checks everything and prints what would be run.
     """
-    flags = {"data": data, "cluster.address": cluster}
     _check_at_least_0("workers", workers, "processes that train side by side; 0: this one alone")
     _check_at_least_0("time_limit", time_limit, "seconds")
-    chosen = Protocol.given(settings, flags, protocol)
+    chosen = Protocol.given(settings, {"data": data}, protocol)
     folder = Path(output)
     written = find_recipe(protocol, Protocol.verb)
     name = written.name
     deadline = None if time_limit is None else time.monotonic() + time_limit
     _check_folder(folder, name)
-    plan = Plan(chosen, folder, written.file, only_looked_at=dry_run)
+    plan = Plan(chosen, written.file, only_looked_at=dry_run)
     steps = plan.chosen([only] if isinstance(only, str) else only)
     schedule = Schedule(plan, steps, _place(plan, folder))
     if dry_run:
@@ -80,11 +74,8 @@ def benchmark(
     with only_writer(folder):
         write_protocol(folder, chosen, name)
         schedule.remove_models()
-        with connected(chosen.cluster) as machines:
-            if machines is not None:
-                run_on(machines, schedule, deadline, partial(_settle_aloud, schedule))
-            elif schedule.waiting:
-                _run(schedule, min(count, len(schedule.waiting)), gpus, deadline)
+        if schedule.waiting:
+            _run(schedule, min(count, len(schedule.waiting)), gpus, deadline)
         outcome = _outcome(schedule)
         identity = {"protocol": name, "settings": chosen.model_dump(mode="json")}
         results = {"done": outcome.done, "left": outcome.left, "failed": outcome.failed}
@@ -135,7 +126,6 @@ def _place(plan: Plan, folder: Path) -> Place:
         folder.absolute(),
         models,
         tuple(plan.protocol.spec(text) for text in base.texts),
-        plan.texts_digest() if "base" in models else "",
         base.paragraph,
         plan.protocol.keep,
     )
@@ -178,12 +168,6 @@ def _settle(schedule: Schedule, ended: Ended) -> None:
         notice(f"{name} is tried once more: {ended.reason}")
     else:
         notice(f"{name} FAILED: {ended.reason}")
-
-
-def _settle_aloud(schedule: Schedule, ended: Ended) -> None:
-    """Counts a step that has ended on a cluster, and says how far the cells are."""
-    _settle(schedule, ended)
-    notice(_counts(schedule))
 
 
 def _counts(schedule: Schedule) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from isthmus.benchmarks.protocol.cells import CellResult, Cost, write_result
-from isthmus.benchmarks.protocol.plan import RECORD, Step
+from isthmus.benchmarks.protocol.plan import Step
 from isthmus.benchmarks.runner.cell_evaluation import tests_of
 from isthmus.collections import Problems, open_corpus
 from isthmus.config import Settings
@@ -29,6 +29,8 @@ from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import SettingsError
 
 MODELS = "models"
+RECORD = "benchmark.json"
+"""The file that says of what a finished model of the benchmark was made, and what it took."""
 _WORK = "work"  # what is unfinished
 _WEIGHTS = "model.safetensors"
 Values = dict[str, Any]
@@ -41,7 +43,6 @@ class Place:
     folder: Path
     folders: Mapping[str, str]  # of models, by step
     texts: tuple[str, ...] = ()  # specs of what the base is trained on
-    texts_digest: str = ""
     paragraph: int = 0
     keep: bool = False
 
@@ -80,7 +81,6 @@ class _Record(Settings):
     digest: str
     seconds: float = Field(ge=0)
     tokens: float = 0.0
-    texts: str | None = None
     origin: str | None = None
     probes: dict[str, float] = Field({})
     probes_before: dict[str, float] = Field({})
@@ -118,7 +118,7 @@ def _base(step: Step, place: Place) -> None:
         with whole_file(texts) as stream:
             for text in paragraphs(place.texts, place.paragraph):
                 stream.write(json.dumps(text, ensure_ascii=False) + "\n")
-    _train(step, place, {**step.values, "corpus": f"jsonl:{texts}"}, {"texts": place.texts_digest})
+    _train(step, place, {**step.values, "corpus": f"jsonl:{texts}"}, {})
     texts.unlink(missing_ok=True)
 
 

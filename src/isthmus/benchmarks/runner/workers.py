@@ -48,9 +48,7 @@ class Workers:
     def __init__(self, count: int, place: Place, gpus: list[int]) -> None:
         self._place = place
         # A process that has touched CUDA cannot be forked, nor one whose libraries might have.
-        self._context: Any = multiprocessing.get_context("spawn" if gpus else "forkserver")
-        if not gpus:
-            self._context.set_forkserver_preload([__name__])
+        self._context: Any = multiprocessing.get_context("spawn")
         self._gpus = gpus
         with _environment(_shares(count)):
             self._workers = [self._start(number) for number in range(count)]

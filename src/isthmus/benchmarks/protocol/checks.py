@@ -1,0 +1,136 @@
+"""What a protocol is refused for, before the hours of training that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isthmus.collections import Judged, open_collection
+from isthmus.errors import SettingsError
+from isthmus.evaluation.measures import parse_measure
+from isthmus.evaluation.query_scores import check_measures, counts_answers
+from isthmus.finetuning.development import development_split, is_test
+from isthmus.finetuning.kinds._base import KINDS
+from isthmus.finetuning.resolved import outside
+from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stage_data import check_split
+
+_TOLERANCE = 0.02
+_TWO_TEXTS = ("neighbours",)  # views that show two spans of a document
+
+
+def tokens_of(values: Mapping[str, Any]) -> float:
+    """The tokens that a pre-training reads at most; without a number of steps, per document.
+
+    Texts are counted at full length: which of them are shorter is the same for all starts.
+    """
+    training = values.get("training") or {}
+    view = values.get("view")
+    given: Mapping[str, Any] = view if isinstance(view, Mapping) else {"name": view}
+    tokens = float(values.get("max_length", 144))
+    if given.get("name") in _TWO_TEXTS:
+        tokens = 2 * min(tokens, float(given.get("span", tokens)))
+    if (steps := training.get("max_steps")) is None:
+        return tokens * float(training.get("num_train_epochs", 3.0))
+    passes = training.get("gradient_accumulation_steps", 1)
+    return tokens * float(steps * passes * training.get("per_device_train_batch_size", 32))
+
+
+def check_budgets(read: Iterable[tuple[str, str, float]]) -> None:
+    """Refuses starts of one task that were pre-trained on different numbers of tokens.
+
+    `read` are tasks, starts and tokens; a start without pre-training is compared with all others.
+    """
+    seen: dict[str, tuple[str, float]] = {}
+    for task, start, tokens in read:
+        other, others = seen.setdefault(task, (start, tokens)) if tokens else (start, tokens)
+        if abs(tokens - others) > _TOLERANCE * others:
+            raise SettingsError(
+                f"for {task}, {start!r} reads {tokens:,.0f} tokens in pre-training and {other!r} "
+                f"{others:,.0f}: a difference between them could be due to that",
+                f"change training.max_steps or the batch in starts.{start}.settings (two spans of "
+                "a document count twice), or --set equal_tokens=false",
+            )
+
+
+def check_names(measures: Sequence[str], depth: int) -> None:
+    """Raises on what is no measure, is there twice under any name, or looks below the depth."""
+    seen: dict[str, str] = {}
+    for name in measures:
+        parsed = parse_measure(name, answers=True)
+        measure, cutoff = str(parsed), parsed.params.get("cutoff", 0)
+        if cutoff > depth:
+            raise SettingsError(
+                f"measures: {name!r} looks at more than the {depth:,} documents that are found "
+                "for a query",
+                f"set depth={cutoff}, or choose a lower cutoff",
+            )
+        if measure in seen:
+            raise SettingsError(
+                f"measures: {name!r} is the same measure as {seen[measure]!r}",
+                "leave one of them out",
+            )
+        seen[measure] = name
+
+
+@dataclass(frozen=True)
+class TestedOn:
+    """A collection that a cell is tested on."""
+
+    collection: str
+    spec: str
+    split: str
+    fingerprint: str
+
+    def check(self, measures: Sequence[str]) -> None:
+        """Raises on measures that need answers, or judgements, where the split has none.
+
+        Nothing is read where neither the measures nor the collection know of answers.
+        """
+        opened = open_collection(self.spec)
+        if any(map(counts_answers, measures)) or opened.answers(self.split):
+            check_measures(measures, Judged.of(opened, self.split))
+
+
+def check_encoder(stages: Sequence[str], retrieves: bool, where: str) -> None:
+    """Raises unless one of the stages' encoders retrieves; or, for a teacher, does not."""
+    fit = [kind for kind in KINDS.names() if KINDS.load(kind).retrieves == retrieves]
+    if not any(KINDS.load(kind, "encoder").retrieves == retrieves for kind in stages):
+        raise SettingsError(
+            f"{where}: encoder = {stages[-1]!r} makes no "
+            f"{'retriever' if retrieves else 're-ranker'}",
+            f"set encoder to {fit[0]}, or leave it to the recipe",
+            ", ".join(fit),
+        )
+
+
+def check_splits(stages: Sequence[FinetuneSettings], spec: str) -> None:
+    """Raises on splits to train on, or to choose the model by, that a collection does not have."""
+    collection = open_collection(spec)
+    for stage in stages:
+        if stage.pseudo_queries is None:  # else they are drawn from the documents
+            check_split(collection, stage)
+            if stage.development is not None and stage.development.split is not None:
+                development_split(stage.development, collection, stage.split)
+
+
+def models_named(stages: Iterable[FinetuneSettings]) -> Iterator[tuple[str, str]]:
+    """The path and the name of every model that stages name from outside the pipeline."""
+    for stage in stages:
+        for path, name in outside(stage).items():
+            if path.rpartition(".")[2] != "file":
+                yield path, name
+
+
+def refuse_seen(values: Mapping[str, Any], tested: str, task: str) -> None:
+    """Raises where a task tests the queries that it trains on, or that choose its model."""
+    development = values.get("development", {})
+    seen = {values.get("split", "train")}
+    if development is not None and development.get("held_out") is None:
+        seen.add(development.get("split") or ("" if is_test(tested) else tested))
+    if tested in seen:
+        raise SettingsError(
+            f"tasks.{task}: the split {tested!r} is tested, but training uses it too",
+            "test another split, or set development to null or development.held_out",
+        )
