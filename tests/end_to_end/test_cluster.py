@@ -226,9 +226,9 @@ def test_tokenising_and_counting_make_the_same_files(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(corpus_module, "_BLOCK_DOCUMENTS", 300)
-    monkeypatch.setattr(ngrams_module, "_WORTH_PROCESSES", 0)
-    monkeypatch.setattr(pmi_module, "_PIECE_TOKENS", 50_000)
+    monkeypatch.setattr(corpus_module, "BLOCK_DOCUMENTS", 300)
+    monkeypatch.setattr(ngrams_module, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(pmi_module, "PIECE_TOKENS", 50_000)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # of this machine: it starts no processes
 
     def work(cache: Path) -> Path:

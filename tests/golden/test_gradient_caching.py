@@ -81,7 +81,7 @@ def test_equals_the_whole_batch(
             lambda represent, ids, mask, *_: represent(ids, mask),
         )
         expected, whole = step(model, given, None, None)
-    monkeypatch.setattr(chunks, "_TOKENS", {"cpu": 30})  # cuts by length too
+    monkeypatch.setattr(chunks, "TOKENS", {"cpu": 30})  # cuts by length too
     for size_or_none in (size, None):
         sums, found = step(model, given, size_or_none, None)
         assert sums == pytest.approx(expected, rel=1e-5)

@@ -353,7 +353,7 @@ def test_the_true_bottleneck_is_what_training_computes(
     asked: bool, make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not asked:  # places that hold no label are not counted
-        monkeypatch.setattr("isthmus.pretraining.labels._SYNCHRONOUS", frozenset())
+        monkeypatch.setattr("isthmus.pretraining.labels.SYNCHRONOUS", frozenset())
     bench = make({**AUTOENCODING, **PAIRS})
     (batch,) = bench.held_out.steps
     prepared = bench.task.prepare(batch)

@@ -133,7 +133,7 @@ def test_at_once_and_without_padding_it_is_the_same(
         loss = task(batch)["listwise"]
         loss.backward()
         found.append((loss.detach(), [parameter.grad.clone() for parameter in task.parameters()]))
-        monkeypatch.setattr("isthmus.training.parallel._WHOLE", ("cpu",))
+        monkeypatch.setattr("isthmus.training.parallel.WHOLE", ("cpu",))
         monkeypatch.setattr(Packing, "of", of)
     assert streams[-1].shape[:2] == (1, int(batch["mask"].sum()))
     assert len(batch["tokens"]) == int(batch["mask"].sum())

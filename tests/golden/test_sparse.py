@@ -100,11 +100,11 @@ def test_few_logits_at_a_time_change_nothing(
 ) -> None:
     encoder = made(backbone, tokenizer, pooling_strategy=pooling)
     ids, mask = torch.tensor(IDS), torch.tensor(MASK)
-    copies = heads._COPIES if pooling == "sum" else 1
+    copies = heads.COPIES if pooling == "sum" else 1
     found = []
     for rows in (100, 3, 1, 0):  # all at once, three and one, one each, one each though too large
         monkeypatch.setitem(
-            vocabulary_product._AT_ONCE, "cpu", copies * rows * 6 * encoder.dimension
+            vocabulary_product.AT_ONCE, "cpu", copies * rows * 6 * encoder.dimension
         )
         weights = encoder.represent_documents(ids, mask)
         gradient = torch.autograd.grad(weights.square().sum(), backbone.word_embeddings)[0]

@@ -71,8 +71,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     left to transformers by all three.
     """
     found: str = request.param
-    monkeypatch.setitem(packing._LEAST_PADDING, "cpu", 0.0)
-    monkeypatch.setattr(attention, "_LONG", 1000 if found == "padded for attention" else 0)
+    monkeypatch.setitem(packing.LEAST_PADDING, "cpu", 0.0)
+    monkeypatch.setattr(attention, "LONG", 1000 if found == "padded for attention" else 0)
     monkeypatch.setattr(
         backbones, "has_kernels", lambda states: available.KERNELS and found == "own layers"
     )
@@ -294,7 +294,7 @@ def test_some_of_a_number_that_is_known_before(monkeypatch: pytest.MonkeyPatch, 
     read = torch.zeros_like(mask, dtype=torch.bool)
     read[:, 0] = read[3, 4] = True
     exact = Asking.of(read)
-    monkeypatch.setattr(packing, "_KNOWING", frozenset())
+    monkeypatch.setattr(packing, "KNOWING", frozenset())
     known = Asking.of(read, len(exact.places) + more)
     assert known.places.tolist() == [*exact.places.tolist(), *[-1] * more]
     assert known.offsets.diff().max() <= mask.shape[1], "no more than a text can have"

@@ -55,7 +55,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # ids, mask, segments
 @pytest.fixture(params=["text by text", "padded for attention"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of a CPU, which otherwise depend on how long the texts are."""
-    monkeypatch.setattr(attention, "_LONG", 0 if request.param == "text by text" else 1000)
+    monkeypatch.setattr(attention, "LONG", 0 if request.param == "text by text" else 1000)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ scoring = st.builds(
 def small_segments_are_large() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("isthmus.config.output.environment", dict)  # quicker
-        patch.setattr(merging, "_TOGETHER", 3)
+        patch.setattr(merging, "TOGETHER", 3)
         patch.setattr("isthmus.indexes.bm25.builder.ABSORBED", 2)
         yield
 
@@ -172,7 +172,7 @@ def test_the_bound_changes_nothing(seed: int, memory: float) -> None:
         for row in range(40)
     ]
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr("isthmus.indexes.bm25.builder._DOCUMENTS", 7)
+        patch.setattr("isthmus.indexes.bm25.builder.DOCUMENTS", 7)
         description = describe(Bm25Settings())
         whole = build_bm25(documents, Path(folder) / "whole", description, {})
         bounded = build_bm25(documents, Path(folder) / "bounded", description, {}, memory)

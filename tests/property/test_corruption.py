@@ -384,9 +384,9 @@ def test_no_two_uses_of_a_key_share_a_stream(monkeypatch: pytest.MonkeyPatch) ->
         used.clear()
         for kind in CORRUPTIONS:
             part(kind, 0.3, side)(batch, VOCABULARY)
-        sides.append({*used, part(Uniform, 0.3, side).stream(generator._SAMPLE_STREAM)})
+        sides.append({*used, part(Uniform, 0.3, side).stream(generator.SAMPLE_STREAM)})
     # Where second keys come from, and what views and the enhanced decoder draw.
-    others = {0, same._CROP_STREAM, neighbours._PAIR_STREAM, enhanced._VISIBILITY_STREAM}
+    others = {0, same.CROP_STREAM, neighbours.PAIR_STREAM, enhanced.VISIBILITY_STREAM}
     assert len(others) == 4
     assert len(sides[0]) == len(sides[1]) >= 5
     assert not sides[0] & sides[1]

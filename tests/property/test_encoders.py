@@ -115,7 +115,7 @@ def test_blocks_come_back_in_order_with_their_vectors(monkeypatch: pytest.Monkey
     documents = [Document(str(n), "fox dog the " * (n % 9), "lazy" * (n % 2)) for n in range(40)]
     blocks = [documents[:17], documents[17:18], [], documents[18:]]
     counted: list[int] = []
-    monkeypatch.setattr("isthmus.encoders.encoder._ON_CPU", 64)
+    monkeypatch.setattr("isthmus.encoders.encoder.ON_CPU", 64)
     found = list(model.encode_blocks(iter(blocks), counted.append))
     assert sum(counted) == 40
     assert len(counted) > 2 * len(blocks), "after every batch"

@@ -31,8 +31,8 @@ BLOCKS = st.sampled_from([256, 512, 1024])
 def few_are_treated_as_many() -> Iterator[None]:
     """A handful of blocks is shared out among threads, a few hundred documents form groups."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inverted, "_BLOCKS_APIECE", 1)
-        patch.setattr(ordering, "_HALVED", 256)
+        patch.setattr(inverted, "BLOCKS_APIECE", 1)
+        patch.setattr(ordering, "HALVED", 256)
         yield
 
 
@@ -147,7 +147,7 @@ def test_bytes_do_not_depend_on_how_documents_arrive(
     with tempfile.TemporaryDirectory() as folder:
         one = build(Path(folder) / "one", vectors, ids, block=block, sizes=[len(ids)])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(inverting, "_POSTINGS", 50)
+            patch.setattr(inverting, "POSTINGS", 50)
             two = build(Path(folder) / "two", vectors, ids, block=block, sizes=sizes)
         assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
         for file in one.glob("*.npy"):

@@ -71,13 +71,13 @@ def one_after_the_other(tasks: Iterable[Any], jobs: int, folder: Path) -> Iterat
 
 def tiny(patch: pytest.MonkeyPatch, block: int) -> None:
     """Memory is counted in entries, and processes are pretended."""
-    patch.setattr(corpus_module, "_BLOCK_DOCUMENTS", block)
-    patch.setattr(ngrams_module, "_ENTRY_BYTES", 1)
-    patch.setattr(ngrams_module, "_OWN_BYTES", 0)
-    patch.setattr(ngrams_module, "_WORTH_PROCESSES", 0)
+    patch.setattr(corpus_module, "BLOCK_DOCUMENTS", block)
+    patch.setattr(ngrams_module, "ENTRY_BYTES", 1)
+    patch.setattr(ngrams_module, "OWN_BYTES", 0)
+    patch.setattr(ngrams_module, "WORTH_PROCESSES", 0)
     patch.setattr(ngrams_module, "in_parallel", one_after_the_other)
     patch.setattr(pmi_module, "in_parallel", one_after_the_other)
-    patch.setattr(pmi_module, "_PIECE_TOKENS", 5)
+    patch.setattr(pmi_module, "PIECE_TOKENS", 5)
     # 65,536 words are looked through once, not in every example.
     patch.setattr(ngrams_module, "regular_tokens", known_regular_tokens)
     patch.setattr(pmi_module, "regular_tokens", known_regular_tokens)

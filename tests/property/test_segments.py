@@ -44,10 +44,10 @@ Living = dict[str, tuple[tuple[float, ...], str]]  # vector and text, in the ord
 def small_segments_are_large() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("isthmus.config.output.environment", dict)  # quicker
-        patch.setattr(merging, "_TOGETHER", 3)
+        patch.setattr(merging, "TOGETHER", 3)
         patch.setattr(construction, "ABSORBED", 2)
-        patch.setattr(forward, "_POSTINGS", 3)
-        patch.setattr(forward, "_KEPT", 4)
+        patch.setattr(forward, "POSTINGS", 3)
+        patch.setattr(forward, "KEPT", 4)
         yield
 
 
@@ -229,8 +229,8 @@ def test_rows_come_back_as_they_were_stored(seed: int, rows: int, kept: Inverted
             builder.add([Document(name, "") for name in names], given_)
             path = builder.finish({})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(forward, "_POSTINGS", 100)
-            patch.setattr(forward, "_KEPT", 300)
+            patch.setattr(forward, "POSTINGS", 100)
+            patch.setattr(forward, "KEPT", 300)
             back = scipy.sparse.vstack(list(weighed_rows(path))).tocsr()
     again = quantised(back, kept, 40, names, kept.terms)
     for one, two in zip(stored, again, strict=True):
@@ -255,7 +255,7 @@ def test_a_document_is_copied_seldom(size: int) -> None:
     living: list[int] = []
     copied = most = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "_TOGETHER", 8)
+        patch.setattr(merging, "TOGETHER", 8)
         for _ in range(4096):
             living.append(size)
             while (chosen := to_merge(living, living)) is not None:

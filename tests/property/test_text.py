@@ -52,7 +52,7 @@ def test_the_corpus_on_disk_is_direct_tokenisation(
     documents: list[tuple[str, str]], titles: bool, block: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_module, "_BLOCK_DOCUMENTS", block)
+        patch.setattr(corpus_module, "BLOCK_DOCUMENTS", block)
         corpus = tokenise(
             made(documents), "s", TOKENIZER.serialised, titles, workers=1, cache=Path(folder)
         )
@@ -119,7 +119,7 @@ def test_a_corpus_that_is_there_is_reused_without_reading_documents(folder: Path
 def test_a_build_that_was_interrupted_is_finished(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus_module, "_BLOCK_DOCUMENTS", 1)
+    monkeypatch.setattr(corpus_module, "BLOCK_DOCUMENTS", 1)
     documents = [Document(str(n), f"The cat sat {n} times.") for n in range(4)]
 
     def torn() -> Iterator[Document]:

@@ -36,7 +36,7 @@ SETTINGS_FILE = "encoder.json"
 # Tokens in one batch, padding included. On a CPU, buffers of many megabytes leave the caches, and
 # are allocated anew for every layer: on two busy cores, MiniLM took 46 to 59 µs a token
 # in batches of 2,048, 72 to 81 in batches of 16,384. A GPU is kept waiting by so few.
-_ON_CPU, _ON_GPU = 1 << 11, 1 << 16
+ON_CPU, ON_GPU = 1 << 11, 1 << 16
 _NUMBERS = 1 << 28  # in the vectors of one batch: 1 GB, many short texts have large sparse ones
 Tokens = list[int]
 Batch = npt.NDArray[np.int64]  # the places of its texts
@@ -359,7 +359,7 @@ class Encoder(TextModel):
 
 def batch_tokens(device: torch.device) -> int:
     """How many tokens, padding included, are encoded at once on a device."""
-    return _ON_CPU if device.type == "cpu" else _ON_GPU
+    return ON_CPU if device.type == "cpu" else ON_GPU
 
 
 def write_modules(

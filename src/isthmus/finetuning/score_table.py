@@ -19,7 +19,7 @@ from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores
 ENTRY = np.dtype([("query", "<u8"), ("row", "<u4"), ("score", "<f4")])
 Entries = npt.NDArray[np.void]
 Digests = npt.NDArray[np.uint64]
-_SECONDS = 60.0
+SECONDS = 60.0
 
 
 def digests(queries: Sequence[str]) -> Digests:
@@ -94,7 +94,7 @@ class ScoreStore(ScoreTable):
         entries = np.empty(len(rows), ENTRY)
         entries["query"], entries["row"], entries["score"] = queries, rows, scores
         self._new.append(entries)
-        if time.monotonic() - self._written > _SECONDS:
+        if time.monotonic() - self._written > SECONDS:
             self.flush()
 
     def flush(self) -> None:

@@ -19,7 +19,7 @@ from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar
 from isthmus.records import Document
 
-_ROWS = 2**12
+ROWS = 2**12
 
 
 class Batch(NamedTuple):
@@ -118,7 +118,7 @@ class _Held:
             first = 0
             for block in self.kind.searched_vectors(folder, self.manifest):
                 inside = np.flatnonzero(part.lives[first : first + block.shape[0]])
-                for chosen in np.split(inside, range(_ROWS, len(inside), _ROWS)):
+                for chosen in np.split(inside, range(ROWS, len(inside), ROWS)):
                     documents = [part.store.document(first + int(row)) for row in chosen]
                     if documents:
                         yield documents, block[chosen]

@@ -23,7 +23,7 @@ Attention = Literal["sdpa", "eager"]
 _NAMES: dict[Attention, str] = {"eager": "isthmus_plain", "sdpa": "isthmus_fused"}
 # Tokens per text, on average, from which a CPU is quicker with one text after the other: what it
 # works on stays in its caches, and nothing is computed of padding.
-_LONG = 64
+LONG = 64
 Triple = tuple[Tensor, Tensor, Tensor]  # queries, keys, values [texts, heads, length, width]
 # From a triple, what each row sees, a dropout rate and a scale, to attention output.
 Attend = Callable[[Triple, Tensor | None, float, float | None], Tensor]
@@ -91,7 +91,7 @@ def _within_texts(
 ) -> Tensor:
     if _has_kernel(stream[0]):
         return _variable_length(stream, packing, dropout, scale, reach)
-    if stream[0].device.type == "cpu" and len(packing.tokens) >= _LONG * packing.texts:
+    if stream[0].device.type == "cpu" and len(packing.tokens) >= LONG * packing.texts:
         sizes = packing.offsets.diff().tolist()
         visible = None
         if packing.causal or reach is not None:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 # The share of a batch below which packing and unpacking cost a CPU as much as padding does.
 # A GPU has a kernel for packed texts, and needs no mask for it.
-_LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
-_KNOWING = frozenset({"cpu"})  # devices whose values are read without synchronisation
+LEAST_PADDING = {"cpu": 0.1, "cuda": 0.0}
+KNOWING = frozenset({"cpu"})  # devices whose values are read without synchronisation
 
 
 _LONG = 256  # tokens from which kernels for one shape pay on a GPU
-_GRANULES = 128  # of the places of a batch, for `steady_number`
+GRANULES = 128  # of the places of a batch, for `steady_number`
 _WIDTHS = 64  # of which the width of a steady batch is a multiple
 
 
@@ -51,7 +51,7 @@ def token_places(mask: Tensor, steady: bool = False) -> Tensor:
 
 def _granule(places: int) -> int:
     """A power of two, about a hundredth of the tokens."""
-    return 1 << max(3, (places // _GRANULES).bit_length() - 1)
+    return 1 << max(3, (places // GRANULES).bit_length() - 1)
 
 
 class Full(NamedTuple):
@@ -84,7 +84,7 @@ class Packing(NamedTuple):
         offsets = functional.pad(present.sum(1).cumsum(0), (1, 0))
         places, length = mask.numel(), mask.shape[1]
         fillers = _granule(places) - 1 if filled and len(tokens) < places else 0  # at most
-        if mask.device.type in _KNOWING:  # elsewhere this would synchronise
+        if mask.device.type in KNOWING:  # elsewhere this would synchronise
             fillers = len(tokens) - int(offsets[-1])
             assert 0 <= fillers < _granule(places), "places of another batch"
         if fillers:
@@ -120,7 +120,7 @@ class Packing(NamedTuple):
     def saves(self) -> bool:
         """Whether packed is quicker than padded."""
         places = self.texts * self.length
-        least = _LEAST_PADDING.get(self.tokens.device.type, 0.0)
+        least = LEAST_PADDING.get(self.tokens.device.type, 0.0)
         return len(self.tokens) <= (1 - least) * places
 
     def pack(self, padded: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class Asking(NamedTuple):
         """Where `wanted` [texts, length] is True; at most so many, where that is known."""
         flat = wanted.flatten()
         offsets = functional.pad(wanted.sum(1).cumsum(0), (1, 0))
-        if most is None or wanted.device.type in _KNOWING:
+        if most is None or wanted.device.type in KNOWING:
             return cls(flat.nonzero()[:, 0], offsets.to(torch.int32))
         places = flat.nonzero_static(size=most, fill_value=-1)[:, 0]
         # In the last text, they could make it longer than the limit that attention is given.

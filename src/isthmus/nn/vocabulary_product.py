@@ -7,20 +7,20 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 # Logits held at once: 256 MB of float32. A GPU has more memory, and small pieces leave it idle.
-_AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 29}
+AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 29}
 # Matrix products of other widths run on a GPU's slower kernels.
-_MULTIPLE = {"cpu": 1, "cuda": 8}
+MULTIPLE = {"cpu": 1, "cuda": 8}
 IGNORED = -100  # the target of a token without a loss, as in torch
 
 
 def rows_at_once(logits: int, device: torch.device) -> int:
     """How many rows of so many logits may be held, at least one."""
-    return max(1, _AT_ONCE.get(device.type, _AT_ONCE["cpu"]) // max(1, logits))
+    return max(1, AT_ONCE.get(device.type, AT_ONCE["cpu"]) // max(1, logits))
 
 
 def aligned(matrix: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Matrix and bias, padded to a fast number of terms; the terms added are never predicted."""
-    missing = -len(matrix) % _MULTIPLE.get(matrix.device.type, 1)
+    missing = -len(matrix) % MULTIPLE.get(matrix.device.type, 1)
     if not missing:
         return matrix, bias
     offsets = _padded_bias(missing, matrix, bias)
@@ -32,7 +32,7 @@ def cast_and_aligned(
 ) -> tuple[Tensor, Tensor | None]:
     """`aligned` matrix and bias in another type, the matrix written once instead of twice."""
     offsets = None if bias is None else bias.to(dtype)
-    missing = -len(matrix) % _MULTIPLE.get(matrix.device.type, 1)
+    missing = -len(matrix) % MULTIPLE.get(matrix.device.type, 1)
     if not missing or matrix.dtype == dtype:
         return aligned(matrix.to(dtype), offsets)
     wide = matrix.new_empty(len(matrix) + missing, matrix.shape[1], dtype=dtype)

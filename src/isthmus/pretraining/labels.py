@@ -13,7 +13,7 @@ from isthmus.training.task import Batch
 # The fields of a step that hold labels, and those that hold their places in the flattened batch.
 PLACES = {"labels": "label_places", "decoder_labels": "decoder_label_places"}
 # Devices that compute synchronously: reading a value does not wait for queued work.
-_SYNCHRONOUS = frozenset({"cpu"})
+SYNCHRONOUS = frozenset({"cpu"})
 
 
 def label_places(made: Batch, most: int | None) -> Batch:
@@ -23,7 +23,7 @@ def label_places(made: Batch, most: int | None) -> Batch:
 
 def is_synchronous(values: Tensor) -> bool:
     """Whether reading a value needs no device synchronisation."""
-    return values.device.type in _SYNCHRONOUS
+    return values.device.type in SYNCHRONOUS
 
 
 def places_of(chosen: Tensor, most: int | None = None) -> Tensor:

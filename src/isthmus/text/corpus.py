@@ -32,7 +32,7 @@ from isthmus.text.sentences import sentence_starts
 
 _FORMAT = 2
 _MANIFEST = "manifest.json"
-_BLOCK_DOCUMENTS = 4096
+BLOCK_DOCUMENTS = 4096
 Ints = npt.NDArray[np.int32]
 
 
@@ -208,7 +208,7 @@ def _blocks(
     documents: Iterable[Document], titles: bool, prompt: str
 ) -> Iterator[tuple[list[str], list[str]]]:
     stream = iter(documents)
-    while block := list(islice(stream, _BLOCK_DOCUMENTS)):
+    while block := list(islice(stream, BLOCK_DOCUMENTS)):
         texts = [prompt + document.contents(titles) for document in block]
         yield [document.id for document in block], texts
 

@@ -49,10 +49,10 @@ _FORMAT = 1
 _MANIFEST = "manifest.json"
 # What a token of a piece, or an entry of a range, costs at most while it is worked on, measured:
 # keys, their sorted distinct copy, places and counts at once, and the allocator's slack.
-_ENTRY_BYTES = 64
-_OWN_BYTES = 8 << 20  # the vocabulary, the pool of processes
+ENTRY_BYTES = 64
+OWN_BYTES = 8 << 20  # the vocabulary, the pool of processes
 # Starting processes costs more than counting so few tokens.
-_WORTH_PROCESSES = 1 << 20
+WORTH_PROCESSES = 1 << 20
 
 
 class NgramCounts:
@@ -287,12 +287,12 @@ def _share(tokens: int, memory: int, workers: int, where: str) -> tuple[int, int
     To merge r spills, keys are sampled in proportion to r * r, so a process that holds n entries
     can merge the square root of n spills. Where memory is short, fewer processes share it.
     """
-    jobs = workers if tokens > _WORTH_PROCESSES else 1
+    jobs = workers if tokens > WORTH_PROCESSES else 1
     for processes in range(jobs, 0, -1):
-        entries = max(0, memory * machines() - _OWN_BYTES) // (processes * _ENTRY_BYTES)
+        entries = max(0, memory * machines() - OWN_BYTES) // (processes * ENTRY_BYTES)
         if entries and entries**3 >= tokens**2:
             return processes, entries
-    least = -(-(_OWN_BYTES + _ENTRY_BYTES * (int(tokens ** (2 / 3)) + 2)) // machines())
+    least = -(-(OWN_BYTES + ENTRY_BYTES * (int(tokens ** (2 / 3)) + 2)) // machines())
     enough = math.ceil(least * 1e4 / 2**30) / 1e4
     raise SettingsError(
         f"{where}: {memory / 2**30:.3g} GiB of memory ({memory:,} bytes) are too few to count the "

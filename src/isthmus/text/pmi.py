@@ -21,7 +21,7 @@ from isthmus.text.spills import write_array, write_whole
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.text.windows import ORDERS, Piece, cut, read, regular_tokens, windows_of
 
-_PIECE_TOKENS = 1 << 18  # some tens of megabytes in each process
+PIECE_TOKENS = 1 << 18  # some tens of megabytes in each process
 _COLUMNS = len(ORDERS) - 1
 Values = npt.NDArray[np.float32]
 
@@ -89,8 +89,8 @@ def _compute(
     minimum_count: int,
     building: Path,
 ) -> list[Path]:
-    pieces = list(cut(corpus, _PIECE_TOKENS))
-    parts = [building / f"part-{_PIECE_TOKENS}-{number:06d}" for number in range(len(pieces))]
+    pieces = list(cut(corpus, PIECE_TOKENS))
+    parts = [building / f"part-{PIECE_TOKENS}-{number:06d}" for number in range(len(pieces))]
     jobs = 1 if len(pieces) < 2 else places()
     tasks = (
         (_write_part, (part, piece, counts.folder.absolute(), regular, minimum_count))

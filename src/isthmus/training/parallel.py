@@ -87,9 +87,9 @@ def _alone() -> bool:
 
 
 # Tokens that keep the device busy: with fewer, kernel launches cost more than padding.
-_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 14}
+TOKENS = {"cpu": 1 << 12, "cuda": 1 << 14}
 # Devices on which padding is left out (nn/packing.py), so that chunks only cost launches.
-_WHOLE = ("cuda",)
+WHOLE = ("cuda",)
 
 
 def in_chunks(
@@ -109,14 +109,14 @@ def in_chunks(
     known (gradient caching, Gao et al. 2021). Memory then holds one chunk and all vectors, and the
     gradient is still that of a loss over the whole batch.
     """
-    if size is None and tokens is not None and ids.device.type in _WHOLE:
+    if size is None and tokens is not None and ids.device.type in WHOLE:
         return represent(ids, mask, tokens)
     lengths = mask.sum(1).cpu()
     order = torch.argsort(lengths, descending=True, stable=True)
     widths = lengths[order].tolist()
     places = order.to(ids.device)
     parts = []
-    for start, stop in _cuts(widths, _TOKENS[ids.device.type], size or len(ids)):
+    for start, stop in _cuts(widths, TOKENS[ids.device.type], size or len(ids)):
         rows, width = places[start:stop], widths[start]
         chunk = ids[rows, :width], mask[rows, :width]
         if size is not None:

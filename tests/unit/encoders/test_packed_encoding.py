@@ -69,8 +69,8 @@ def test_packed_is_padded(
     packed: list[Packing], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     # Several batches in each of several blocks, and texts of all lengths in each batch.
-    monkeypatch.setattr(module, "_ON_CPU", 1 << 7)
-    monkeypatch.setattr(module, "_ON_GPU", 1 << 7)
+    monkeypatch.setattr(module, "ON_CPU", 1 << 7)
+    monkeypatch.setattr(module, "ON_GPU", 1 << 7)
     texts = documents(66)
     blocks = [texts[:32], [], texts[32:33], texts[33:]]
     encoder = made(kind)

@@ -53,8 +53,8 @@ def test_packed_is_padded(
     packed: list[Packing], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     # Several batches, with pairs of all lengths in each.
-    monkeypatch.setattr(module, "_ON_CPU", 1 << 10)
-    monkeypatch.setattr(module, "_ON_GPU", 1 << 10)
+    monkeypatch.setattr(module, "ON_CPU", 1 << 10)
+    monkeypatch.setattr(module, "ON_GPU", 1 << 10)
     encoder = made()
     queries, documents = texts(150, 10), texts(150, 30)
     encoder.backbone.use_packing = False

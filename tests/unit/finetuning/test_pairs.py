@@ -99,7 +99,7 @@ def test_a_batch_is_queries_and_flattened_groups(
 def test_steady_batches_have_one_width_and_few_numbers_of_tokens(
     examples: PairExamples, alike: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
+    monkeypatch.setattr("isthmus.nn.packing.GRANULES", 4)
     examples.alike, examples.settings = alike, DenseSettings(query_max_length=9)
     groups = [examples[0, 0], examples[0, 1]]
     for steady in (False, True):

@@ -103,9 +103,9 @@ def curve(run: Trainer) -> dict[str, list[float]]:
 def test_places_of_padding_change_nothing(
     kind: str, corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.nn.packing._LEAST_PADDING", {"cpu": 0.0})
-    monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
-    monkeypatch.setattr("isthmus.training.parallel._WHOLE", ("cpu", "cuda"))
+    monkeypatch.setattr("isthmus.nn.packing.LEAST_PADDING", {"cpu": 0.0})
+    monkeypatch.setattr("isthmus.nn.packing.GRANULES", 4)
+    monkeypatch.setattr("isthmus.training.parallel.WHOLE", ("cpu", "cuda"))
     monkeypatch.setattr(Backbone, "leaves_padding_out", True)
     found, fillers = [], []
     given: list[Any] = []
@@ -173,7 +173,7 @@ def test_the_curve_of_graphs_is_that_of_kernels_one_by_one(
 
     monkeypatch.setattr(Graphs, "_capture", captures)
     monkeypatch.setattr(_Captured, "replay", replays)
-    monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)  # two or three shapes: most are replayed
+    monkeypatch.setattr("isthmus.nn.packing.GRANULES", 4)  # two or three shapes: most are replayed
     found = []
     for graphs in (True, False):
         run = trainer(corpus, tmp_path / str(graphs), kind, rates, bf16=True, graphs=graphs)

@@ -88,7 +88,7 @@ def expected_weights(row: Any, settings: InvertedSettings) -> dict[int, float]:
 def test_weights_as_they_are_searched(
     tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "_ROWS", 16)
+    monkeypatch.setattr(contents, "ROWS", 16)
     kept = InvertedSettings.parse(settings, "test")
     documents, vectors = documents_of(100), some_weights(100)
     assert min(np.diff(vectors.indptr)) < max(np.diff(vectors.indptr)) - 5
@@ -104,7 +104,7 @@ def test_weights_as_they_are_searched(
 
 def test_a_pair_meets_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The two indexes hold the documents in different orders, and one without texts."""
-    monkeypatch.setattr(contents, "_ROWS", 7)
+    monkeypatch.setattr(contents, "ROWS", 7)
     documents, weights = documents_of(50), some_weights(50)
     vectors = np.random.default_rng(1).standard_normal((50, DIMENSION)).astype(np.float32)
     sparse = build(tmp_path / "sparse", "sparse", documents[::-1], weights[::-1], texts=False)
@@ -123,7 +123,7 @@ def test_a_pair_meets_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_segments_without_what_was_deleted(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "_ROWS", 8)
+    monkeypatch.setattr(contents, "ROWS", 8)
     monkeypatch.setattr("isthmus.indexes.segments.writer.to_merge", lambda *_: None)
     vectors: Any = some_weights(60, seed=3)
     if kind == "dense":

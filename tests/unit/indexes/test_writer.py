@@ -302,7 +302,7 @@ def test_segments_of_another_index_are_refused(
 
 @pytest.fixture
 def few_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "_TOGETHER", 2)
+    monkeypatch.setattr(merging, "TOGETHER", 2)
 
 
 @pytest.mark.usefixtures("few_together")

@@ -92,7 +92,7 @@ def tokens_of(
 def test_each_text_attends_to_itself(
     sight: str, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_LONG", long)
+    monkeypatch.setattr(attention, "LONG", long)
     causal, reach, sees = SIGHTS[sight]
     stream = tokens_of(LENGTHS)
     packing = Packing.of(mask_of(LENGTHS))._replace(causal=causal)

@@ -133,7 +133,7 @@ every_recipe = pytest.mark.parametrize("name", NAMES)
 def test_packed_and_padded_are_the_same(
     name: str, way: str, make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_LONG", 1000 if way == "padded for attention" else 0)
+    monkeypatch.setattr(attention, "LONG", 1000 if way == "padded for attention" else 0)
     if way == "own layers":
         # As on a GPU: only what is read leaves the last layer. Padded, transformers computes it.
         for module in ("backbone", "layers"):
@@ -258,7 +258,7 @@ def test_room_for_more_labels_than_there_are_changes_nothing(
     seen = []
     for more in (None, 0, 9):
         if more is not None:
-            monkeypatch.setattr("isthmus.pretraining.labels._SYNCHRONOUS", frozenset())
+            monkeypatch.setattr("isthmus.pretraining.labels.SYNCHRONOUS", frozenset())
             monkeypatch.setattr(
                 "isthmus.pretraining.labels.places_of",
                 lambda chosen, most, more=more: places_of(chosen, most + more),
@@ -280,8 +280,8 @@ def test_fillers_change_nothing(
     """Places of padding that are computed with the tokens, so that batches have few shapes."""
     for module in ("backbone", "layers"):
         monkeypatch.setattr(f"isthmus.nn.{module}.has_kernels", lambda states: own)
-    monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
-    monkeypatch.setattr("isthmus.nn.packing._LEAST_PADDING", {"cpu": 0.0})
+    monkeypatch.setattr("isthmus.nn.packing.GRANULES", 4)
+    monkeypatch.setattr("isthmus.nn.packing.LEAST_PADDING", {"cpu": 0.0})
     _, examples = made = make(name)
     seen, fields = [], []
     for steady in (False, True):

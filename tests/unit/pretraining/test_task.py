@@ -236,7 +236,7 @@ def test_what_is_labelled_is_what_an_index_of_truths_gives(
     asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not asked:
-        monkeypatch.setattr("isthmus.pretraining.labels._SYNCHRONOUS", frozenset())
+        monkeypatch.setattr("isthmus.pretraining.labels.SYNCHRONOUS", frozenset())
     generator = torch.Generator().manual_seed(1)
     states = torch.randn(3, 5, 2, generator=generator, requires_grad=True)
     ids = torch.randint(50, (3, 5), generator=generator)
@@ -261,7 +261,7 @@ def test_what_is_labelled_is_what_an_index_of_truths_gives(
 def test_labels_beyond_the_number_stated_are_never_lost_in_silence(
     knowing: Any, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.pretraining.labels._SYNCHRONOUS", knowing)
+    monkeypatch.setattr("isthmus.pretraining.labels.SYNCHRONOUS", knowing)
     chosen = torch.tensor([[True, False, True]])
     assert places_of(chosen, 2).tolist() == [0, 2]
     with pytest.raises(error, match="labels"):

@@ -62,7 +62,7 @@ def test_real_text(shared_data: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     tokenizer = Tokenizer.load(model_folder(MINILM))
     documents = islice(source.documents(), 150)
     corpus = tokenise(documents, "enwiki", tokenizer.serialised, workers=1, cache=tmp_path)
-    monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 4096)
+    monkeypatch.setattr(ngrams_module, "ENTRY_BYTES", 4096)
     counts = count_ngrams(corpus, tokenizer, 64 << 20)
     special = set(tokenizer.special_ids.tolist())
     for order in (1, 2, 3, 4):
@@ -83,8 +83,8 @@ def test_real_text(shared_data: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_two_processes_write_the_same_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ngrams_module, "_WORTH_PROCESSES", 0)
-    monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 1 << 14)
+    monkeypatch.setattr(ngrams_module, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(ngrams_module, "ENTRY_BYTES", 1 << 14)
     one = count_ngrams(synthetic(600, tmp_path / "one"), TOKENIZER, 32 << 20, workers=1)
     two = count_ngrams(synthetic(600, tmp_path / "two"), TOKENIZER, 32 << 20, workers=2)
     assert contents(one.folder) == contents(two.folder)
@@ -93,7 +93,7 @@ def test_two_processes_write_the_same_tables(
 def test_an_interrupted_count_keeps_what_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ngrams_module, "_ENTRY_BYTES", 1 << 15)
+    monkeypatch.setattr(ngrams_module, "ENTRY_BYTES", 1 << 15)
     whole = count_ngrams(synthetic(300, tmp_path / "whole"), TOKENIZER, 40 << 20, workers=1)
     corpus = synthetic(300, tmp_path)
     steps = {"read": 0, "merge": 0}

@@ -44,7 +44,7 @@ def test_every_row_comes_back_in_its_place(
         return torch.stack([(part * shown).sum(1), shown.sum(1)], dim=1)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "_TOKENS", {"cpu": tokens})
+        patch.setattr(chunks, "TOKENS", {"cpu": tokens})
         found = in_chunks(represent, ids, mask, size)
     assert found.tolist() == torch.stack([(ids * mask).sum(1), mask.sum(1)], dim=1).tolist()
     for (least, _), (_, most) in itertools.pairwise(seen):
@@ -96,8 +96,8 @@ def gradients(model: Watched, batch: tuple[Tensor, Tensor], size: int | None) ->
 def test_where_padding_costs_nothing_there_is_one_chunk(
     batch: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "_WHOLE", ("cpu",))
-    monkeypatch.setattr(chunks, "_TOKENS", {"cpu": 14})
+    monkeypatch.setattr(chunks, "WHOLE", ("cpu",))
+    monkeypatch.setattr(chunks, "TOKENS", {"cpu": 14})
     seen: list[tuple[Tensor, ...]] = []
 
     def represent(*given: Tensor) -> Tensor:

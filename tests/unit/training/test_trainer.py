@@ -337,8 +337,8 @@ def test_the_curve_of_steady_batches_is_that_of_the_same_batches_as_they_are(
     corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What graphs are captured of: places of padding beside the tokens, texts of all lengths."""
-    monkeypatch.setattr("isthmus.nn.packing._LEAST_PADDING", {"cpu": 0.0})
-    monkeypatch.setattr("isthmus.nn.packing._GRANULES", 4)
+    monkeypatch.setattr("isthmus.nn.packing.LEAST_PADDING", {"cpu": 0.0})
+    monkeypatch.setattr("isthmus.nn.packing.GRANULES", 4)
     curves, fillers = {}, []
     for fill in (True, False):
         run = trainer(corpus, tmp_path / str(fill), max_steps=24, logging_steps=1, save_steps=100)

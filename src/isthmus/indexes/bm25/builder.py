@@ -35,7 +35,7 @@ from isthmus.progress import notice, waiting
 from isthmus.records import Document
 
 MEMORY = 1.0  # GiB
-_DOCUMENTS = 1024  # analysed and written at a time
+DOCUMENTS = 1024  # analysed and written at a time
 _TOKEN_BYTES, _TERM_BYTES = 64, 250  # held while a block is sorted
 
 
@@ -157,7 +157,7 @@ def build_bm25(
     with Bm25Builder(folder, description, memory) as builder:
         if builder.rows:
             notice(f"resuming after {builder.rows:,} documents")
-        for block in blocks(islice(documents, builder.rows, None), _DOCUMENTS):
+        for block in blocks(islice(documents, builder.rows, None), DOCUMENTS):
             builder.add(block)
         builder.refuse_wordless()
         with waiting(f"completing {folder}"):

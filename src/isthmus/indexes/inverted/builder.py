@@ -38,7 +38,7 @@ from isthmus.records import Document
 BLOCK = 2**13
 _LONG = 16  # a list is long when a document in so many is in it: masks take as much as offsets
 _BYTE, _MOST_LEVELS = 255, 3
-_POSTINGS = 2**24  # in memory at a time
+POSTINGS = 2**24  # in memory at a time
 _GATHERED = {"lengths": np.dtype("<i4"), "terms": np.dtype("<i4")}
 
 
@@ -181,7 +181,7 @@ class InvertedBuilder(VectorBuilder):
         """Writes what was spilled, in the order of terms."""
         starts = np.cumsum(lengths, dtype=np.int64) - lengths
         ends = np.cumsum(lengths[by_term], dtype=np.int64)
-        cuts = np.searchsorted(ends, np.arange(_POSTINGS, int(lengths.sum()), _POSTINGS))
+        cuts = np.searchsorted(ends, np.arange(POSTINGS, int(lengths.sum()), POSTINGS))
         # Every block is read from its beginning to its end, so that few pages are in use.
         spilled = np.load(workplace(self._folder) / f"{name}.npy", mmap_mode="r")
         with GrowingArray(self._index / f"{name}.npy", spilled.dtype) as sorted_:

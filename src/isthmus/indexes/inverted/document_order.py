@@ -22,7 +22,7 @@ _GROUP = 128  # documents, or so
 _SAMPLED = 8  # one in so many
 _TURNS = 3
 _ROUNDS = 12
-_HALVED = 2**15  # documents at a time
+HALVED = 2**15  # documents at a time
 _ROWS = 2**14
 
 
@@ -42,7 +42,7 @@ def similar_first(
 
         list(pool.map(fill, range(0, rows, _ROWS)))
         places: Array = np.zeros(rows, dtype=np.int64)
-        if rows > _HALVED:
+        if rows > HALVED:
             groups, middles = _grouped(strong, vocabulary, pool)
             in_turn = np.lexsort((middles[:, 1], middles[:, 0]))
             _halve(in_turn, 0, len(middles), middles, vocabulary, logs)
@@ -50,9 +50,9 @@ def similar_first(
         order = np.lexsort((strong[:, 1], strong[:, 0], places))
 
         def halve(first: int) -> None:
-            _halve(order, first, min(first + _HALVED, rows), strong, vocabulary, logs)
+            _halve(order, first, min(first + HALVED, rows), strong, vocabulary, logs)
 
-        list(pool.map(halve, range(0, rows, _HALVED)))
+        list(pool.map(halve, range(0, rows, HALVED)))
     return order
 
 

@@ -13,20 +13,20 @@ from isthmus.indexes.inverted.lists import Array, mapped_part
 from isthmus.indexes.manifest import InvertedSettings, Layout
 from isthmus.indexes.verification import read_manifest
 
-_POSTINGS = 2**22  # read at a time
-_KEPT = 2**24  # weights of rows that are in memory at a time
+POSTINGS = 2**22  # read at a time
+KEPT = 2**24  # weights of rows that are in memory at a time
 
 
 def weighed_rows(folder: Path) -> Iterator[scipy.sparse.csr_matrix]:
     """All rows of an index in their order, some at a time, with weights that an index takes.
 
-    The lists are read once for every `_KEPT` weights, so that memory stays bounded.
+    The lists are read once for every `KEPT` weights, so that memory stays bounded.
     """
     manifest = read_manifest(folder, "inverted")
     assert manifest.layout is not None
     assert manifest.inverted is not None
     assert manifest.dimension is not None
-    count = max(1, manifest.documents * _KEPT // max(1, manifest.layout.postings))
+    count = max(1, manifest.documents * KEPT // max(1, manifest.layout.postings))
     rows = mapped_part(folder, "rows")
     postings = StoredPostings(folder, manifest.dimension, manifest.layout)
     for first in range(0, manifest.documents, count):
@@ -74,10 +74,10 @@ class StoredPostings:
 
 
 def _parts(lengths: Array) -> Iterator[tuple[slice, slice]]:
-    """Lists of about `_POSTINGS` together, and where their postings lie."""
+    """Lists of about `POSTINGS` together, and where their postings lie."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    cuts = np.searchsorted(ends, np.arange(_POSTINGS, total, _POSTINGS)).tolist()
+    cuts = np.searchsorted(ends, np.arange(POSTINGS, total, POSTINGS)).tolist()
     for start, stop in pairwise([0, *cuts, len(lengths)]):
         if start < stop:
             yield slice(start, stop), slice(int(ends[start] - lengths[start]), int(ends[stop - 1]))

@@ -33,7 +33,7 @@ from isthmus.indexes.manifest import Manifest
 from isthmus.indexes.selection import best
 from isthmus.indexes.verification import read_manifest
 
-_BLOCKS_APIECE = 64  # fewer are not worth another thread
+BLOCKS_APIECE = 64  # fewer are not worth another thread
 _NOTHING: Answer = np.empty(0, dtype=np.int64), np.empty(0)
 
 
@@ -80,7 +80,7 @@ class InvertedIndex(VectorIndex):
         # Many queries go side by side; few are shared out, each thread with blocks of its own.
         blocks = -(-len(self) // self._shape.block)
         shares = max(1, self._threads // max(1, count))
-        shares = min(shares, max(1, blocks // _BLOCKS_APIECE))
+        shares = min(shares, max(1, blocks // BLOCKS_APIECE))
 
         def answer(number: int) -> Answer:
             inner = slice(queries.starts[number], queries.starts[number + 1])

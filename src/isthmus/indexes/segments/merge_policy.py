@@ -10,7 +10,7 @@ from isthmus.indexes.construction import builder_for
 from isthmus.indexes.manifest import Description, Manifest
 from isthmus.indexes.segments.held import Held
 
-_TOGETHER = 8  # segments, of like size if possible
+TOGETHER = 8  # segments, of like size if possible
 
 
 def to_merge(living: Sequence[int], rows: Sequence[int]) -> range | None:
@@ -25,7 +25,7 @@ def to_merge(living: Sequence[int], rows: Sequence[int]) -> range | None:
         for small, run in groupby(sizes, key=size.__ge__):
             last = first + len(list(run))
             counts = living[first:last]
-            if small and len(counts) >= _TOGETHER and 2 * max(counts) <= sum(counts):
+            if small and len(counts) >= TOGETHER and 2 * max(counts) <= sum(counts):
                 return range(first, last)
             first = last
     wasted = (place for place, count in enumerate(living) if 2 * count < rows[place])

@@ -21,7 +21,7 @@ from isthmus.pretraining.parts import Corruption
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
-_SAMPLE_STREAM = 7
+SAMPLE_STREAM = 7
 
 
 class GeneratorSettings(MaskingSettings):
@@ -46,7 +46,7 @@ class Generator(Uniform):
     """
 
     Settings = GeneratorSettings
-    streams = (CHOICE_STREAM, _SAMPLE_STREAM)
+    streams = (CHOICE_STREAM, SAMPLE_STREAM)
     settings: GeneratorSettings
 
     def beside(self, encoder: Corruption | None) -> None:
@@ -123,7 +123,7 @@ class Generator(Uniform):
         self.model.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             states = self.model(masked, batch["attention_mask"], batch.get("tokens"))
-            chances = uniform(self.draw(batch, _SAMPLE_STREAM))
+            chances = uniform(self.draw(batch, SAMPLE_STREAM))
             places = places_of(chosen, most_hidden(batch, self.settings.rate))
             _, states, chances = at_places(places, masked, states, chances)
             # Special tokens are left out, and with them rows that pad either model's matrix.

@@ -17,7 +17,7 @@ from isthmus.pretraining.parts import Decoder
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
-_VISIBILITY_STREAM = 8
+VISIBILITY_STREAM = 8
 
 
 class EnhancedSettings(Settings):
@@ -76,4 +76,4 @@ class Enhanced(Decoder):
 def visibility(keys: Tensor, words: Tensor, attended: Tensor, rate: float) -> Tensor:
     """True at [text, row, column] where the row sees the column, drawn from the texts' keys."""
     hidden = min(round(rate * 2**16), 2**16 - 1)
-    return draw_visibility(keys, words, attended, _VISIBILITY_STREAM, hidden)
+    return draw_visibility(keys, words, attended, VISIBILITY_STREAM, hidden)

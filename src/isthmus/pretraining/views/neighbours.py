@@ -22,7 +22,7 @@ from isthmus.pretraining.parts import Text, View
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.sentences import Span, span_end, spans
 
-_PAIR_STREAM = 32
+PAIR_STREAM = 32
 Strategy = Literal["near", "overlap", "random"]
 _STRATEGIES: tuple[Strategy, ...] = ("near", "overlap", "random")
 # Every masked language model frames a text with one special token on each side.
@@ -85,7 +85,7 @@ class Neighbours(View):
         if len(document.tokens) <= limit:
             whole = _text(document, (0, len(document.tokens)))
             return whole, whole
-        kind, first, second, order = draw(torch.tensor([key]), _PAIR_STREAM, 4)[0].tolist()
+        kind, first, second, order = draw(torch.tensor([key]), PAIR_STREAM, 4)[0].tolist()
         strategy: str = self.settings.strategy
         if strategy == "mixture":
             strategy = self._drawn(kind)

@@ -11,7 +11,7 @@ from isthmus.nn.randomness import draw
 from isthmus.pretraining.parts import Text, View
 from isthmus.text.corpus import TokenisedDocument
 
-_CROP_STREAM = 1
+CROP_STREAM = 1
 
 
 class SameSettings(Settings):
@@ -31,6 +31,6 @@ class Same(View):
         start = 0
         spare = len(document.tokens) - room
         if spare > 0 and self.settings.crop == "random":
-            start = int(draw(torch.tensor([key]), _CROP_STREAM, 1)) % (spare + 1)
+            start = int(draw(torch.tensor([key]), CROP_STREAM, 1)) % (spare + 1)
         window = slice(start, start + room)
         return (Text(document.tokens[window], document.words[window], start),)

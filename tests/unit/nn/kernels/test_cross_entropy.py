@@ -256,7 +256,7 @@ def made(tokens: int = 11, terms: int = 300, width: int = 24) -> tuple[Predictio
 def way(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole loss takes the kernel; without a GPU, also products that torch has only there."""
     monkeypatch.setattr(cross_entropy, "has_half_kernels", lambda matrix: True)
-    monkeypatch.setitem(vocabulary_product._MULTIPLE, "cpu", 8)
+    monkeypatch.setitem(vocabulary_product.MULTIPLE, "cpu", 8)
     if not ON_GPU:
 
         def multiply(left: Tensor, right: Tensor, into: Tensor, add: bool = False) -> None:
@@ -270,7 +270,7 @@ def way(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("room", [1, 4 * 304, 10**6], ids=["a row", "four rows", "all"])
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
 def test_the_whole_loss(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
-    monkeypatch.setitem(vocabulary_product._AT_ONCE, DEVICE, room)
+    monkeypatch.setitem(vocabulary_product.AT_ONCE, DEVICE, room)
     given, targets = made()
     if not bias:
         given = given._replace(bias=None)
@@ -302,7 +302,7 @@ def test_the_whole_loss(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) 
 @pytest.mark.parametrize("room", [1, 4 * 304, 10**6], ids=["a row", "four rows", "all"])
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
 def test_the_whole_loss_of_bags(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
-    monkeypatch.setitem(vocabulary_product._AT_ONCE, DEVICE, room)
+    monkeypatch.setitem(vocabulary_product.AT_ONCE, DEVICE, room)
     given, _ = made(terms=299)
     if not bias:
         given = given._replace(bias=None)
@@ -374,7 +374,7 @@ def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
     kernels: Any, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setitem(vocabulary_product._AT_ONCE, "cuda", room)
+    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cuda", room)
     monkeypatch.setattr(
         kernels.replace_by_gradients, "__defaults__", (True, kernels.SWEEP)
     )  # as it is used
@@ -409,7 +409,7 @@ def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
 def test_a_gpu_takes_the_kernel_of_bags_and_is_not_asked_anything(
     kernels: Any, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setitem(vocabulary_product._AT_ONCE, "cuda", room)
+    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cuda", room)
     monkeypatch.setattr(
         kernels.replace_by_bag_gradients, "__defaults__", (True, kernels.SWEEP)
     )  # as it is used

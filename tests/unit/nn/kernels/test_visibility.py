@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from isthmus.nn.kernels import available as kernels
-from isthmus.pretraining.decoders.enhanced import _VISIBILITY_STREAM, visibility
+from isthmus.pretraining.decoders.enhanced import VISIBILITY_STREAM, visibility
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Arguments = tuple[Tensor, Tensor, Tensor]
@@ -26,7 +26,7 @@ def drawn(triton: Any) -> Callable[..., Tensor]:
     """What the kernel draws, wherever it can run."""
     from isthmus.nn.kernels.visibility_triton import draw_visibility
 
-    return partial(draw_visibility, stream=_VISIBILITY_STREAM)
+    return partial(draw_visibility, stream=VISIBILITY_STREAM)
 
 
 def batch(texts: int, length: int, seed: int = 0) -> Arguments:
