@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +27,7 @@ from isthmus.config.exchange import exchange
 from isthmus.config.lock import LOCK, Lock, check_locks
 from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.errors import InputError, OutputError
+from isthmus.errors import InputError, IsthmusError, OutputError
 
 SNAPSHOT = "isthmus.json"
 START = "start"  # an untrained model, made before training begins
@@ -36,7 +36,6 @@ _LIBRARIES = (
     "pyarrow", "bm25s", "ir_measures", "pydantic",
 )  # fmt: skip
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAKE_ROOM = "free some space and run the same command again"
 _ELSEWHERE = "choose another --output"
 _REFUSED = {
@@ -44,8 +43,8 @@ _REFUSED = {
     errno.EDQUOT: ("the quota of the disk is used up", _MAKE_ROOM),
     errno.EFBIG: (
         "a file would become larger than is allowed",
-        "raise the limit, or write to a disk that takes larger files, and run the same command "
-        "again",
+        "raise the limit (ulimit -f), or write to a disk that takes larger files, and run the same "
+        "command again",
     ),
     errno.EACCES: ("no permission to write", _ELSEWHERE),
     errno.EPERM: ("no permission to write", _ELSEWHERE),
@@ -53,9 +52,7 @@ _REFUSED = {
     errno.ENOTDIR: ("a file is where a folder should be", _ELSEWHERE),
     errno.EEXIST: ("a file is where a folder should be", _ELSEWHERE),
 }
-_NUMBER_IN_WORDS = re.compile(r"\(os error (\d+)\)")  # safetensors
-# torch.save and numpy's tofile know only that less was written than they meant to.
-_TORN_FILE = re.compile(r"inline_container|requested and \d+ written")
+_ROOM = 2**20  # bytes; with less, whatever a library says of a file, the disk is full
 
 
 def only_writer(folder: Path) -> Lock:
@@ -269,40 +266,16 @@ def writing(target: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        number = _error_number(error)
+        number, free = getattr(error, "errno", None), _free(target)
+        if number is None and free < _ROOM and not isinstance(error, IsthmusError):
+            number = errno.ENOSPC
         if number not in _REFUSED:
             raise
         what, fix = _REFUSED[number]
         what = f"{what}: {getattr(error, 'filename', None) or target}"
         if number in (errno.ENOSPC, errno.EDQUOT):
-            what += f" ({_free(target)} free)"
-        elif number == errno.EFBIG and (limit := largest_file()) is not None:
-            what += f" (at most {limit:,} bytes, ulimit -f)"
+            what += f" ({free / 2**20:,.0f} MiB free)"
         raise OutputError(what, fix) from error
-
-
-def largest_file() -> int | None:
-    """The most bytes that this process may write into one file; None where there is no limit."""
-    if os.name != "posix":
-        return None
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _error_number(error: Exception) -> int | None:
-    """The system's number of an error, also where a library only puts it into words."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    if number := _NUMBER_IN_WORDS.search(str(error)):
-        return int(number[1])
-    for known in _FULL:  # faiss
-        if os.strerror(known) in str(error):
-            return known
-    if _TORN_FILE.search(str(error)):
-        return errno.ENOSPC if largest_file() is None else errno.EFBIG
-    return None
 
 
 def write_json(file: Path, value: Any) -> None:
@@ -316,11 +289,12 @@ def _partial(target: Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
-def _free(target: Path) -> str:
+def _free(target: Path) -> float:
+    """The bytes that the disk of a path has left."""
     for folder in (target, *target.absolute().parents):
         with contextlib.suppress(OSError):  # not there, or not readable
-            return f"{shutil.disk_usage(folder).free / 2**20:,.0f} MiB"
-    return "an unknown amount"
+            return shutil.disk_usage(folder).free
+    return math.inf
 
 
 def differences(one: Any, two: Any, path: str = "") -> list[str]:
