@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -55,84 +55,10 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:,.1f} {task.fields['unit']}/s" if speed else "")
 
 
-class Part(NamedTuple):
-    """A bar that takes long: how its description begins, and how much work it is, in any unit.
-
-    `items` is about what it will count to, for a bar that does not know its total.
-    """
-
-    beginning: str
-    work: float
-    items: float = 0
-
-
-class Plan:
-    """A job of several bars, with the time that the whole of it will still take.
-
-    `parts` are the bars that take long, in order. A part without a bar was done before, by an
-    interrupted run.
-    """
-
-    def __init__(self, name: str, parts: Sequence[Part]) -> None:
-        self.name = name
-        self.parts = parts
-        self.total = sum(part.work for part in parts)
-        self._start = time.monotonic()
-        self._place = -1  # of the part that is done or being done
-        self._done = self._before = 0.0  # work, and how much of it an earlier run did
-        self._base = 0.0  # work of the parts up to this one
-
-    def begin(self, description: str, done: float, total: float | None) -> bool:
-        """Whether a bar is a part of the plan; so much of it was done before."""
-        for place in range(self._place + 1, len(self.parts)):
-            if description.startswith(self.parts[place].beginning):
-                self._place = place
-                self._base = sum(part.work for part in self.parts[:place])
-                before = self._done
-                self.reach(done, total)
-                self._before += self._done - before
-                return True
-        return False
-
-    def reach(self, done: float, total: float | None) -> None:
-        """So much of the part is done."""
-        part = self.parts[self._place]
-        of = total or part.items
-        self._done = self._base + part.work * (min(done / of, 1.0) if of else 0.0)
-
-    @property
-    def percent(self) -> float:
-        """How much of the job is done."""
-        return 100 * self._done / self.total
-
-    def __str__(self) -> str:
-        now = self._done - self._before
-        said = f"{self.name} {self.percent:.0f} %"
-        if now <= 0:
-            return said
-        left = (self.total - self._done) * (time.monotonic() - self._start) / now
-        return f"{said}, {f'{left:.0f} s' if left < 90 else f'{left / 60:.0f} min'} left"
-
-
-_plan: Plan | None = None
-
-
-@contextmanager
-def planned(name: str, parts: Sequence[Part]) -> Iterator[None]:
-    """Lets every bar of the block show how much of a whole job is done, and the time left."""
-    global _plan
-    outer, _plan = _plan, Plan(name, parts)
-    try:
-        yield
-    finally:
-        _plan = outer
-
-
 class Bar:
     """One job's progress: a description, a count towards a total, and a note that may change.
 
     `done` was so much before the job was interrupted: it counts, but not as if it were done now.
-    Within a plan, a terminal shows one bar of the whole job, with this one's count as its note.
     """
 
     def __init__(
@@ -146,18 +72,14 @@ class Bar:
         self._start = self._last = time.monotonic()
         self._progress: Progress | None = None
         self._silent = os.environ.get("RANK", "0") != "0"
-        self._plan: Plan | None = None
-        self._counts = False  # towards the plan
 
     def __enter__(self) -> Self:
         self._start = self._last = time.monotonic()
-        self._plan = _plan
-        self._counts = _plan is not None and _plan.begin(self.description, self.done, self.total)
         if console.is_terminal and not self._silent:
-            own = (MofNCompleteColumn(), _Rate(), TimeElapsedColumn(), TimeRemainingColumn())
             self._progress = Progress(
                 SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
-                *(() if self._plan else own), TextColumn("{task.fields[note]}"), console=console,
+                MofNCompleteColumn(), _Rate(), TimeElapsedColumn(), TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"), console=console,
             )  # fmt: skip
             self._progress.start()
             self._task = self._progress.add_task(self.description, unit=self.unit, note="")
@@ -165,8 +87,6 @@ class Bar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._counts and self._plan and kind is None:
-            self._plan.reach(1, 1)
         if self._progress is not None:
             self._progress.stop()
         elif kind is None:
@@ -177,8 +97,6 @@ class Bar:
         self.done += amount
         if note is not None:
             self.note = note
-        if self._counts and self._plan:
-            self._plan.reach(self.done, self.total)
         if self._progress is not None:
             self._show()
         elif time.monotonic() - self._last > _QUIET_SECONDS:
@@ -186,22 +104,13 @@ class Bar:
 
     def _show(self) -> None:
         assert self._progress is not None
-        if self._plan is None:
-            self._progress.update(self._task, total=self.total, completed=self.done, note=self.note)
-        else:
-            percent = self._plan.percent
-            self._progress.update(
-                self._task, description=str(self._plan), total=100, completed=percent,
-                note=self._text(""),
-            )  # fmt: skip
+        self._progress.update(self._task, total=self.total, completed=self.done, note=self.note)
 
     def _line(self, suffix: str) -> None:
         if self._silent:
             return
         self._last = time.monotonic()
-        whole = f" ({self._plan})" if self._plan else ""
-        line = f"{self._text(suffix)}{whole}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(self._text(suffix), highlight=False, markup=False, soft_wrap=True)
 
     def _text(self, suffix: str) -> str:
         seconds = max(time.monotonic() - self._start, 1e-9)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from isthmus import progress
-from isthmus.progress import Bar, Part, notice, planned, track
+from isthmus.progress import Bar, notice, track
 
 
 @pytest.fixture
@@ -37,45 +37,6 @@ def test_a_log_gets_a_line_every_half_minute(screen: io.StringIO, clock: list[fl
         "encode: 400/400, 5.0 texts/s, 80 s, loss 1.0",
         "encode: 400/400, 5.0 texts/s, 80 s, loss 1.0, done",
     ]
-
-
-def test_a_plan_tells_the_time_left_of_the_whole(screen: io.StringIO, clock: list[float]) -> None:
-    with planned("adapt", [Part("train", 60.0), Part("index", 10.0), Part("index", 30.0)]):
-        with Bar("tokenise", 5):
-            pass
-        with Bar("train", 2, "steps") as bar:
-            clock[0] += 60
-            bar.advance(1)
-        with Bar("index docs", 4, "documents") as bar:
-            clock[0] += 40
-            bar.advance(4)
-        with Bar("index docs", None, "passages"):
-            pass
-    with Bar("index docs", 1):
-        pass
-    assert [line.partition("(")[2] for line in screen.getvalue().splitlines()] == [
-        "adapt 0 %)",
-        "adapt 30 %, 2 min left)",
-        "adapt 60 %, 40 s left)",
-        "adapt 70 %, 43 s left)",
-        "adapt 70 %, 43 s left)",
-        "adapt 100 %, 0 s left)",
-        "",
-    ]
-
-
-def test_a_terminal_gets_one_bar_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=160)
-    monkeypatch.setattr(progress, "console", console)
-    monkeypatch.delenv("RANK", raising=False)
-    parts = [Part("train", 3.0), Part("index", 1.0)]
-    with planned("adapt", parts), Bar("train", 2, "steps") as bar:
-        bar.advance(2, note="loss 0.5")
-    shown = stream.getvalue()
-    assert "adapt 75 %" in shown
-    assert "train: 2/2" in shown
-    assert "loss 0.5" in shown
 
 
 def test_what_fails_is_not_called_done(screen: io.StringIO) -> None:

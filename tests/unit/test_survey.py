@@ -21,7 +21,7 @@ def found(tmp_path: Path, texts: list[str], title: str = "") -> str:
         json.dumps({"_id": str(n), "text": text, "title": title}) for n, text in enumerate(texts)
     ]
     file.write_text("\n".join(lines), encoding="utf-8")
-    return survey(open_corpus(str(file)), str(file)).sentence
+    return survey(open_corpus(str(file)), str(file))
 
 
 def test_good_documents(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.run_stage import run as run_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
-from isthmus.progress import notice, planned
+from isthmus.progress import notice
 from isthmus.training.parallel import main_process_first
 from isthmus.workflows.adapt_settings import AdaptSettings
 from isthmus.workflows.before_after import (
@@ -42,7 +42,6 @@ from isthmus.workflows.before_after import (
     write,
 )  # fmt: skip
 from isthmus.workflows.survey import survey
-from isthmus.workflows.workload import work
 
 _SPLITS = ("test", "dev", "validation", "valid")
 
@@ -88,24 +87,20 @@ def run(settings: AdaptSettings) -> Report | None:
     with ExitStack() as claims:
         with main_process_first():
             corpus = open_corpus(settings.documents, settings.account())
-            found = survey(corpus, settings.documents)
+            sentence = survey(corpus, settings.documents)
             claims.enter_context(claimed(output, "adapt", _identity(settings)))
             if plain:
                 _save_start(settings.model, known, output / "start")
-        notice(found.sentence)
-        guards = (guard[0].count() or 0) if guard else 0
-        in_passages = corpus.in_passages if settings.passages is None else bool(settings.passages)
-        parts = work(settings, trained, found.tokens, in_passages, judged is not None, guards)
-        with planned("adapt", parts):
-            for number, (name, stage) in enumerate(trained.items(), start=1):
-                _say(began, f"{number}/{len(trained) + 2} {name}: learn {stage.collection}")
-                run_stage(stage)
-            if os.environ.get("RANK", "0") != "0":
-                return None  # of several processes, the first does the rest
-            _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
-            models = {BEFORE: start, **{name: stage.output for name, stage in trained.items()}}
-            merges = {name: _merge(stage) for name, stage in trained.items()}
-            report = _finish(settings, models, merges, judged, guard, began)
+        notice(sentence)
+        for number, (name, stage) in enumerate(trained.items(), start=1):
+            _say(began, f"{number}/{len(trained) + 2} {name}: learn {stage.collection}")
+            run_stage(stage)
+        if os.environ.get("RANK", "0") != "0":
+            return None  # of several processes, the first does the rest
+        _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
+        models = {BEFORE: start, **{name: stage.output for name, stage in trained.items()}}
+        merges = {name: _merge(stage) for name, stage in trained.items()}
+        report = _finish(settings, models, merges, judged, guard, began)
     _say(began, f"{len(trained) + 2}/{len(trained) + 2} done: {output / 'report.md'}")
     return report
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -19,26 +17,16 @@ from isthmus.text.sentences import word_count
 _FEWEST = 50  # documents
 _SHORTEST = 5  # words of an average document: fewer have no part that asks for the rest
 _MINORITY = 0.1  # share of the documents in a second language from which it is mentioned
-_OF_A_WORD = 1.4  # tokens
-_CHARACTERS = 4  # of a token at most, as in tables, addresses and program text
 _SEEN = 400  # characters of a document that tell its language
 
 
-class Survey(NamedTuple):
-    """What was found, as a sentence, and about how many tokens every document has."""
-
-    sentence: str
-    tokens: Sequence[float]
-
-
-def survey(corpus: Corpus, where: str) -> Survey:
-    """What documents are like; raises where nothing can be learnt from them."""
-    lengths, tokens, texts, languages = [], [], Counter[int](), Counter[str]()
+def survey(corpus: Corpus, where: str) -> str:
+    """What documents are like, as a sentence; raises where nothing can be learnt from them."""
+    lengths, texts, languages = [], Counter[int](), Counter[str]()
     with Bar("look at the documents", corpus.count(), "documents") as bar:
         for document in corpus.documents():
             text = document.contents()
             lengths.append(word_count(text))
-            tokens.append(max(lengths[-1] * _OF_A_WORD, len(text) / _CHARACTERS))
             texts[xxhash.xxh3_64_intdigest(text.encode())] += 1
             if (language := _language(text)) is not None:
                 languages[language] += 1
@@ -59,7 +47,7 @@ def survey(corpus: Corpus, where: str) -> Survey:
             f"; SEVERAL LANGUAGES ({', '.join(shares)}): queries find documents of their own "
             "language; a folder for each adapts better"
         )
-    return Survey(found, tokens)
+    return found
 
 
 def _language(text: str) -> str | None:
