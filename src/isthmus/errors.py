@@ -147,7 +147,7 @@ def similar(path: Path) -> str:
     while not missing.parent.is_dir() and missing != missing.parent:
         missing = missing.parent
     names = sorted(entry.name for entry in missing.parent.iterdir())
-    close = difflib.get_close_matches(missing.name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(missing.name, names, n=3, cutoff=0.6)
     return ", ".join(str(missing.with_name(name)) for name in close)
 
 

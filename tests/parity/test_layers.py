@@ -161,7 +161,6 @@ def test_layers_that_compute_something_else_are_not_copied(kind: str) -> None:
     with pytest.raises(SettingsError, match=f"layers of a '{kind}' model") as caught:
         copy_layer(backbone, 0, Layer(LayerShape.of(backbone.config)))
     assert "decoder.init" in caught.value.what
-    assert all(name in caught.value.expected for name in ("random", *COPIED))
     assert caught.value.fix == "--set decoder.init=random"
 
 

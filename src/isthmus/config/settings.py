@@ -109,7 +109,8 @@ class Settings(BaseModel, metaclass=_Explaining):
             for name in (name for name, value in (flags or {}).items() if value is not None):
                 if name not in over:  # what was wrong was the flag's
                     said = f"in the recipe or with --set {name}=…"
-                    error.fix = error.fix.replace(said, f"of --{name.replace('_', '-')}")
+                    given = "that was given" if "." in name else f"of --{name.replace('_', '-')}"
+                    error.fix = error.fix.replace(said, given)
             raise
 
 
@@ -143,7 +144,8 @@ def _explain(
             "change one of these values in the recipe or with --set PATH=…",
             ", ".join(inner.model_fields),
         )
-    expected = _expected(owner, field)
+    # A check of ours says itself what it expects.
+    expected = "" if first["type"] == "value_error" else _expected(owner, field)
     if first["type"] == "literal_error":
         spelt = re.findall(r"'([^']*)'", first["ctx"]["expected"])
         expected = choices(shown(first["input"]).strip("'"), spelt)

@@ -133,7 +133,7 @@ def _stages(values: Any, where: str) -> dict[str, dict[str, Any]]:
         at = f"stages.{name}"
         if not _NAME.fullmatch(str(name)):
             raise SettingsError(
-                f"{where}: a stage cannot be named {name!r}",
+                f"{where}: stages: a stage cannot be named {name!r}",
                 "name it with letters, digits, - and _",
             )
         if own is not None and not isinstance(own, Mapping):

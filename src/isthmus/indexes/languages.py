@@ -40,7 +40,7 @@ _MOST = 0.3  # of all letters: Japanese and Chinese texts about computers hold m
 def _known(name: str) -> str:
     name = _CODES.get(name.lower(), name.lower())
     if name not in (AUTO, *LANGUAGES):
-        raise ValueError(f"allowed are {choices(name, (AUTO, *LANGUAGES))}, and codes such as de")
+        raise ValueError(f"known are {choices(name, (AUTO, *LANGUAGES))}, and codes such as de")
     return name
 
 

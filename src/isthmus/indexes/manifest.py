@@ -291,7 +291,7 @@ def _parsed(text: bytes, folder: Path) -> Manifest:
 
 def workplace(folder: Path) -> Path:
     """Where an index lives until it is whole: a hidden folder beside its final name."""
-    place = where_it_leads(folder)
+    place = where_it_leads(folder.absolute())  # "." has no name
     return place.with_name(f".{place.name}.building")
 
 

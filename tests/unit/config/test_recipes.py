@@ -161,7 +161,7 @@ def test_a_part_without_use_names_what_would_use_it() -> None:
     with pytest.raises(SettingsError, match="nothing in this recipe uses") as caught:
         assemble(recipe(objectives={"masked_lm": 1}))
     assert "decoder" in caught.value.what
-    assert caught.value.fix.endswith("add what uses it: objective reconstruction")
+    assert caught.value.expected == "objective reconstruction"
 
 
 def test_settings_that_only_training_needs() -> None:

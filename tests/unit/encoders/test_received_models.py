@@ -180,7 +180,7 @@ def module_at(folder: Path, path: object) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (pickled, "cannot be loaded"),
+        (pickled, "only pickled weights"),
         (adapter, "holds an adapter"),
         (sharded, "not inside the model"),
         (lambda folder: linked(folder, "model.safetensors"), "symbolic link out of the folder"),

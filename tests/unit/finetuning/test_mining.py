@@ -244,7 +244,7 @@ def test_a_mixture_is_the_shares_of_its_sources(corpus: TrainingCorpus) -> None:
         (
             {"name": "bm25", "relative_margin": 0.1, "margin_by": "teacher"},
             "negatives.margin_by = 'teacher', but there is no teacher",
-            "source",
+            "",
         ),
     ],
 )

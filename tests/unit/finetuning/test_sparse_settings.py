@@ -35,7 +35,11 @@ def settings(recipe: str | None = None, **more: Any) -> FinetuneSettings:
             "sparse = {'form': 'lexmae'} has no effect on a dense",
             "encoder=sparse",
         ),
-        ({"encoder": "sparse", "pooling": "mean"}, "pooling = 'mean' means", "leave pooling out"),
+        (
+            {"encoder": "sparse", "pooling": "mean"},
+            "pooling = 'mean' has no effect",
+            "leave pooling out",
+        ),
         (
             {"encoder": "sparse", "similarity": "cosine"},
             "similarity = 'cosine' has no effect on a sparse encoder",

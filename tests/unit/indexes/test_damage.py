@@ -182,7 +182,7 @@ def lies(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 PLACES = {
-    "int8": ["order", "codes/shape", "code_sizes/shape", "vectors/shape"],
+    "float32": ["order", "vectors/shape"],
     "inverted": [
         "order", "rows", "term_lists", "term_postings", "term_records", "term_masked",
         "list_blocks", "list_lengths", "offsets", "cell_masks", "cell_starts", "weights/shape",

@@ -56,4 +56,4 @@ def test_duplicate_ids_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         _write(tmp_path, blocks)
     assert "two documents have the id 'a'" in caught.value.what
-    assert "documents 1 and 3 of the corpus" in caught.value.what
+    assert "numbers 1 and 3 of the corpus" in caught.value.what

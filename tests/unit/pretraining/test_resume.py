@@ -33,5 +33,5 @@ def test_new_settings_are_refused(given: dict[str, Any], flag: str, tmp_path: Pa
 def test_a_folder_of_another_verb(tmp_path: Path) -> None:
     with claimed(tmp_path / "run", "finetune", {"settings": {}}):
         pass
-    with pytest.raises(InputError, match="was made by 'finetune'"):
+    with pytest.raises(InputError, match="was made by `isthmus finetune`"):
         pretrain(resume=str(tmp_path / "run"))

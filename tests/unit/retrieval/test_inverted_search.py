@@ -153,7 +153,7 @@ def test_learned_query_terms_are_searched_without_the_transformer(
     assert all(len(ranking) for ranking in expected)
     (tmp_path / "model" / "model.safetensors").unlink()
     assert open_searcher(folder).search(queries) == expected
-    with pytest.raises(InputError, match="has no weights"):
+    with pytest.raises(InputError, match=r"has no model.safetensors"):
         index(corpus, tmp_path / "another", str(tmp_path / "model"))
 
 

@@ -186,7 +186,7 @@ def test_judgements_of_another_corpus_are_refused_and_missing_documents_told(
     files["qrels"].write_text("q1 0 x1 1\nq2 0 x2 1\nq2 0 d4 0\n")
     with pytest.raises(MismatchError, match="not one of the 2 relevant documents") as caught:
         run_tune(files, tmp_path / "hybrid")
-    assert "'d0', not 'x1'" in caught.value.expected
+    assert "'d0', not 'x1'" in caught.value.what
     assert not (tmp_path / "hybrid").exists()
     files["qrels"].write_text(f"{judged}q3 0 x3 1\n")
     run_tune(files, tmp_path / "hybrid", steps=2)

@@ -173,7 +173,7 @@ def test_parameters_that_an_address_does_not_have_are_refused(client: TestClient
         assert answer.status_code == 422, path
         assert refusal(answer) == "there is no parameter 'filter'"
     answer = client.get("/api/search?q=river&retreiver=bm25")
-    assert answer.json()["error"]["why"].startswith("retriever, ")
+    assert answer.json()["error"]["expected"].startswith("retriever, ")
     assert client.get("/?q=river&r=bm25").status_code == 200, "what the page shows"
 
 

@@ -48,7 +48,7 @@ def test_a_folder_without_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         Tokenizer.load(str(tmp_path))
     assert f"the model folder {str(tmp_path)!r} has no tokenizer" in caught.value.what
-    assert "tokenizer.json" in caught.value.expected
+    assert "tokenizer.json" in caught.value.what
     assert "save_pretrained" in caught.value.fix
 
 

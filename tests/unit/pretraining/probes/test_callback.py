@@ -425,7 +425,7 @@ def lines(values: list[float]) -> list[Line]:
         ),
         ({"best_by": "retreival"}, "'retreival' is not measured", "probes.best_by", "retrieval"),
         ({"patience": 2}, "probes.patience is set", "probes.best_by", "bag_of_words"),
-        ({"best_by": "coverage", "documents": 0}, "probes.documents = 0", "probes.documents", "20"),
+        ({"best_by": "coverage", "documents": 0}, "probes.documents = 0", "probes.documents", ""),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_before_anything_loads(
