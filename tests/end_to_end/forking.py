@@ -28,8 +28,8 @@ import typer.main
 
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
-    "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search", "isthmus.indexes.kinds.bm25",
-    "isthmus.indexes.bm25.builder", "isthmus.indexes.kinds.dense", "isthmus.indexes.dense.builder",
+    "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search", "isthmus.indexes.kinds",
+    "isthmus.indexes.bm25.builder", "isthmus.indexes.dense.builder",
     "isthmus.indexes.dense.index", "isthmus.evaluation", "isthmus.encoders",
     "isthmus.pretraining.corruption.uniform", "isthmus.pretraining.objectives.bag_of_words",
     "isthmus.finetuning.kinds.dense", "isthmus.finetuning.losses.contrastive",

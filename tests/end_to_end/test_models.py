@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import isthmus
 from isthmus.collections import open_collection
 from isthmus.records import Query
 
-ARCHIVE = Path(__file__).with_name("models_before.tar.xz")
 PROMPTS = {"query": "ba: ", "document": "do: "}
 LITTLE = ("training.max_steps=2", "query_max_length=32", "document_max_length=32")
 EXACT = "encoding.backend=torch-float32"
@@ -195,23 +193,3 @@ def test_adapting_keeps_prompts(commands: Any, e5: Path, collection: Path, tmp_p
     assert SentenceTransformer(str(final), device="cpu").prompts == PROMPTS
     kept = manifest(tmp_path / "run" / "index" / "adapted")["encoder"]["settings"]
     assert (kept["query_prompt"], kept["document_prompt"]) == ("ba: ", "do: ")
-
-
-@pytest.mark.parametrize("model", ["model", "gte-small"])
-def test_indexes_from_before_prompts_and_families_open_as_before(
-    model: str, tmp_path: Path
-) -> None:
-    """One of a model whose prompts were not used, one of a plain one that was pooled by [CLS]."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    known = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
-    index, folder = tmp_path / f"index-{model}", str(tmp_path / model)
-    for text, expected in zip(("brown fox", "lazy dogs"), known[model], strict=True):
-        hits = isthmus.search(index, text, depth=5, model=folder)
-        assert [hit.id for hit in hits] == [document for document, _ in expected]
-        assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected])
-    added = tmp_path / "more.jsonl"
-    added.write_text(json.dumps({"_id": "new", "title": "", "text": "brown fox"}) + "\n")
-    isthmus.add(index, str(added), model=folder)
-    assert isthmus.search(index, "brown fox", depth=1, model=folder)[0].id in ("new", "d2", "d0")
-    assert manifest(index)["encoder"].get("settings") is None

@@ -177,7 +177,7 @@ class Scene:
 
     def _compile(self, folder: Path) -> None:
         """Has this process read the kernels' machine code, which every child would else do."""
-        from isthmus.indexes.construction import builder_for
+        from isthmus.indexes.kinds import builder_for
         from isthmus.indexes.manifest import Description
         from isthmus.indexes.verification import read_manifest
         from isthmus.records import Document

@@ -35,6 +35,4 @@ class ReadingSettings(Settings):
     @property
     def kept(self) -> str:
         """The settings on which the documents that are read depend, for the names of caches."""
-        if self.problems == "refuse":
-            return self.problems
         return f"{self.problems or 'skip files'} {self.line_limit}"

@@ -41,14 +41,9 @@ class DenseForm(Settings):
     similarity: Similarity = Field(
         "dot", description="inner product; cosine: of vectors of length 1"
     )
-    include_prompt: bool = Field(
-        True, description="whether prompts are pooled with the text", exclude_if=bool
-    )
+    include_prompt: bool = Field(True, description="whether prompts are pooled with the text")
     truncate_dim: int | None = Field(
-        None,
-        ge=1,
-        description="the first numbers of a vector that are kept; null: all",
-        exclude_if=lambda kept: kept is None,
+        None, ge=1, description="the first numbers of a vector that are kept; null: all"
     )
 
 

@@ -72,13 +72,8 @@ class EncoderSettings(Settings):
 class VectorSettings(EncoderSettings):
     """How much of a text an encoder of vectors reads, and after which prompt."""
 
-    query_prompt: str = Field(
-        "", description="put before every query", exclude_if=lambda prompt: not prompt
-    )
-    document_prompt: str = Field(
-        "", description="put before every document", exclude_if=lambda prompt: not prompt
-    )
-    # Left out where they are empty: indexes remember encoders from before there were prompts.
+    query_prompt: str = Field("", description="put before every query")
+    document_prompt: str = Field("", description="put before every document")
 
     def prompts(self) -> tuple[str, str]:
         """What is put before every query, and before every document."""

@@ -47,24 +47,17 @@ def load_encoder(
 
 
 def load_indexed_encoder(
-    name: str, settings: Mapping[str, Any] | None, backend: str = "torch"
+    name: str, settings: Mapping[str, Any], backend: str = "torch"
 ) -> DenseEncoder | SparseEncoder:
-    """The encoder for more documents of an index, with the settings and the backend it keeps.
-
-    None: an index from before settings were kept, whose encoder had neither prompts nor a family.
-    """
+    """The encoder for more documents of an index, with the settings and the backend it keeps."""
     given = indexed_settings(name, settings)
     if backend == "onnx-int8":
         return load_int8_encoder(name, given)
     return load_encoder(name, given, exact=backend == "torch-float32")
 
 
-def indexed_settings(
-    name: str, settings: Mapping[str, Any] | None
-) -> DenseSettings | SparseSettings:
+def indexed_settings(name: str, settings: Mapping[str, Any]) -> DenseSettings | SparseSettings:
     """The settings that an index keeps of the encoder of this name."""
-    if settings is None:
-        return stored_settings(name, before=True).settings
     return parsed(settings, name, "the encoder's settings in the index")
 
 
@@ -91,7 +84,9 @@ def load_query_encoder(
         fits = tokenizer.rows <= len(terms.theta)
         if fits and saved_with == f"{query_digest(terms, tokenizer, read)} {fingerprint}":
             return QuerySide(name, fingerprint, terms, tokenizer, read)
-    indexed = indexed_settings(name, settings)
+    indexed = (
+        stored_settings(name).settings if settings is None else indexed_settings(name, settings)
+    )
     quick = None
     if isinstance(indexed, DenseSettings):
         quick = quick_encoder(name, folder, indexed, fingerprint)

@@ -32,17 +32,14 @@ class Meant(NamedTuple):
     assumed: str
 
 
-def stored_settings(
-    name: str, chosen: Mapping[str, Any] | None = None, before: bool = False
-) -> Meant:
+def stored_settings(name: str, chosen: Mapping[str, Any] | None = None) -> Meant:
     """How the model of this name encodes: as files beside it say, or else its family, or defaults.
 
-    `chosen` values replace what is found; a notice says what is assumed. `before` reads as isthmus
-    did when prompts and families were unknown to it, for indexes from then.
+    `chosen` values replace what is found; a notice says what is assumed.
     """
     chosen = dict(chosen or {})
     kind = chosen.pop("encoder", None)
-    found = _found(name, before)
+    found = _found(name)
     if found is None and kind == "sparse":
         found = Meant(SparseSettings.parse({}, where=name), "")
     assumed = found.assumed if found is not None else _default(chosen)
@@ -54,8 +51,6 @@ def stored_settings(
         )
     if chosen:
         settings = settings.parse({**settings.model_dump(), **chosen}, where="--set")
-    if before:
-        return Meant(settings, "")
     if assumed:
         notice(f"{name}: {assumed}")
     return Meant(settings, assumed)
@@ -70,7 +65,7 @@ def known_settings(name: str) -> DenseSettings | SparseSettings | None:
 def parsed(values: Mapping[str, Any], name: str, where: str) -> DenseSettings | SparseSettings:
     """The settings that an encoder described itself by, of the model of this name."""
     own = dict(values)
-    kind = own.pop("kind", "dense")  # which the first encoders, all dense, did not say
+    kind = own.pop("kind", "dense")
     if kind == CrossEncoder.kind:
         raise InputError(
             f"{where}: {name!r} is a cross-encoder, which scores pairs and gives no vectors",
@@ -86,7 +81,7 @@ def parsed(values: Mapping[str, Any], name: str, where: str) -> DenseSettings | 
     return _KINDS[kind].parse(own, where=where)
 
 
-def _found(name: str, before: bool = False) -> Meant | None:
+def _found(name: str) -> Meant | None:
     folder = model_folder(name)
     own = read_model_json(folder, SETTINGS_FILE, dict)
     if own is not None:
@@ -94,13 +89,9 @@ def _found(name: str, before: bool = False) -> Meant | None:
     listed = modules(folder)
     config = read_model_json(folder, "config.json", dict) or {}
     if listed is None:
-        known = None if before else family_of(name, folder, config)
+        known = family_of(name, folder, config)
         return None if known is None else _of_family(folder, config, *known)
     settings = from_modules(folder, listed)
-    if before:
-        unread = {"include_prompt": True, "truncate_dim": None}  # not read from modules then
-        dense = isinstance(settings, DenseSettings)
-        return Meant(_with(settings, unread) if dense else settings, "")
     if stated := prompts(folder):
         return Meant(_with(settings, stated), "")
     # Not by what the model was made from: it may have been trained on without prompts.

@@ -32,14 +32,10 @@ class SparseForm(Settings):
         "splade", description="lexmae: positions of special tokens give no weight"
     )
     activation: Literal["relu", "log1p_relu"] = Field(
-        "relu",
-        description="log1p_relu: a second logarithm, as OpenSearch's models have",
-        exclude_if=lambda name: name == "relu",
+        "relu", description="log1p_relu: a second logarithm, as OpenSearch's models have"
     )
     pooling_strategy: Literal["max", "sum"] = Field(
-        "max",
-        description="the largest weight of a term at any position, or the sum of all",
-        exclude_if=lambda name: name == "max",
+        "max", description="the largest weight of a term at any position, or the sum of all"
     )
     query: Literal["encoder", "terms"] = Field(
         "encoder", description="terms: a learned weight per term, no transformer reads the query"

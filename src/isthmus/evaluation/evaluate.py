@@ -77,7 +77,7 @@ def evaluate(
         notice(problems.summary())
     if output is not None:
         data = {"runs": read, "judgements": _fingerprint(judged.judgements)}
-        identity = {"settings": settings.described(), **data, **scores.identity()}
+        identity = {"settings": settings.model_dump(mode="json"), **data, **scores.identity()}
         with claimed(Path(output), "evaluate", identity):
             write_report(report, Path(output))
     return report

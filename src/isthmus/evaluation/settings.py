@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -51,10 +51,6 @@ class EvaluationSettings(ReadingSettings):
     problems: Literal["refuse", "skip"] = Field(
         default="refuse", description="what to do with broken lines of run files and judgements"
     )
-
-    def described(self) -> dict[str, Any]:
-        """The settings that identify a report; later ones only where they are set."""
-        return self.model_dump(mode="json", exclude=None if self.by else {"by"})
 
     @field_validator("measures")
     @classmethod

@@ -27,7 +27,6 @@ from isthmus.config.output import (
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes.documents import DOCUMENTS, DocumentStore, DocumentWriter
-from isthmus.indexes.kinds._base import Builder, kind_of
 from isthmus.indexes.manifest import (
     MANIFEST,
     PROGRESS,
@@ -204,8 +203,3 @@ def refuse_empty(rows: int, description: Description) -> None:
             f"the corpus {description.corpus.spec} has no documents",
             "check the path and the format of the corpus",
         )
-
-
-def builder_for(folder: Path, description: Description) -> Builder:
-    """A builder of an index of the described kind."""
-    return kind_of(description.kind).builder(folder, description)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.dense.index import VECTORS
-from isthmus.indexes.kinds._base import kind_of
-from isthmus.indexes.manifest import SEGMENTS, Manifest
+from isthmus.indexes.kinds import FIELDS, searched_vectors
+from isthmus.indexes.manifest import SEGMENTS, TITLES, Manifest
 from isthmus.indexes.segments.living import living_parts
 from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar
@@ -100,14 +100,13 @@ class _Held:
 
     def __init__(self, folder: Path) -> None:
         self.manifest = read_manifest(folder)
-        self.kind = kind_of(self.manifest.kind)
-        if self.kind.field is None:
+        if self.manifest.kind not in FIELDS:
             raise InputError(
-                f"{str(folder)!r} is {self.kind.title}, which holds no vectors",
+                f"{str(folder)!r} is {TITLES[self.manifest.kind]}, which holds no vectors",
                 "give the corpus itself to Milvus, which has its own BM25; or export a dense or "
                 "an inverted index",
             )
-        self.field = self.kind.field
+        self.field = FIELDS[self.manifest.kind]
         for segment in self.manifest.segments or ():
             read_manifest(folder / SEGMENTS / segment.name)
         self._parts = living_parts(folder, self.manifest)
@@ -116,7 +115,7 @@ class _Held:
         """Living documents with their vectors."""
         for folder, part in self._parts:
             first = 0
-            for block in self.kind.searched_vectors(folder, self.manifest):
+            for block in searched_vectors(folder, self.manifest):
                 inside = np.flatnonzero(part.lives[first : first + block.shape[0]])
                 for chosen in np.split(inside, range(ROWS, len(inside), ROWS)):
                     documents = [part.store.document(first + int(row)) for row in chosen]

@@ -16,12 +16,10 @@ from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_bounded, sealed
 from isthmus.errors import InputError, SettingsError, similar
 from isthmus.indexes.integrity import COPY, Count, StoredFile, damaged, described
-from isthmus.indexes.kinds import kinds
 from isthmus.indexes.languages import AUTO, NONE, UNSTEMMED, Language
 from isthmus.text.passages import Cut
 
-FORMAT = 4  # the newest; from 3 on a manifest vouches for itself
-_BEFORE = 3  # of indexes with neither passages nor settings of their encoder
+FORMAT = 1
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 HYBRID = "hybrid.json"  # in a folder of several indexes
@@ -29,19 +27,22 @@ STATE = "[0-9]{6}"
 """What the folder of a hybrid's own indexes is named like."""
 PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
 PLAN = "shards.json"  # in a workplace: which segments there will be
-_BEFORE_LANGUAGES = {"language": "english", "accents": "keep"}
 _CANDIDATES = 6  # that a refusal names
 _MANIFESTS = 64  # as they were read last: an index of few segments is opened in several steps
 
 
-def _known(kind: str) -> str:
-    if kind not in kinds.names():
-        raise ValueError(f"there is no kind of index named {kind!r}")
-    return kind
-
-
-Kind = Annotated[str, AfterValidator(_known)]
-"""The name of a kind of index."""
+Kind = Literal["bm25", "dense", "inverted"]
+TITLES: dict[Kind, str] = {
+    "bm25": "a bm25 index",
+    "dense": "a dense index",
+    "inverted": "an inverted index",
+}
+"""With their articles."""
+_NEEDED: dict[Kind, tuple[str, ...]] = {
+    "bm25": ("bm25",),
+    "dense": ("dimension", "dtype", "largest_norm"),
+    "inverted": ("dimension", "inverted", "layout"),
+}  # fields that an index in one piece must have
 
 
 class Bm25Settings(Settings):
@@ -96,15 +97,14 @@ class EncoderOrigin(Settings):
     """Where the encoder came from, and the fingerprint of its weights, tokenizer and settings.
 
     The backend computed the documents' vectors with it. `settings` say how it encodes, prompts
-    among them; an index from before they were kept has none. `assumed` is what of them the files
-    of the encoder did not say.
+    among them; `assumed` is what of them the files of the encoder did not say.
     """
 
     name: str
     fingerprint: str
     backend: Literal["torch", "torch-float32", "onnx-int8"] = "torch"
-    settings: dict[str, Any] | None = Field(None, exclude_if=lambda known: known is None)
-    assumed: str = Field("", exclude_if=lambda words: not words)
+    settings: dict[str, Any] = Field({})
+    assumed: str = ""
 
 
 class Description(Settings):
@@ -119,8 +119,7 @@ class Description(Settings):
     dtype: Literal["float32", "float16"] | None = None
     inverted: InvertedSettings | None = None
     bm25: Bm25Settings | None = None
-    # Indexes of whole documents are described as they were before there were passages.
-    passages: Cut | None = Field(None, exclude_if=lambda cut: cut is None)
+    passages: Cut | None = None
 
     @property
     def encoder_fingerprint(self) -> str | None:
@@ -132,11 +131,7 @@ class Description(Settings):
         # The fingerprint of an encoder is of its settings too.
         own = {"name", "settings", "assumed"}
         names = {"corpus": {"spec", "reading"}, "encoder": own, "passages": {"model"}}
-        found = self.model_dump(include=set(Description.model_fields), exclude=names)
-        for name, before in _BEFORE_LANGUAGES.items() if self.bm25 is not None else ():
-            if found["bm25"][name] == before:  # as in what was recorded before there was a choice
-                del found["bm25"][name]
-        return found
+        return self.model_dump(include=set(Description.model_fields), exclude=names)
 
 
 class Layout(Settings):
@@ -171,13 +166,6 @@ class Segment(Settings):
     deleted: FileName | None = None
 
 
-def _format(given: dict[str, Any]) -> int:
-    """The oldest version that can hold these values."""
-    encoder = given.get("encoder")
-    newer = given.get("passages") or (encoder is not None and encoder.settings is not None)
-    return FORMAT if newer else _BEFORE
-
-
 class Manifest(Description):
     """A finished index: its description, counts and files; or the segments it consists of.
 
@@ -185,7 +173,7 @@ class Manifest(Description):
     replacing this.
     """
 
-    format: int = Field(default_factory=lambda given: _format(given))
+    format: int = FORMAT
     created_by: str = f"isthmus {__version__}"
     documents: Count
     largest_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -193,19 +181,11 @@ class Manifest(Description):
     segments: list[Segment] | None = None
     files: dict[FileName, StoredFile]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _is_english_where_it_does_not_say(cls, values: Any) -> Any:
-        bm25 = values.get("bm25") if isinstance(values, dict) else None
-        if isinstance(bm25, dict):
-            return {**values, "bm25": {**_BEFORE_LANGUAGES, **bm25}}
-        return values
-
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> Manifest:
-        missing = [name for name in kinds.load(self.kind).needed if getattr(self, name) is None]
+        missing = [name for name in _NEEDED[self.kind] if getattr(self, name) is None]
         if missing and self.segments is None:
-            raise ValueError(f"{kinds.load(self.kind).title} has {', '.join(missing)}")
+            raise ValueError(f"{TITLES[self.kind]} has {', '.join(missing)}")
         return self
 
     @model_validator(mode="after")
@@ -242,7 +222,7 @@ def replace_manifest(folder: Path, manifest: Manifest) -> None:
 
 def is_searched(file: Path) -> bool:
     """Whether a file of an index folder is one that a manifest vouches for."""
-    return file.suffix in (".npy", ".arrow") or file.name.endswith(".index.json")
+    return file.suffix in (".npy", ".arrow")
 
 
 def shape_of(description: Description, documents: int, layout: Layout | None) -> str:
@@ -269,24 +249,16 @@ def _parsed(text: bytes, folder: Path) -> Manifest:
     version = values.get("format")
     if not isinstance(version, int):
         raise UnreadableError("it states no format version")
-    if version > FORMAT:
+    if version != FORMAT:
         raise InputError(
-            f"the index {str(folder)!r} has format version {version}; isthmus {__version__} knows "
-            f"up to {FORMAT}",
+            f"the index {str(folder)!r} has format version {version}; isthmus {__version__} reads "
+            f"{FORMAT}",
             "pip install --upgrade isthmus, or build the index again with this version",
         )
     try:
-        manifest = Manifest.parse(values, where="")
+        return Manifest.parse(values, where="")
     except SettingsError as error:
         raise UnreadableError(error.what) from None
-    kind = kinds.load(manifest.kind)
-    if manifest.segments is None and version < kind.oldest_format:
-        raise InputError(
-            f"the index {str(folder)!r} has format version {version}, which isthmus {__version__} "
-            f"no longer reads for {kind.title}",
-            "build it again: isthmus index … --overwrite",
-        )
-    return manifest
 
 
 def workplace(folder: Path) -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from isthmus.errors import MismatchError
+from isthmus.indexes import kinds
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.documents import DOCUMENTS, ORDER, check_passages, read_documents
 from isthmus.indexes.integrity import check, damaged
-from isthmus.indexes.kinds._base import kind_of
 from isthmus.indexes.manifest import (
     MANIFEST,
     SEGMENTS,
+    TITLES,
     Kind,
     Manifest,
     Segment,
@@ -37,9 +38,9 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
     if kind is None:
         return manifest
     if manifest.kind != kind:
-        wanted = kind_of(kind).title
+        wanted = TITLES[kind]
         raise MismatchError(
-            f"the index {str(folder)!r} is {kind_of(manifest.kind).title}, not {wanted}",
+            f"the index {str(folder)!r} is {TITLES[manifest.kind]}, not {wanted}",
             "open it with open_searcher, which knows all types",
         )
     if manifest.segments is not None:
@@ -70,4 +71,4 @@ def examine(folder: Path, manifest: Manifest) -> None:
         order = mapped(folder / ORDER, folder)
         shaped(order, (2, manifest.documents), "<i8")
         below(order, manifest.documents)
-    kind_of(manifest.kind).examine(folder, manifest)
+    kinds.examine(folder, manifest)

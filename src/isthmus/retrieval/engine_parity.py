@@ -14,7 +14,8 @@ from isthmus.collections import Problems, read_queries
 from isthmus.config.output import whole_file
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.inverted.quantisation import searched
-from isthmus.indexes.kinds._base import kind_of
+from isthmus.indexes.kinds import FIELDS
+from isthmus.indexes.manifest import TITLES
 from isthmus.indexes.milvus import Milvus
 from isthmus.progress import Bar
 from isthmus.records import Query, Ranking
@@ -88,10 +89,10 @@ def parity(
     """
     asked = read_queries(queries, problems)
     searcher = open_searcher(index, model, by=unit_of(Path(index)))
-    kind = kind_of(searcher.index.manifest.kind)
-    if kind.field is None:
+    kind = searcher.index.manifest.kind
+    if (field := FIELDS.get(kind)) is None:
         raise InputError(
-            f"{str(index)!r} is {kind.title}, which is not exported",
+            f"{str(index)!r} is {TITLES[kind]}, which is not exported",
             "give the dense or inverted index that was exported",
         )
     asked = usable(asked, searcher.has_tokens, depth, problems)
@@ -100,12 +101,12 @@ def parity(
             f"{queries} has no query to ask",
             "check the file of queries",
         )
-    _check_encoder(searcher, milvus, kind.field)
+    _check_encoder(searcher, milvus, field)
     found: list[Comparison] = []
     with Bar("comparing", len(asked), "queries") as bar:
         for first in range(0, len(asked), _QUERIES_AT_ONCE):
             batch = asked[first : first + _QUERIES_AT_ONCE]
-            found += _compare(searcher, milvus, kind.field, batch, depth)
+            found += _compare(searcher, milvus, field, batch, depth)
             bar.advance(len(batch))
     return Parity(depth, tuple(found))
 

@@ -72,10 +72,7 @@ class Hybrid(Settings):
 
     members: Annotated[list[Member], Field(min_length=1)]
     combination: Combination
-    # What `tune` writes is read by isthmus of before there were states.
-    state: Annotated[str, Field(pattern=f"^{STATE}$")] | None = Field(
-        None, exclude_if=lambda state: state is None
-    )
+    state: Annotated[str, Field(pattern=f"^{STATE}$")] | None = None
 
     def folders(self, place: Path) -> list[Path]:
         """Where its indexes lie, if the hybrid lies at `place`."""

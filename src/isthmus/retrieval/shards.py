@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from isthmus.cluster import Cluster
 from isthmus.config.encoding import Backend
 from isthmus.errors import MismatchError
-from isthmus.indexes.construction import builder_for
 from isthmus.indexes.documents import blocks
+from isthmus.indexes.kinds import builder_for
 from isthmus.indexes.manifest import Description
 from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.records import Document

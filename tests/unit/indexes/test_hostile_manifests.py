@@ -202,13 +202,3 @@ def test_progress_that_is_none_starts_anew(
         file.write_bytes(content)
         with DenseBuilder(tmp_path / "index", dense_description) as builder:
             assert builder.rows == 0
-
-
-def test_manifests_of_before_are_read(dense_folder: Path) -> None:
-    file = dense_folder / MANIFEST
-    values = json.loads(file.read_text())
-    del values["checksum"]
-    file.write_text(json.dumps(values | {"format": 2}))
-    assert len(open_index(dense_folder)) == 50
-    change_something(dense_folder)
-    assert len(open_index(dense_folder)) == 50

@@ -13,7 +13,7 @@ from isthmus.errors import SettingsError
 from isthmus.indexes.bm25.analyzer import Analyzer
 from isthmus.indexes.bm25.stop_words import likely
 from isthmus.indexes.languages import LANGUAGES, detected
-from isthmus.indexes.manifest import Bm25Settings, Manifest, stated_manifest
+from isthmus.indexes.manifest import Bm25Settings, stated_manifest
 
 TEXTS: dict[str, dict[str, list[str]]] = json.loads(
     (Path(__file__).parent / "languages.json").read_text()
@@ -114,12 +114,3 @@ def test_an_unknown_language_is_refused() -> None:
     with pytest.raises(SettingsError, match="german") as caught:
         Bm25Settings.parse({"language": "germann"}, where="recipe")
     assert "language" in caught.value.what
-
-
-def test_an_index_from_before_languages_is_english(indexed: dict[str, Path]) -> None:
-    written = stated_manifest(indexed["german"]).model_dump()
-    english = {"k1": 0.9, "b": 0.4, "stemmer": "english"}
-    before = {**written, "bm25": {**english, "stopwords": "english"}}
-    manifest = Manifest.parse(before, where="manifest.json")
-    assert manifest.bm25 == Bm25Settings().resolved("english")
-    assert manifest.identity()["bm25"] == before["bm25"], "as it was recorded then"

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.indexes.conftest import CORPUS
 
 from isthmus.errors import InputError
-from isthmus.indexes.construction import builder_for
 from isthmus.indexes.documents import check_passages
+from isthmus.indexes.kinds import builder_for
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.indexes.manifest import (
     Bm25Settings,

@@ -37,7 +37,7 @@ def _refusal(folder: Path) -> InputError:
     return caught.value
 
 
-def test_newer_format_is_refused(dense_folder: Path) -> None:
+def test_another_format_is_refused(dense_folder: Path) -> None:
     _edit(dense_folder, format=FORMAT + 1)
     error = _refusal(dense_folder)
     assert f"format version {FORMAT + 1}" in error.what

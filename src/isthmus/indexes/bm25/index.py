@@ -35,12 +35,10 @@ class Bm25Index(Index):
         self.store = DocumentStore(folder)
         self._analyzer = Analyzer(manifest.bm25)
         self._number = open_vocabulary(folder)
-        self._starts, self._rows, self._scores = (
-            mapped(folder / name, folder) for name in (STARTS, ROWS, SCORES)
+        # Frequencies too, which explanations alone read: a folder that is served may be replaced.
+        self._starts, self._rows, self._scores, self._frequencies = (
+            mapped(folder / name, folder) for name in (STARTS, ROWS, SCORES, FREQUENCIES)
         )
-        # Now, though explanations alone read them: a folder that is served may be replaced.
-        named = FREQUENCIES in manifest.files
-        self._frequencies = mapped(folder / FREQUENCIES, folder) if named else None
         self._folder = folder
 
     @classmethod
@@ -79,7 +77,7 @@ class Bm25Index(Index):
             counts = Counter(self._analyzer.terms(text))
             return [TermScore(term, n, *self._posting(term, row)) for term, n in counts.items()]
 
-    def _posting(self, term: str, row: int | None) -> tuple[float, int | None, int]:
+    def _posting(self, term: str, row: int | None) -> tuple[float, int, int]:
         """Score and frequency of a term in a row, and how many rows hold it."""
         number = self._number(term)
         if number is None:
@@ -89,8 +87,7 @@ class Bm25Index(Index):
         if not len(found):
             return 0.0, 0, last - first
         place = first + int(found[0])
-        frequency = None if self._frequencies is None else int(self._frequencies[place])
-        return float(self._scores[place]), frequency, last - first
+        return float(self._scores[place]), int(self._frequencies[place]), last - first
 
     def _totals(self, terms: Sequence[str]) -> Scores:
         totals = np.zeros(len(self), dtype=np.float32)

@@ -6,7 +6,6 @@ blocks and segments are merged alike.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -23,7 +22,6 @@ from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Bm25Settings
 
 VOCABULARY = "vocabulary.arrow"
-_OLD_VOCABULARY = "vocab.index.json"  # in no order
 # These three are as bm25s writes them.
 STARTS = "indptr.csc.index.npy"
 ROWS = "indices.csc.index.npy"
@@ -93,10 +91,6 @@ class Source:
 
 def open_vocabulary(folder: Path) -> Callable[[str], int | None]:
     """A function from a term to its number, or None if it is unknown; terms stay on disk."""
-    if not (folder / VOCABULARY).is_file():
-        with parsing(folder / _OLD_VOCABULARY, folder):
-            text = (folder / _OLD_VOCABULARY).read_bytes()
-            return dict(json.loads(text)).get
     terms = _read_terms(folder)
 
     @lru_cache(maxsize=2**16)

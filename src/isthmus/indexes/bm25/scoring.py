@@ -22,7 +22,7 @@ class TermScore(NamedTuple):
     term: str
     times: int  # that the query asks for it
     score: float
-    frequency: int | None  # in the document; None where the index keeps scores alone
+    frequency: int  # in the document
     documents: int  # that hold the term
 
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from isthmus.errors import SettingsError
 from isthmus.indexes.dense.hnsw import has_hnsw, not_there
 from isthmus.indexes.index import Answer, Index, VectorIndex
-from isthmus.indexes.kinds._base import kind_of
-from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Manifest, stated_manifest
+from isthmus.indexes.kinds import open_whole
+from isthmus.indexes.manifest import MANIFEST, SEGMENTS, TITLES, Manifest, stated_manifest
 from isthmus.indexes.segments.living import LivingDocuments, Part, Rows, best_of, read_deleted
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Ranking
@@ -55,9 +55,10 @@ class SegmentedIndex(Index):
         folders = [folder / SEGMENTS / one.name for one in manifest.segments or ()]
         if hnsw and not any(map(has_hnsw, folders)):
             raise not_there(folder)
-        kind, segments = kind_of(manifest.kind), manifest.segments or []
-        indexes = [kind.open(place, hnsw and has_hnsw(place)) for place in folders]
-        return cls(manifest, indexes, [read_deleted(folder, one) for one in segments])
+        indexes = [open_whole(one, manifest.kind, hnsw and has_hnsw(one)) for one in folders]
+        return cls(
+            manifest, indexes, [read_deleted(folder, one) for one in manifest.segments or ()]
+        )
 
     def search(
         self,
@@ -171,15 +172,18 @@ def open_index(folder: Path, hnsw: bool = False) -> Index:
 
 def _open(folder: Path, hnsw: bool) -> Index:
     manifest = stated_manifest(folder)
-    kind = kind_of(manifest.kind)
     if hnsw and manifest.kind != "dense":
         raise SettingsError(
-            f"hnsw is for a dense index; {str(folder)!r} is {kind.title}",
+            f"hnsw is for a dense index; {str(folder)!r} is {TITLES[manifest.kind]}",
             "leave hnsw out: this index is searched exactly, and fast",
         )
     if manifest.segments is None:
-        return cast(Index, kind.open(folder, hnsw))
-    return kind.open_segments(folder, hnsw)
+        return cast(Index, open_whole(folder, manifest.kind, hnsw))
+    if manifest.kind == "bm25":
+        from isthmus.indexes.bm25.segments import SegmentedBm25Index
+
+        return SegmentedBm25Index.open(folder)
+    return SegmentedIndex.open(folder, hnsw)
 
 
 def _manifest_text(folder: Path) -> bytes | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from isthmus.indexes.construction import builder_for
+from isthmus.indexes.kinds import builder_for
 from isthmus.indexes.manifest import Description, Manifest
 from isthmus.indexes.segments.held import Held
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from isthmus.indexes.construction import builder_for
-from isthmus.indexes.kinds._base import Builder
+from isthmus.indexes.kinds import Builder, builder_for
 from isthmus.indexes.manifest import Description
 from isthmus.indexes.segments.living import Rows
 from isthmus.records import Document, Passage, document_of

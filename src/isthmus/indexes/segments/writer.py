@@ -21,7 +21,6 @@ from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.indexes.dense.hnsw import building_command
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.integrity import described
-from isthmus.indexes.kinds._base import kind_of
 from isthmus.indexes.manifest import SEGMENTS, CorpusOrigin, Manifest, Segment, stated_manifest
 from isthmus.indexes.segments.commit import (
     become_segment,
@@ -57,8 +56,7 @@ class IndexWriter:
 
     def __init__(self, folder: Path, job: str | None = None) -> None:
         """Where a job is named, what an interrupted writer of the same job added can be resumed."""
-        manifest = read_manifest(folder)
-        kind_of(manifest.kind).check_growing(folder, manifest)
+        read_manifest(folder)
         refuse_links(folder)
         self._lock = only_writer(folder)
         self._closed = False

@@ -21,8 +21,9 @@ from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
 from isthmus.config.models import full_name, model_folder
 from isthmus.config.output import only_writer, publish
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.indexes.construction import already_built, builder_for, place_to_build
+from isthmus.indexes.construction import already_built, place_to_build
 from isthmus.indexes.documents import blocks
+from isthmus.indexes.kinds import builder_for
 from isthmus.indexes.manifest import (
     MANIFEST,
     Bm25Settings,
