@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import chain
 from os import getloadavg
 from pathlib import Path
@@ -23,8 +23,8 @@ from benchmarks.sparse_search.truth import brute_force
 from benchmarks.sparse_search.turns import Row, Turns
 from benchmarks.sparse_search.worker import FailedError, Worker
 
-_SYSTEMS = ("isthmus", "plain", "scipy", "seismic", "qdrant", "lucene")
-_PACKAGES = ("numpy", "scipy", "numba", "pyseismic-lsr", "qdrant-edge-py")
+_SYSTEMS = ("isthmus", "plain", "lucene")
+_PACKAGES = ("numpy", "scipy", "numba")
 _DEPTHS = (10, 1000)
 
 
@@ -59,7 +59,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--systems", nargs="+", choices=_SYSTEMS, default=_SYSTEMS)
     parser.add_argument("--anserini", metavar="JAR", help="in the wheel of pyserini 0.25.0")
     parser.add_argument("--vectors", type=Path, help="a folder with documents.npz and queries.npz")
-    parser.add_argument("--replicate", type=int, default=1, help="copies of a real document")
     parser.add_argument("--topics", type=int, default=250, help="documents per topic; 0: none")
     parser.add_argument("--patience", type=float, default=3600, help="seconds for one answer")
     parser.add_argument("--output", type=Path, help="a .json; the table goes beside it")
@@ -67,11 +66,8 @@ def _options() -> argparse.Namespace:
     if options.vectors:
         with np.load(options.vectors / "documents.npz") as stored:
             options.real = int(stored["shape"][0])
-        copies = -(-max(options.documents) // options.real)
-        if copies > options.replicate:
-            parser.error(
-                f"{options.real:,} documents in {options.vectors}: needs --replicate {copies}"
-            )
+        if options.real < max(options.documents):
+            parser.error(f"there are {options.real:,} documents in {options.vectors}")
     if not options.anserini:
         options.systems = [name for name in options.systems if name != "lucene"]
         print("lucene is left out: no --anserini")
@@ -80,12 +76,7 @@ def _options() -> argparse.Namespace:
 
 def _machine(jar: str | None) -> str:
     cpu = Path("/proc/cpuinfo").read_text().partition("model name\t: ")[2].partition("\n")[0]
-    versions = []
-    for name in _PACKAGES:
-        try:
-            versions.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            versions.append(f"no {name}")
+    versions = [f"{name} {version(name)}" for name in _PACKAGES]
     versions += [Path(jar).stem] if jar else []
     return f"{usable_cores()} cores of {cpu}; {', '.join(versions)}"
 
@@ -94,7 +85,7 @@ def _compare(options: argparse.Namespace, count: int, folder: Path) -> Iterator[
     """What is known so far, after every step: a run that is cut short loses one."""
     if options.vectors:
         vectors.write_real(folder, options.vectors, count, options.queries)
-        kind = "real" if count <= options.real else f"noisy copies of {options.real:,} real ones"
+        kind = "real"
     else:
         kind = "made up"
         vectors.write_made_up(folder, count, options.queries, options.topics)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 from benchmarks.sparse_search import vectors
 
-Effort = tuple[float, ...]
-
 
 class System(ABC):
     """Builds an index of the vectors in one process, opens and asks it in another."""
 
-    efforts: ClassVar[Sequence[Effort]] = ((),)  # how hard to look; only one where it is exact
     one_at_a_time: ClassVar[bool] = True
 
     def __init__(self, vectors_folder: Path, folder: Path, jar: str) -> None:
@@ -51,7 +47,7 @@ class System(ABC):
     def open(self) -> None:
         """Opens the index that another process has built, for one thread."""
 
-    def search(self, number: int, depth: int, effort: Effort) -> Any:
+    def search(self, number: int, depth: int) -> Any:
         """The answer to one query, on one thread, as the system gives it."""
         raise NotImplementedError
 
@@ -59,15 +55,15 @@ class System(ABC):
     def rows(self, found: Any) -> np.ndarray:
         """The numbers of the documents in an answer."""
 
-    def search_all(self, depth: int, threads: int, effort: Effort) -> tuple[float, list[Any]]:
+    def search_all(self, depth: int, threads: int) -> tuple[float, list[Any]]:
         """Queries per second when all are asked at once, and the answers."""
         numbers = range(self.queries.shape[0])
         start = time.perf_counter()
         if threads == 1:
-            found = [self.search(number, depth, effort) for number in numbers]
+            found = [self.search(number, depth) for number in numbers]
         else:
             with ThreadPoolExecutor(threads) as pool:
-                found = list(pool.map(lambda number: self.search(number, depth, effort), numbers))
+                found = list(pool.map(lambda number: self.search(number, depth), numbers))
         return len(numbers) / (time.perf_counter() - start), found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-WANTED = 0.99  # recall of what is approximate
 _MB = 1e6
 _COLUMNS = (
     ("build s", "build_seconds", 1, ".1f"),
@@ -39,25 +38,18 @@ def _section(size: dict[str, Any]) -> str:
     ]
     lines += [f"| {' | '.join(_cells(row))} |" for row in size["rows"]]
     notes = {f"{row['system']}: {row['failed']}": None for row in size["rows"] if "failed" in row}
-    notes |= {
-        f"{row['system']}, k={row['k']}: no effort finds {WANTED}, this one finds most": None
-        for row in size["rows"]
-        if row.get("effort") and row.get("recall", 1) < WANTED
-    }
     return "\n".join([*lines, *(f"\n{note}" for note in notes)])
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    name = row["system"] + (f" {_effort(row['effort'])}" if row.get("effort") else "")
-    cells = [str(row.get("k", "")), name + (" (failed, see below)" if row.get("failed") else "")]
+    cells = [
+        str(row.get("k", "")),
+        row["system"] + (" (failed, see below)" if row.get("failed") else ""),
+    ]
     for _, key, unit, form in _COLUMNS:
         value = row.get(key)
         cells.append("" if value is None else format(value / unit, form))
     return cells + [_ratio(row, peer) for peer in ("plain", "isthmus")]
-
-
-def _effort(effort: list[float]) -> str:
-    return "/".join(f"{value:g}" for value in effort)
 
 
 def _ratio(row: dict[str, Any], peer: str) -> str:

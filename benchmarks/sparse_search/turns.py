@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks.sparse_search.system import Effort, usable_cores
-from benchmarks.sparse_search.table import WANTED
+from benchmarks.sparse_search.system import usable_cores
 from benchmarks.sparse_search.truth import Truth, recall
 from benchmarks.sparse_search.vectors import Matrix
 from benchmarks.sparse_search.worker import FailedError, Worker
@@ -18,7 +17,6 @@ Row = dict[str, Any]
 
 class _Open(NamedTuple):
     worker: Worker
-    efforts: Sequence[Effort]
     one_at_a_time: bool
 
 
@@ -34,21 +32,20 @@ class Turns:
     def open(self, name: str, worker: Worker, facts: Row) -> None:
         """Lets a system join that was built."""
         self.facts[name] = facts
-        self._open[name] = _Open(worker, ((),), True)
+        self._open[name] = _Open(worker, True)
         seconds, about = self._call(name, "open"), self._call(name, "about")
         if about is not None:
             facts["open_seconds"] = seconds
-            self._open[name] = _Open(worker, *about)
+            self._open[name] = _Open(worker, about)
 
     def measure(self, depth: int, truth: Truth) -> Iterator[list[Row]]:
         """A row per system, for so many results; again after every round, with what is known."""
-        efforts = {name: self._effort(name, depth, truth) for name in list(self._open)}
-        rows = {n: Row(system=n, k=depth, effort=effort) for n, effort in efforts.items()}
-        for seconds in self._latencies(depth, efforts):
+        rows = {name: Row(system=name, k=depth) for name in self._open}
+        for seconds in self._latencies(depth):
             for name, taken in seconds.items():
                 rows[name]["p50_ms"], rows[name]["p99_ms"] = 1000 * np.percentile(taken, [50, 99])
             yield self._compared(rows)
-        for rates, shares in self._rates(depth, efforts, truth):
+        for rates, shares in self._rates(depth, truth):
             for name, (one, all_) in rates.items():
                 rows[name].update(qps_core=one, qps_all=all_, recall=shares[name])
             yield self._compared(rows)
@@ -58,28 +55,7 @@ class Turns:
         for name in list(self._open):
             self.facts[name].update(self._call(name, "memory") or {})
 
-    def _effort(self, name: str, depth: int, truth: Truth) -> Effort:
-        """The fastest that finds enough; the one that finds most where none does."""
-        efforts = self._open[name].efforts
-        if len(efforts) == 1:
-            return efforts[0]
-        sample = self._numbers[::10]
-        tried: list[tuple[float, float, Effort]] = []
-        for effort in efforts:
-            answers = [self._call(name, "ask", sample, depth, effort) for _ in range(self._rounds)]
-            if None in answers:
-                return effort
-            seconds = np.min([taken for taken, _ in answers], axis=0)
-            share = self._recall(sample, answers[0][1], truth)
-            tried.append((float(np.median(seconds)), share, effort))
-        for _, share, effort in sorted(tried):
-            if share >= WANTED:
-                answer = self._call(name, "ask_all", depth, 1, effort)
-                if answer is None or self._recall(self._numbers, answer[1], truth) >= WANTED:
-                    return effort
-        return max(tried, key=lambda each: each[1])[2]
-
-    def _latencies(self, depth: int, efforts: dict[str, Effort]) -> Iterator[dict[str, np.ndarray]]:
+    def _latencies(self, depth: int) -> Iterator[dict[str, np.ndarray]]:
         """Seconds per query, the best so far, after every round."""
         count = len(self._numbers)
         asked = [name for name, system in self._open.items() if system.one_at_a_time]
@@ -88,13 +64,13 @@ class Turns:
             for first in range(0, count, TURN):
                 numbers = self._numbers[first : first + TURN]
                 for name in [name for name in taken if name in self._open]:
-                    answer = self._call(name, "ask", numbers, depth, efforts[name])
+                    answer = self._call(name, "ask", numbers, depth)
                     if answer is not None:
                         taken[name][numbers] = np.minimum(taken[name][numbers], answer[0])
             yield taken
 
     def _rates(
-        self, depth: int, efforts: dict[str, Effort], truth: Truth
+        self, depth: int, truth: Truth
     ) -> Iterator[tuple[dict[str, list[float]], dict[str, float]]]:
         """Queries per second on one thread and on all, the best so far, and recall, per round."""
         rates = {name: [0.0, 0.0] for name in self._open}
@@ -104,7 +80,7 @@ class Turns:
                 for name in list(self._open):
                     if turn > 0 and not self._open[name].one_at_a_time:
                         continue  # it repeats all queries itself
-                    answer = self._call(name, "ask_all", depth, threads, efforts[name])
+                    answer = self._call(name, "ask_all", depth, threads)
                     if answer is not None:
                         rates[name][place] = max(rates[name][place], answer[0])
                         share = self._recall(self._numbers, answer[1], truth)

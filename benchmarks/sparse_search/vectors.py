@@ -1,4 +1,4 @@
-"""The vectors that all systems get: made up, or real ones with noisy copies, written in parts.
+"""The vectors that all systems get: made up, or real ones, written in parts.
 
 Made-up vectors: terms as frequent as Zipf's law has it, 100 to 250 a document, over a vocabulary of
 30,000; six in ten from the topic of the document, which it shares with some others; weights favour
@@ -21,7 +21,6 @@ ROWS = 20_000  # that are in memory at a time
 _POSTINGS = 2**24
 _VOCABULARY = 30_000
 _TOPIC_TERMS = 400
-_EXCHANGED, _NOISE = 0.2, 0.1
 Matrix = Any  # scipy's types say little
 
 
@@ -59,14 +58,15 @@ def write_made_up(folder: Path, documents: int, queries: int, per_topic: int) ->
 
 
 def write_real(folder: Path, source: Path, documents: int, queries: int) -> None:
-    """Writes the first documents and queries of a folder; copies with noise once they run out."""
+    """Writes the first documents and queries of a folder."""
     real, asked = (
         scipy.sparse.csr_matrix(scipy.sparse.load_npz(source / name), dtype=np.float32)
         for name in ("documents.npz", "queries.npz")
     )
     real.sort_indices()
     asked.sort_indices()
-    _write(folder, _replicated(real, documents), real.shape[1])
+    blocks = (real[first : min(first + ROWS, documents)] for first in range(0, documents, ROWS))
+    _write(folder, blocks, real.shape[1])
     scipy.sparse.save_npz(folder / "queries.npz", asked[:queries])
 
 
@@ -84,28 +84,6 @@ def _write(folder: Path, blocks: Iterable[Matrix], width: int) -> None:
     assert starts[-1] < 2**31, "scipy would copy all terms into 64 bits"
     np.save(folder / "starts.npy", starts.astype(np.int32))
     np.save(folder / "width.npy", width)
-
-
-def _replicated(real: Matrix, documents: int) -> Iterator[Matrix]:
-    for first in range(0, documents, real.shape[0]):
-        generator = np.random.default_rng(first)
-        for start in range(0, min(real.shape[0], documents - first), ROWS):
-            block = real[start : min(start + ROWS, documents - first)]
-            yield block if first == 0 else _noisy(block, real, generator)
-
-
-def _noisy(block: Matrix, real: Matrix, generator: np.random.Generator) -> Matrix:
-    """A fifth of the terms from another document each, and all weights a tenth off or so."""
-    numbers = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    terms, weights = block.indices.astype(np.int64), block.data.copy()
-    others = generator.integers(0, real.shape[0], block.shape[0])[numbers]
-    lengths = np.diff(real.indptr)[others]
-    exchanged = np.flatnonzero((generator.random(len(terms)) < _EXCHANGED) & (lengths > 0))
-    places = (generator.random(len(exchanged)) * lengths[exchanged]).astype(np.int64)
-    places += real.indptr[others[exchanged]]
-    terms[exchanged], weights[exchanged] = real.indices[places], real.data[places]
-    weights *= generator.normal(1, _NOISE, len(weights))
-    return _matrix_of(numbers, terms, np.maximum(np.round(weights), 1), block.shape)
 
 
 def _matrix_of(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from benchmarks.sparse_search.system import Effort, System
+from benchmarks.sparse_search.system import System
 
 
 class FailedError(Exception):
@@ -71,9 +71,9 @@ class Serving:
         self._system = system
         self._bare = _memory()
 
-    def about(self) -> tuple[Sequence[Effort], bool]:
-        """The efforts to choose from, and whether queries can be asked one at a time."""
-        return self._system.efforts, self._system.one_at_a_time
+    def about(self) -> bool:
+        """Whether queries can be asked one at a time."""
+        return self._system.one_at_a_time
 
     def build(self) -> dict[str, float]:
         """Seconds and bytes."""
@@ -95,19 +95,19 @@ class Serving:
         self._system.open()
         return time.perf_counter() - start
 
-    def ask(self, numbers: Sequence[int], depth: int, effort: Effort) -> Any:
+    def ask(self, numbers: Sequence[int], depth: int) -> Any:
         """Seconds and rows, per query."""
         seconds, rows = [], []
         for number in numbers:
             start = time.perf_counter()
-            found = self._system.search(number, depth, effort)
+            found = self._system.search(number, depth)
             seconds.append(time.perf_counter() - start)
             rows.append(self._system.rows(found))
         return seconds, rows
 
-    def ask_all(self, depth: int, threads: int, effort: Effort) -> tuple[float, list[np.ndarray]]:
+    def ask_all(self, depth: int, threads: int) -> tuple[float, list[np.ndarray]]:
         """Queries per second, and rows per query."""
-        rate, found = self._system.search_all(depth, threads, effort)
+        rate, found = self._system.search_all(depth, threads)
         return rate, [self._system.rows(answer) for answer in found]
 
     def memory(self) -> dict[str, float | None]:

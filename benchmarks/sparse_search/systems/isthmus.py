@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.sparse_search.system import Effort, System
+from benchmarks.sparse_search.system import System
 from benchmarks.sparse_search.vectors import ROWS, Matrix
 
 from isthmus.indexes.inverted import kernels  # noqa: F401 - memory is counted from here on
@@ -71,7 +71,7 @@ class Measured(System):
         if threads != self._threads:
             self._threads, self._opened = threads, InvertedIndex.open(self.index, threads)
 
-    def search(self, number: int, depth: int, effort: Effort) -> Any:
+    def search(self, number: int, depth: int) -> Any:
         """Rows and scores."""
         self._use(1)
         return self._opened.find(self._asked[number], depth, ["q"])[0]
@@ -80,7 +80,7 @@ class Measured(System):
         """The first of the two."""
         return np.asarray(found[0])
 
-    def search_all(self, depth: int, threads: int, effort: Effort) -> tuple[float, list[Any]]:
+    def search_all(self, depth: int, threads: int) -> tuple[float, list[Any]]:
         """One batch."""
         self._use(threads)
         start = time.perf_counter()

@@ -16,7 +16,7 @@ import subprocess
 from typing import Any
 
 import numpy as np
-from benchmarks.sparse_search.system import Effort, System, usable_cores
+from benchmarks.sparse_search.system import System, usable_cores
 from benchmarks.sparse_search.vectors import ROWS
 
 _SECONDS = 30
@@ -53,7 +53,7 @@ class Measured(System):
     def open(self) -> None:
         """Lucene opens when it is asked."""
 
-    def search_all(self, depth: int, threads: int, effort: Effort) -> tuple[float, list[Any]]:
+    def search_all(self, depth: int, threads: int) -> tuple[float, list[Any]]:
         """Its own rate, and the lines of its run per query."""
         count, repeats, rate = self.queries.shape[0], 1, math.inf
         # Java compiles while it runs: all queries are repeated until that counts for little.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from benchmarks.sparse_search.system import Effort, System
+from benchmarks.sparse_search.system import System
 
 _ARRAYS = ("starts", "rows", "weights")
 
@@ -34,7 +34,7 @@ class Measured(System):
         self._lists = tuple(np.load(self.index / f"{name}.npy") for name in _ARRAYS)
         self._asked = [self.queries[number] for number in range(self.queries.shape[0])]
 
-    def search(self, number: int, depth: int, effort: Effort) -> Any:
+    def search(self, number: int, depth: int) -> Any:
         """Rows and scores."""
         query = self._asked[number]
         starts, rows, weights = self._lists
