@@ -153,14 +153,6 @@ def test_kept_as_it_was(commands: Any, judged: Path, model: Path, tmp_path: Path
     assert final.is_file()
 
 
-def test_as_trained(commands: Any, judged: Path, model: Path, tmp_path: Path) -> None:
-    told = commands.succeed(
-        "adapt", judged, "--model", model, "--output", tmp_path / "run",
-        *sets(*PLAIN, "dense.merge=null", "dense.development=null"),
-    )  # fmt: skip
-    assert "all of what was learnt is taken over" in told.stdout
-
-
 def test_labels(commands: Any, judged: Path, model: Path, tmp_path: Path) -> None:
     told = commands.succeed(
         "adapt", judged, "--model", model, "--output", tmp_path / "run", "--labels", judged,

@@ -20,17 +20,16 @@ from tests.index_bytes import verify
 from transformers import BertConfig, BertForMaskedLM
 
 from isthmus.cluster import Cluster, ClusterSettings, connected, current
-from isthmus.cluster.cluster import _fetch, _run
+from isthmus.cluster.cluster import _run
 from isthmus.collections import Problems, open_collection, read_queries
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
 from isthmus.errors import (
     InputError,
     MismatchError,
     MissingPackageError,
-    OutputError,
     SettingsError,
 )
-from isthmus.indexes.manifest import CorpusOrigin, Description, workplace
+from isthmus.indexes.manifest import CorpusOrigin, workplace
 from isthmus.indexes.segments.shards import ShardedBuilder
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.backbone import Backbone
@@ -160,65 +159,6 @@ def test_dense_vectors_and_rankings_are_the_same(
     assert open_searcher(many).search(queries, DEPTH) == expected
 
 
-def test_what_was_built_before_an_interruption_stays(
-    cluster: Cluster,
-    cranfield: Path,
-    documents: list[Document],
-    models: dict[str, Path],
-    tmp_path: Path,
-) -> None:
-    settings = IndexSettings(block_size=BLOCK, problems="skip")
-    one = index(str(cranfield), tmp_path / "one", str(models["dense"]), settings=settings)
-    description = Description(
-        **{k: v for k, v in read_manifest(one) if k in Description.model_fields}
-    )
-    fill = partial(shards_module._fill_shard, {}, BLOCK)
-    folder = tmp_path / "many"
-
-    def torn() -> Iterator[Document]:
-        yield from documents[: 7 * SHARD]  # by then the first of at most four are asked for
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        ShardedBuilder(cluster, folder, description, SHARD).add(torn(), fill)
-    assert not folder.exists()
-    built = sorted(workplace(folder).glob("shards/segments/*/vectors.npy"))
-    assert len(built) > 1, "nothing to keep was built before the interruption"
-    before = {file.parent.name: file.stat().st_mtime_ns for file in built}
-    (built[0].parent / "manifest.json").unlink()  # as after a power cut
-    builder = ShardedBuilder(cluster, folder, description, SHARD)
-    builder.add(documents, fill)
-    builder.finish({})
-    found = folder.glob("segments/*/vectors.npy")
-    after = {file.parent.name: file.stat().st_mtime_ns for file in found}
-    assert len(after) == 8
-    kept = [name for name in before if after[name] == before[name]]
-    assert kept == list(before)[1:]
-    parts = [np.load(file) for file in sorted(folder.glob("segments/*/vectors.npy"))]
-    np.testing.assert_array_equal(np.concatenate(parts), np.load(one / "vectors.npy"))
-
-
-def test_only_segments_of_the_same_work_are_kept(tmp_path: Path) -> None:
-    description = Description(
-        kind="dense", corpus=CorpusOrigin(spec="c", fingerprint="c"), titles=True, dimension=4
-    )
-    cluster = Cluster(ClusterSettings(address="local"))
-    segments = workplace(tmp_path / "many") / "shards" / "segments"
-
-    def prepare(size: int, texts: bool = True) -> list[str]:
-        chosen = description.model_copy(update={"texts": texts})
-        ShardedBuilder(cluster, tmp_path / "many", chosen, size)
-        found = [file.name for file in segments.iterdir()]
-        (segments / "000001").mkdir(exist_ok=True)
-        return found
-
-    assert prepare(10) == []
-    assert prepare(10) == ["000001"]
-    assert prepare(20) == []
-    assert prepare(20, texts=False) == []
-    assert prepare(20, texts=False) == ["000001"]
-
-
 def test_tokenising_and_counting_make_the_same_files(
     cluster: Cluster,
     documents: list[Document],
@@ -281,16 +221,6 @@ def test_errors_of_other_machines_arrive(
         builder.add(source.documents(), partial(shards_module._fill_shard, {}, BLOCK))
     assert str(models["dense"]) in caught.value.what
     assert not list(workplace(tmp_path / "index").glob("*attempt*"))
-
-
-def test_a_portion_that_nobody_has_is_told(
-    machines: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for cpus in (1, 2):
-        greedy = Cluster(ClusterSettings(address=machines.address, cpus=cpus))
-        assert not list(greedy.map([], tmp_path))
-        told = "no machine of the cluster has 2 CPU" in " ".join(capsys.readouterr().err.split())
-        assert told == (cpus == 2)
 
 
 class Killer(threading.Thread):
@@ -368,15 +298,6 @@ def test_what_cannot_be_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     for address in ("127.0.0.1:1", "there.invalid:1", "ray://127.0.0.1:1", "127.0.0.1:99999"):
         with pytest.raises(InputError, match=f"no Ray cluster answers at '{address}'"):
             index("c", "o", "m", settings=IndexSettings(cluster=ClusterSettings(address=address)))
-
-
-def test_a_raylet_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(_: object) -> None:
-        raise ray.exceptions.LocalRayletDiedError
-
-    monkeypatch.setattr(ray, "get", lost)
-    with pytest.raises(OutputError, match="its raylet died"):
-        _fetch(None)
 
 
 def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

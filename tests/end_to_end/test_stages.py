@@ -164,41 +164,6 @@ def test_killed_inside_a_stage(
     assert_same(output, whole)
 
 
-def test_a_change_in_the_last_stage_repeats_it_alone(
-    commands: Any, command: Callable[..., list[str]], whole: Path
-) -> None:
-    before = folders(whole)
-    weight = "stages.distilled.losses.contrastive.weight=5.0"
-    said = commands.succeed(*command("three-stage", whole, weight)).stderr
-    after = folders(whole)
-    assert said.count(" is done") == 3
-    assert {name for name in _STAGES if before[name] != after[name]} == {"distilled"}
-    assert (before["distilled"] / "final").is_dir()
-    assert_same(whole, after["distilled"])
-    assert any(
-        (value != weights(before["distilled"])[key]).any() for key, value in weights(whole).items()
-    )
-    # Nor is anything encoded, or asked of the teacher, that the cache knows.
-    again = "stages.distilled.losses.contrastive.weight=2.0"
-    said = commands.succeed(*command("three-stage", whole, again)).stderr
-    assert "indexing" not in said
-    assert "score by the teacher" not in said
-
-
-def test_resuming_takes_a_finetuning_and_nothing_else(
-    commands: Any, whole: Path, start: Path
-) -> None:
-    for arguments, what in (
-        ((start,), "was made by 'pretrain'"),
-        ((whole, "--model", start), "there is a new --model"),
-        ((whole, "--recipe", "dense"), "--recipe cannot be given with --resume"),
-        ((whole, "--set", "training.max_steps=1"), "there is a new --set"),
-    ):
-        ended = commands.run("finetune", "--resume", *arguments)
-        assert ended.returncode == 2
-        assert what in " ".join(ended.stderr.split())
-
-
 def test_a_stage_can_be_repeated(commands: Any, whole: Path, tmp_path: Path) -> None:
     mined = folders(whole)["mined"]
     commands.succeed("rerun", mined, "--output", tmp_path / "mined-again")

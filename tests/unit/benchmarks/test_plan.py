@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from isthmus.benchmarks.protocol.cells import CellResult, write_result
-from isthmus.benchmarks.protocol.cells import Tested as Measured
 from isthmus.benchmarks.protocol.plan import Plan, Step
 from isthmus.benchmarks.protocol.settings import Protocol, read_protocol
 from isthmus.benchmarks.runner.run import benchmark
@@ -25,10 +20,6 @@ _STEPS = {"training.max_steps": 2, "training.per_device_train_batch_size": 4,
           "training.gradient_accumulation_steps": 1, "max_length": 16}  # fmt: skip
 
 _TAUGHT = {"collection": "made", "settings": {"losses": {"kl": {"weight": 1.0}}}}
-
-
-_MINED = {"name": "retriever", "model": "no-such-model"}
-_GENERATED = {"corruption.generator": "no-such-model"}
 
 
 @pytest.fixture
@@ -231,59 +222,11 @@ def test_what_cannot_work_is_refused_before_anything_is_run(
         plan({**values, path: value})
 
 
-@pytest.mark.parametrize(
-    ("part", "value"),
-    [
-        ("base", {"model": "no-such-model"}),
-        ("base", {"model": "no\0such"}),
-        ("starts", {"other": {"model": "no-such-model"}}),
-        ("tasks", {"t": {**_TAUGHT, "teacher": {"model": "no/such/model"}}}),
-        ("tasks", {"t": {**_TAUGHT, "teacher": {"start": "no-such-model"}}}),
-        ("tasks", {"t": {"collection": "made", "settings": {"negatives": _MINED}}}),
-        ("starts", {"other": {"recipe": "simlm", "settings": _GENERATED}}),
-    ],
-)
-def test_a_model_that_is_not_here_is_listed_and_refused_before_training(
-    part: str, value: Any, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing(name: str) -> None:
-        raise InputError(f"there is no {name!r}", "check")
-
-    monkeypatch.setattr("isthmus.benchmarks.protocol.plan.read_config", nothing)
-    given = Protocol.parse({**values, part: value}, where="test")
-    (absent,) = set(Plan(given, only_looked_at=True).absent)
-    assert absent.startswith("no")
-    with pytest.raises(InputError, match="there is no") as refused:
-        Plan(given)
-    assert part in refused.value.what
-
-
 def test_what_is_tested_as_it_is_must_retrieve_too(values: dict[str, Any], tmp_path: Path) -> None:
     values["tasks"] = {"as-it-is": {"collection": "made", "finetune": False}}
     values["kinds"]["dense"]["settings"] = {"encoder": "cross"}
     with pytest.raises(SettingsError, match="encoder = 'cross' makes no retriever"):
         plan(values)
-
-
-@pytest.mark.parametrize(
-    ("part", "value", "advice"),
-    [
-        ("finetuning", {"split": "trian"}, "--set finetuning.split=NAME"),
-        (
-            "kinds",
-            {"dense": {"recipe": "dense", "settings": {"split": "trian"}}},
-            "--set kinds.dense.settings.split=NAME",
-        ),
-        ("finetuning", {"development.split": "dev"}, "--set finetuning.development.held_out=0.1"),
-        ("pretraining", {**_STEPS, "max_length": "long"}, "--set pretraining.max_length=…"),
-    ],
-)
-def test_advice_names_settings_where_the_protocol_has_them(
-    part: str, value: Any, advice: str, values: dict[str, Any], tmp_path: Path
-) -> None:
-    with pytest.raises((SettingsError, InputError)) as refused:
-        plan({**values, part: value})
-    assert advice in refused.value.fix
 
 
 def test_a_split_that_is_not_there_is_not_taken_for_missing_data(
@@ -310,20 +253,6 @@ def test_a_dry_run_prints_the_steps_and_then_refuses_what_is_not_here(
     assert "--data FOLDER" in refused.value.fix
     assert capsys.readouterr().out == steps
     assert not output.exists()
-
-
-def test_cells_are_not_called_others_where_their_data_is_not_here(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
-    step = plan(values).steps["few.dense.none.p1.f1"]
-    assert step.cell is not None
-    made = Measured(measures={"RR@10": 1.0}, per_query={"RR@10": {"q": 1.0}})
-    found = CellResult(cell=step.cell, status="done", settings=step.digest, tests={"made": made})
-    write_result(tmp_path, found)
-    (tmp_path / "texts.jsonl").unlink()
-    looked_at = Plan(Protocol.parse(values, where="test"), only_looked_at=True)
-    assert step.name not in scheduled(looked_at, tmp_path).done
-    assert looked_at.absent == [f"jsonl:{tmp_path}/texts.jsonl"]
 
 
 def test_answers_alone_are_not_measured_by_judgements(
@@ -437,34 +366,6 @@ def test_a_cell_without_the_scores_of_its_tests_is_refused(
         assert step.name in scheduled(made, tmp_path).done
 
 
-@pytest.mark.parametrize("what", ["fifo", "folder", "dangling link"])
-def test_what_is_no_file_in_the_place_of_a_cell_is_refused(
-    what: str, values: dict[str, Any], tmp_path: Path
-) -> None:
-    place = tmp_path / "cells" / "few.dense.none.p1.f1.json"
-    place.parent.mkdir()
-    if what == "fifo":
-        os.mkfifo(place)
-    elif what == "folder":
-        place.mkdir()
-    else:
-        place.symlink_to("nowhere")
-    with pytest.raises(InputError, match="is damaged: "):
-        scheduled(plan(values), tmp_path)
-
-
-def test_a_long_training_says_little_about_how_long_a_short_one_takes(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
-    made = plan(values)
-    schedule = scheduled(made, tmp_path)
-    bow = made.steps["pretrain/bow/made/p1"]
-    before = schedule.expected(bow)
-    long = replace(made.steps["pretrain/mlm/made/p1"], tokens=1e9)
-    schedule.finish(long, 2 * schedule.expected(long))  # this machine has half the speed
-    assert schedule.expected(bow) == pytest.approx(2 * before)
-
-
 def taken(schedule: Schedule) -> Step:
     step = schedule.next(None)
     assert step is not None
@@ -502,9 +403,3 @@ def test_a_folder_with_a_damaged_protocol_says_to_remove_it(tmp_path: Path) -> N
         with pytest.raises((InputError, SettingsError)) as refused:
             read_protocol(tmp_path)
         assert refused.value.fix.startswith(remedy)
-
-
-@pytest.mark.parametrize("flags", [{"workers": -1}, {"time_limit": -1}, {"time_limit": math.nan}])
-def test_numbers_below_0_are_refused(flags: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot be used"):
-        benchmark("pretraining-small", tmp_path, dry_run=True, **flags)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.benchmarks.made_cells import TASKS, failed, protocol, results, with_cost, write
@@ -212,14 +211,6 @@ def test_one_seed_is_said_and_what_cannot_be_computed_is_null(tmp_path: Path) ->
     assert "inf" not in report.markdown().split("## How")[0].replace("insurance", "")
 
 
-def test_nothing_but_failures_is_a_report_too(tmp_path: Path) -> None:
-    made = protocol(["none", "bow"], claims={"it": CLAIMS["beats"]})
-    cells = [failed(result, "no memory") for result in results(made, {}, queries=2)]
-    report = benchmark_report(write(tmp_path / "run", made, cells))
-    assert "0 of 18 cells are done, 18 failed" in report.summary
-    assert report.verdicts[0].decision == "incomplete"
-
-
 def test_cells_that_the_protocol_no_longer_has_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -290,27 +281,3 @@ def test_a_pretraining_counts_once(tmp_path: Path) -> None:
     ]
     report = benchmark_report(write(tmp_path / "run", made, cells))
     assert {row[2].text for row in report.costs[0].rows} == {"200"}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tests": {}},
-        {"cost": {"index_bytes": 1e308}},
-        {"probes": {"coverage": -1e300}},
-    ],
-)
-def test_numbers_that_nothing_can_be_computed_with_are_refused(
-    change: dict[str, Any], tmp_path: Path
-) -> None:
-    made = protocol(["none", "bow"])
-    folder = write(tmp_path / "run", made, results(made, {}, queries=3))
-    file = next((folder / "cells").iterdir())
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(InputError, match="damaged"):
-        benchmark_report(folder)
-
-
-def test_no_cell_at_all_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run of the benchmark"):
-        benchmark_report(write(tmp_path / "run", protocol(["none"]), []))

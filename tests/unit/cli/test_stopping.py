@@ -8,13 +8,12 @@ import os
 import signal
 import sys
 import time
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from isthmus import __main__, cli
+from isthmus import cli
 from isthmus.indexes import documents as documents_module
 
 FORK = multiprocessing.get_context("fork")
@@ -68,18 +67,6 @@ def test_a_build_that_is_stopped(
     assert run(monkeypatch, *command) == 0
 
 
-def test_a_verb_that_records_nothing_starts_anew(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.1)
-
-    monkeypatch.setattr("isthmus.retrieval.verbs.search.search", stop)
-    assert run(monkeypatch, "search", "nowhere", "a query") == 143
-    assert "stopped by SIGTERM: the same command again starts anew\n" in capsys.readouterr().err
-
-
 def test_what_a_library_makes_of_it_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,52 +102,3 @@ def test_workers_end_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isthmus.retrieval.verbs.search.search", start_a_worker)
     assert run(monkeypatch, "search", "nowhere", "a query") == 0
     assert ended == [-signal.SIGTERM]
-
-
-def test_several_processes_of_one_launch_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers: list[object] = []
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(
-        "isthmus.retrieval.verbs.search.search",
-        lambda *_, **__: handlers.append(signal.getsignal(signal.SIGTERM)) or sys.exit(0),
-    )
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    run(monkeypatch, "search", "nowhere", "a query")
-    assert handlers == [before]
-
-
-def test_a_command_leaves_the_process_group_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads of a group that is still open at the end of a process may abort it."""
-    from torch import distributed
-
-    store = distributed.HashStore()
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        assert run(monkeypatch, "--help") == 0
-        assert not distributed.is_initialized()
-    finally:
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
-
-
-def test_an_interrupt_before_the_command_line_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(name: str) -> object:
-        raise KeyboardInterrupt
-
-    half_imported: Any = types.ModuleType("isthmus.cli")
-    half_imported.__getattr__ = interrupted
-    monkeypatch.setitem(sys.modules, "isthmus.cli", half_imported)
-    with pytest.raises(SystemExit) as ended:
-        __main__.main()
-    assert ended.value.code == 130
-
-
-def test_an_interrupt_before_a_command_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(arguments: list[str]) -> object:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "_app_for", interrupted)
-    assert run(monkeypatch, "search") == 130
-    assert "interrupted: the same command again starts anew" in capsys.readouterr().err

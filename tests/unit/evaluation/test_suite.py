@@ -15,7 +15,6 @@ from isthmus.evaluation import Report, summarise
 from isthmus.evaluation.first_hits import differing, examples
 from isthmus.evaluation.suite import SuiteReport
 from isthmus.records import Ranking, Run
-from isthmus.workflows.several_collections import _names
 
 FAST = {"bootstrap_samples": 10, "measures": ("RR@10",)}
 
@@ -58,14 +57,6 @@ def test_averages_and_counts() -> None:
     saved = json.loads(suite.to_json())
     assert saved["best_on"]["RR@10"]["one"] == 2
     assert saved["reports"]["small"]["means"]["RR@10"]["two"] == 0.5
-
-
-def test_names_of_collections() -> None:
-    found = _names(["data/a", "beir:more/b", "irds:beir/c/test", "x/d", "y/d", "x/d"])
-    assert found == {
-        "a": "data/a", "b": "beir:more/b", "beir/c/test": "irds:beir/c/test", "x/d": "x/d",
-        "y/d": "y/d",
-    }  # fmt: skip
 
 
 def test_first_hits_that_differ() -> None:

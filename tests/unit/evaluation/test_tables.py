@@ -89,20 +89,6 @@ def test_names_of_systems_are_neither_markup_nor_obeyed() -> None:
     assert r"&lt;i&gt;\x1b[2J" in html
 
 
-def test_the_caption_names_the_test_that_was_made() -> None:
-    caption = report_of({"a": 0.1, "b": 0.2}, test="randomisation").table().caption
-    assert "paired randomisation test with 500 samples" in caption
-    assert "Letters" not in report_of({"alone": 0.1}).table().caption
-
-
-def test_a_narrow_terminal_cuts_nothing_off() -> None:
-    report = report_of({"a_system_with_a_rather_long_name": 0.1, "dense": 0.5})
-    low, high = report.intervals["nDCG@10"]["dense"]
-    shown = terminal(report.table(), width=36)
-    assert f"{low:.3f}–{high:.3f}" in shown
-    assert "…" not in shown
-
-
 def test_latex_is_balanced_and_escapes_what_latex_reads_as_commands() -> None:
     name = "a_b & 50% {x} #1 $y$ ~^ \\input{secret} <|>"
     latex = Table(("system", "R_cap@10"), ((Cell(name), Cell("0.5")),), "A & B").latex()
@@ -134,13 +120,6 @@ def test_control_characters_are_visible_in_every_format() -> None:
         assert text.replace("\n", "").isprintable()
     assert r"a\\x1b\[2J\\x00\\u202e\\x0d b" in table.markdown()
     assert r"a\textbackslash{}x1b[2J\textbackslash{}x00" in table.latex()
-
-
-def test_a_cell_of_latex_is_no_argument_of_the_line_before() -> None:
-    rows = ((Cell("one"),), (Cell("[12] Ma"),), (Cell("* two"),))
-    latex = Table(("paper",), rows, "").latex()
-    assert "\n{}[12] Ma" in latex
-    assert "\n{}* two" in latex
 
 
 def test_rich_markup_in_a_name_is_printed_not_obeyed() -> None:

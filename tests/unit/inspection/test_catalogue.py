@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -70,75 +69,6 @@ def test_a_printed_recipe_is_a_recipe(name: str, tmp_path: Path) -> None:
     assert mine.settings == shipped.settings
 
 
-def test_a_recipe_is_not_wrapped_on_a_terminal_either() -> None:
-    console = Console(width=40, force_terminal=True, color_system=None)
-    with console.capture() as capture:
-        console.print(listing("bow"), soft_wrap=True)
-    shipped = find_recipe("bow", "pretrain")
-    assert capture.get() == shipped.file.read_text(encoding="utf-8")
-
-
-def test_a_part_that_shares_its_name_with_a_recipe() -> None:
-    assert "# The decoder of this name: isthmus list parts condenser" in shown("condenser")
-    assert shown("parts", "condenser").startswith("decoder condenser: ")
-
-
-def test_recipes_by_verb_with_whole_names() -> None:
-    """At any width, and a name before those it begins."""
-    for width in (48, 80, 160):
-        text = shown("recipes", width=width)
-        named: dict[str, list[str]] = {}
-        for line in text.splitlines():
-            first, *rest = line.split() if line[:1].isalpha() else [""]
-            if rest[:1] == ["--recipe"]:
-                names = named[first] = []
-            elif first:
-                names.append(first)
-        assert named == {
-            verb: sorted(recipe.name for recipe in shipped_recipes(verb))
-            for verb in ("adapt", "pretrain", "finetune", "quickstart")
-        }
-
-
-@pytest.mark.parametrize("width", [48, 80, 160])
-def test_a_recipe_names_its_source_at_every_width(width: int) -> None:
-    found: dict[str, str] = {}
-    name = ""
-    for line in shown("recipes", width=width).splitlines():
-        name = line.split(maxsplit=1)[0] if line[:1].isalpha() else name
-        found[name] = f"{found.get(name, '')} {line.removeprefix(name).strip()}"
-    for recipe in shipped_recipes():
-        if width == 160:  # in full, in a column of several lines
-            assert set(recipe.paper.split()) <= set(found[recipe.name].split())
-        elif recipe.paper:
-            told = "".join(found[recipe.name].split())  # a long word may be folded
-            assert told.endswith(f"[{recipe.source}]".replace(" ", ""))
-
-
-def test_sources_are_short_and_dated() -> None:
-    for recipe in shipped_recipes():
-        assert len(recipe.source) <= 42
-        if recipe.verb == "pretrain":
-            assert re.search(r"[A-Z]\w+ 20\d\d", recipe.source), recipe.name
-
-
-@pytest.mark.parametrize("width", [40, 80, 160])
-def test_in_a_pipe_a_row_is_a_line(width: int) -> None:
-    lines = shown("recipes", width=width, terminal=False).splitlines()
-    expected = [
-        [verb, recipe.name, recipe.summary, recipe.paper]
-        for verb in ("adapt", "pretrain", "finetune", "quickstart")
-        for recipe in shipped_recipes(verb)
-    ]
-    assert [" ".join(line.split()) for line in lines] == [
-        " ".join(filter(None, row)) for row in expected
-    ]
-    assert all(line == line.rstrip() for line in lines)
-    parts = shown("parts", width=width, terminal=False).splitlines()
-    assert "view neighbours Two neighbouring spans" in " ".join("\n".join(parts).split())
-    assert all(len(line.split()) > 4 for line in parts)
-
-
 def test_the_command_in_a_pipe() -> None:
     printed = CliRunner().invoke(app, ["list", "recipes"], env={"COLUMNS": "80"}).stdout
     (line,) = (line for line in printed.splitlines() if line.split()[1] == "cdmae")
@@ -159,11 +89,6 @@ def test_settings_under_a_path(under: str) -> None:
     text = shown("settings", "finetune", under)
     assert "training.seed" in text
     assert "development" not in text.partition("Recipes set")[0]
-
-
-def test_settings_of_a_verb_of_two_words() -> None:
-    assert "smallest_effect" in shown("settings", "benchmark", "report")
-    assert "smallest_effect" not in shown("settings", "benchmark", "report", "power")
 
 
 def test_a_recipe_with_those_it_builds_on() -> None:
