@@ -36,54 +36,31 @@ def main_process_first() -> Iterator[None]:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    def forward(_: Any, tensor: Tensor) -> Tensor:
         sent = tensor.contiguous()
-        if missing := max(rows) - len(tensor):
-            # gloo gathers tensors of one size only.
-            sent = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
-        parts = [torch.empty_like(sent) for _ in rows]
+        parts = [torch.empty_like(sent) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, sent)
-        context.rows = rows
-        return torch.cat([part[:size] for part, size in zip(parts, rows, strict=True)])
+        return torch.cat(parts)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(_: Any, *gradients: Tensor) -> Tensor:
         # The losses of all processes depend on these rows: their gradients are summed.
         total = gradients[0].contiguous()
         dist.all_reduce(total)
-        return torch.split(total, context.rows)[dist.get_rank()], None
+        return total.chunk(dist.get_world_size())[dist.get_rank()]
 
 
-def gather(tensor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-    """The rows of all processes in rank order; the tensor itself when there is one process.
-
-    `rows` are those of each process, from `row_counts`; by default, all have the same number.
-    """
-    if _alone():
+def gather(tensor: Tensor) -> Tensor:
+    """The rows of all processes in rank order, equally many of each; the tensor itself of one."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return tensor
-    held = [len(tensor)] * dist.get_world_size() if rows is None else list(rows)
-    result: Tensor = _Gather.apply(tensor, held)  # type: ignore[no-untyped-call]
+    result: Tensor = _Gather.apply(tensor)  # type: ignore[no-untyped-call]
     return result
-
-
-def row_counts(tensor: Tensor) -> list[int]:
-    """The number of rows of each process, in rank order; synchronises the device."""
-    if _alone():
-        return [len(tensor)]
-    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=tensor.device)
-    counts[dist.get_rank()] = len(tensor)
-    dist.all_reduce(counts)
-    found: list[int] = counts.tolist()
-    return found
 
 
 def rank() -> int:
     """The rank of this process; 0 when there is one process."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def _alone() -> bool:
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
 
 
 # Tokens that keep the device busy: with fewer, kernel launches cost more than padding.

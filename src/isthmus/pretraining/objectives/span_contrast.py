@@ -13,7 +13,7 @@ from torch.nn import functional
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Objective, ObjectiveSettings, first_states
-from isthmus.training.parallel import gather, rank, row_counts
+from isthmus.training.parallel import gather, rank
 from isthmus.training.task import Batch
 
 
@@ -44,9 +44,7 @@ class SpanContrast(Objective):
     ) -> dict[str, Tensor]:
         """The summed loss."""
         vectors = first_states(step).float()
-        rows = row_counts(vectors)  # batches of equally many tokens differ in their number of texts
-        gathered = gather(vectors, rows)
-        first = sum(rows[: rank()])
+        gathered, first = gather(vectors), rank() * len(vectors)
         return {"": span_contrast(vectors, gathered, step["partner"], first, self.settings)}
 
 
