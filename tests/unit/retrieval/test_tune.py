@@ -141,7 +141,7 @@ def test_verb_writes_what_search_takes(
 ) -> None:
     tuning = run_tune(files, tmp_path / "hybrid", pipeline=pipeline, candidates=4)
     written = {file.name for file in (tmp_path / "hybrid").iterdir()}
-    expected = {"hybrid.json", "isthmus.json", "table.md", "weights.tsv", "weights.svg"}
+    expected = {"hybrid.json", "isthmus.json", "table.md", "weights.tsv"}
     assert written == expected
     assert len((tmp_path / "hybrid" / "weights.tsv").read_text().splitlines()) == 22
     settings = SearchSettings(

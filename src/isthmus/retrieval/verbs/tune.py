@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +67,8 @@ def tune(
 ) -> Tuning:
     """The weights under which the indexes together answer the judged queries best.
 
-    The folder `output` then holds hybrid.json, which makes it something to search, table.md,
-    weights.tsv with every point tried, and weights.svg. One folder of several indexes keeps the
+    The folder `output` then holds hybrid.json, which makes it something to search, table.md
+    and weights.tsv with every point tried. One folder of several indexes keeps the
     weights itself, and `output` the rest.
     """
     settings = TuneSettings.given(settings, {"measure": measure})
@@ -192,27 +191,3 @@ def _write(
     with writing(output):
         (output / "table.md").write_text(table.markdown(), encoding="utf-8")
         (output / "weights.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        _plot(tuned, names, measure, output / "weights.svg")
-
-
-def _plot(tuned: TunedWeights, names: Sequence[str], measure: str, file: Path) -> None:
-    """The measure over the weights: a line for two systems, a triangle for three."""
-    if len(names) > 3 or importlib.util.find_spec("matplotlib") is None:
-        return
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.5, 3.4), layout="constrained")
-    panel = figure.subplots()
-    points, values = zip(*tuned.tried, strict=True)
-    first, second = [point[0] for point in points], [point[1] for point in points]
-    panel.set_xlabel(f"weight of {Path(names[0]).name}")
-    if len(names) == 2:
-        panel.plot(first, values, marker=".")
-        panel.axvline(tuned.weights[0], linestyle="--", linewidth=1)
-        panel.set_ylabel(measure)
-    else:
-        drawn = panel.scatter(first, second, c=values, marker="s")
-        panel.plot(*tuned.weights[:2], marker="x", color="red")
-        panel.set_ylabel(f"weight of {Path(names[1]).name}")
-        figure.colorbar(drawn, label=f"{measure}; the rest is {Path(names[2]).name}")
-    figure.savefig(file)
