@@ -12,10 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from isthmus.config import Overrides
 from isthmus.errors import InputError
-from isthmus.evaluation.bootstrap import mean_intervals
 from isthmus.evaluation.first_hits import Example
 from isthmus.evaluation.settings import EvaluationSettings
-from isthmus.evaluation.significance import Comparisons, compare
+from isthmus.evaluation.significance import Comparisons, compare, mean_intervals
 from isthmus.evaluation.tables import Cell, Shown, Table, format_score
 
 _TESTS = {"t_test": "paired two-sided t-test", "randomisation": "paired randomisation test"}

@@ -1,4 +1,4 @@
-"""Results as tables: terminal, HTML, markdown and LaTeX from one description."""
+"""Results as tables (terminal, HTML, markdown, LaTeX from one description) and as HTML pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
@@ -247,3 +249,25 @@ def escape_html(text: str) -> str:
 
 def _escape_latex(text: str) -> str:
     return visible(text.replace("\n", " ")).translate(_LATEX)
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """The parts, which are HTML already, as a page without scripts and external files."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(visible(title))}</title>"
+        f"<style>{look()}{_stylesheet('reports.css')}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def look() -> str:
+    """The stylesheet of reports and of the search page: colours, type, tables, bars, print."""
+    return _stylesheet("look.css")
+
+
+@cache
+def _stylesheet(name: str) -> str:
+    return files("isthmus.evaluation").joinpath(name).read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,6 @@ from isthmus.indexes.dense.hnsw import HNSW, HnswSettings, building_command, has
 from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
 from isthmus.indexes.manifest import HYBRID, MANIFEST, SEGMENTS, stated_manifest
 from isthmus.indexes.verification import examine
-from isthmus.inspection.splits import shared_queries
 from isthmus.inspection.text_lengths import read_by, read_in_index
 from isthmus.progress import said_once, track
 from isthmus.retrieval.hybrid_folder import is_hybrid, read_hybrid
@@ -342,3 +342,30 @@ def _compared(folder: Path, files: Mapping[str, StoredFile], fix: str) -> list[F
         else:
             findings.append(Finding(str(folder / name), "wrong", f"damaged: {what}", fix))
     return findings
+
+
+def shared_queries(splits: Mapping[str, Set[str]]) -> list[str]:
+    """A sentence per split that is a union of others, and per other pair that shares queries."""
+    found: list[str] = []
+    explained: set[frozenset[str]] = set()
+    for name, queries in splits.items():
+        parts = [other for other, some in splits.items() if some and some < queries]
+        if len(parts) > 1 and set[str]().union(*(splits[part] for part in parts)) == queries:
+            found.append(f"{name} is the union of {', '.join(parts)}")
+            explained |= {frozenset((name, part)) for part in parts}
+    for one, other in combinations(splits, 2):
+        if frozenset((one, other)) not in explained:
+            found += _shared(one, splits[one], other, splits[other])
+    return found
+
+
+def _shared(one: str, some: Set[str], other: str, others: Set[str]) -> list[str]:
+    both = len(some & others)
+    if not both:
+        return []
+    if some == others:
+        return [f"{one} and {other} have the same {both:,} queries"]
+    for inner, outer, queries in ((one, other, some), (other, one, others)):
+        if both == len(queries):
+            return [f"all {both:,} queries of {inner} are in {outer} too"]
+    return [f"{both:,} queries are in both {one} and {other}"]

@@ -4,6 +4,8 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from importlib.resources import files
+from mimetypes import guess_type
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
@@ -12,10 +14,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from isthmus._version import __version__
 from isthmus.errors import choices, shown
+from isthmus.evaluation.tables import look
 from isthmus.inspection.explain import explained
 from isthmus.records import Document
 from isthmus.serving import messages
-from isthmus.serving.page_files import page_files
 from isthmus.serving.refusals import ERRORS, RefusalError, answer_errors
 from isthmus.serving.retrievers import Offer, Retrievers, model_name
 from isthmus.serving.service import Service, import_models
@@ -184,7 +186,7 @@ def _add_changing(api: APIRouter, service: Service) -> None:
 
 
 def _add_files(app: FastAPI, service: Service) -> None:
-    files = page_files()
+    pages = page_files()
 
     @app.get("/openapi.json", include_in_schema=False)
     async def description() -> JSONResponse:
@@ -197,15 +199,25 @@ def _add_files(app: FastAPI, service: Service) -> None:
 
     def show(name: str) -> Callable[[], Any]:
         async def file() -> Response:
-            content, kind = files[name]
+            content, kind = pages[name]
             return Response(content, media_type=kind)
 
         return file
 
     # An address per file: no name in a request is ever looked for on the disk.
-    for name in files:
+    for name in pages:
         address = "/" if name == "index.html" else f"/page/{name}"
         app.add_api_route(address, show(name), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """Contents and types by name; look.css is the stylesheet that reports have too."""
+    found = {"look.css": (look().encode(), "text/css")}
+    for file in files("isthmus.serving").joinpath("page").iterdir():
+        kind, _ = guess_type(file.name)
+        if kind is not None and file.is_file():
+            found[file.name] = file.read_bytes(), kind
+    return found
 
 
 async def _check_parameters(request: Request) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 from isthmus.collections import Collection, Problems, write_run
 from isthmus.config.output import writing
 from isthmus.evaluation import Report, evaluate
-from isthmus.evaluation.pages import page
-from isthmus.evaluation.tables import escape_html
+from isthmus.evaluation.tables import escape_html, page
 from isthmus.finetuning.merge import summary
 from isthmus.progress import track
 from isthmus.records import Run

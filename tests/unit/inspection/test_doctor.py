@@ -12,7 +12,7 @@ from isthmus.cli import app
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
-from isthmus.inspection.doctor import Finding, doctor, findings_table
+from isthmus.inspection.doctor import Finding, doctor, findings_table, shared_queries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
 from isthmus.retrieval.verbs.index import index
@@ -165,3 +165,25 @@ def test_what_an_encoder_does_not_read_of_long_texts_is_told(
     assert told[f"texts of {cut}"].verdict == "good"
     assert "6 texts whole" in told[f"texts of {cut}"].detail
     assert "dense, 6 passages" in told[str(cut / "manifest.json")].detail
+
+
+@pytest.mark.parametrize(
+    ("splits", "said"),
+    [
+        ({"train": "abc", "test": "de", "dev": ""}, []),
+        ({"all": "abcde", "train": "abc", "dev": "de"}, ["all is the union of train, dev"]),
+        ({"train": "abc", "all": "abcd"}, ["all 3 queries of train are in all too"]),
+        ({"train": "abc", "test": "abc"}, ["train and test have the same 3 queries"]),
+        (
+            {"all": "abcd", "train": "abc", "dev": "cd", "test": "ae"},
+            [
+                "all is the union of train, dev",
+                "1 queries are in both all and test",
+                "1 queries are in both train and dev",
+                "1 queries are in both train and test",
+            ],
+        ),
+    ],
+)
+def test_splits_that_share_queries(splits: dict[str, str], said: list[str]) -> None:
+    assert shared_queries({name: set(queries) for name, queries in splits.items()}) == said

@@ -16,7 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import isthmus
 from isthmus.errors import InputError
 from isthmus.retrieval.hybrid_folder import read_hybrid
-from isthmus.serving.page_files import page_files
+from isthmus.serving.api import page_files
 from isthmus.serving.service import Service
 from isthmus.serving.settings import ServeSettings
 from isthmus.text.tokenizer import Tokenizer

@@ -41,8 +41,7 @@ from isthmus.config.output import (
     writing,
 )
 from isthmus.errors import InputError, OutputError
-from isthmus.evaluation.pages import page
-from isthmus.evaluation.tables import Table, escape_html, escape_markdown, plain_text
+from isthmus.evaluation.tables import Table, escape_html, escape_markdown, page, plain_text
 from isthmus.progress import notice, track
 
 REPORT = "report"

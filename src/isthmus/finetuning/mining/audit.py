@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.config.output import whole_file, writing
-from isthmus.evaluation.pages import page as framed
+from isthmus.evaluation.tables import page as framed
 from isthmus.finetuning.mining.candidates import NOTHING, TrainingCorpus
 from isthmus.finetuning.mining.mine import Mined, lowest_by, lowest_ranked
 from isthmus.finetuning.negatives._base import Source
