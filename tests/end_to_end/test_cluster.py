@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import bert
 from tests.index_bytes import verify
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertForMaskedLM
 
 from isthmus.cluster import Cluster, ClusterSettings, connected, current
 from isthmus.cluster.cluster import _run
@@ -83,10 +84,7 @@ def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> di
     """A dense and a sparse encoder of random weights."""
     folder = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=64, initializer_range=0.3,
-    )  # fmt: skip
+    config = bert(len(tokenizer), hidden_size=32, intermediate_size=64)
     lengths = {"query_max_length": 32, "document_max_length": 64}
     backbone = Backbone(BertForMaskedLM(config))
     sparse = SparseSettings(**lengths, document_terms=60, query_terms=30)

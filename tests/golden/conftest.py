@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.factories import WITHOUT_DROPOUT, bert
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, pre_tokenizers, processors
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import TiedHead
@@ -52,16 +53,13 @@ def tokenizer() -> Tokenizer:
 def backbone(tokenizer: Tokenizer) -> Backbone:
     """A random BERT in float64; its matrix has three rows more than the tokenizer has tokens."""
     torch.manual_seed(3)
-    config = BertConfig(
-        vocab_size=len(tokenizer) + 3,
+    config = bert(
+        len(tokenizer) + 3,
         hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
         intermediate_size=16,
         max_position_embeddings=144,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
         initializer_range=0.4,
+        **WITHOUT_DROPOUT,
     )
     backbone = Backbone(BertForMaskedLM(config)).double()
     for parameter in backbone.parameters():  # biases and LayerNorms that matter

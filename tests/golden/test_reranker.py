@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from tests.factories import WITHOUT_DROPOUT, bert
+from transformers import BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.finetuning.cross_encoder_task import CrossEncoderTask, CrossExamples
@@ -38,17 +39,12 @@ LISTWISE = losses({"listwise": {}}, {"group"})
 @pytest.fixture
 def encoder() -> CrossEncoder:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
+    config = bert(
+        len(TOKENIZER),
         max_position_embeddings=40,
         initializer_range=0.2,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
         num_labels=1,
+        **WITHOUT_DROPOUT,
     )
     settings = CrossSettings(query_max_length=8, document_max_length=14)
     return CrossEncoder(Classifier(BertForSequenceClassification(config)), TOKENIZER, settings)

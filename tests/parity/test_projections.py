@@ -11,8 +11,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
+from tests.factories import bert
 from torch import nn
-from transformers import BertConfig, BertModel
+from transformers import BertModel
 
 from isthmus.encoders import DenseEncoder, load_encoder
 from isthmus.finetuning.kinds._base import KINDS
@@ -33,10 +34,7 @@ def close(found: Any, expected: Any) -> None:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("plain")
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=64, initializer_range=0.3,
-    )  # fmt: skip
+    config = bert(len(TOKENIZER), num_hidden_layers=1)
     BertModel(config).save_pretrained(folder)
     TOKENIZER.save(folder)
     return folder

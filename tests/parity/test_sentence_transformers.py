@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import BertConfig, BertForMaskedLM
+from tests.factories import bert
+from transformers import BertForMaskedLM
 
 from isthmus.config.models import MINILM, model_folder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
@@ -34,15 +35,7 @@ KINDS = [("cls", "dot"), ("mean", "cosine"), ("mean", "dot"), ("cls", "cosine")]
 def made(pooling: str, similarity: str) -> DenseEncoder:
     torch.manual_seed(0)
     tokenizer = new_tokenizer(["the quick brown fox jumps over the lazy dog and"] * 2, 90)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
+    config = bert(len(tokenizer))
     settings = DenseSettings.parse(
         {"pooling": pooling, "similarity": similarity, "query_max_length": 24,
          "document_max_length": 24},

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForSequenceClassification
+from tests.factories import bert
+from transformers import BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.nn.classifier import Classifier
@@ -22,16 +23,7 @@ TEXTS = st.lists(WORDS, max_size=40).map(" ".join)
 
 def encoder() -> CrossEncoder:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        num_labels=1,
-    )  # with dropout: scoring must switch it off
+    config = bert(len(TOKENIZER), num_labels=1)  # with dropout: scoring must switch it off
     chosen = CrossSettings(query_max_length=16, document_max_length=24)
     return CrossEncoder(Classifier(BertForSequenceClassification(config)), TOKENIZER, chosen)
 

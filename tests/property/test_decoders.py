@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForMaskedLM
+from tests.factories import WITHOUT_DROPOUT, bert
+from transformers import BertForMaskedLM
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Packing
@@ -35,16 +36,12 @@ every_decoder = pytest.mark.parametrize("name", DECODER_SETTINGS)
 
 def make_backbone() -> Backbone:
     torch.manual_seed(3)
-    config = BertConfig(
-        vocab_size=VOCABULARY.size,
+    config = bert(
+        VOCABULARY.size,
         hidden_size=WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=2,
         intermediate_size=16,
-        max_position_embeddings=64,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
         initializer_range=0.4,
+        **WITHOUT_DROPOUT,
     )
     return Backbone(BertForMaskedLM(config)).double()
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForMaskedLM
+from tests.factories import bert
+from transformers import BertForMaskedLM
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.nn.backbone import Backbone
@@ -25,15 +26,7 @@ KINDS = list(itertools.product(("cls", "mean"), ("dot", "cosine")))
 
 def encoder(pooling: str, similarity: str, document_max_length: int = 32) -> DenseEncoder:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )  # with dropout: encoding must switch it off
+    config = bert(len(TOKENIZER))  # with dropout: encoding must switch it off
     chosen = DenseSettings.parse(
         {
             "pooling": pooling,

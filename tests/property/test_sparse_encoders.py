@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_matrix
-from transformers import BertConfig, BertForMaskedLM
+from tests.factories import bert
+from transformers import BertForMaskedLM
 
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, heaviest
 from isthmus.nn.backbone import Backbone
@@ -26,15 +27,7 @@ KINDS = list(itertools.product(("splade", "lexmae"), ("encoder", "terms")))
 
 def encoder(form: str, query: str) -> SparseEncoder:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER) + 2,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )  # with dropout: encoding must switch it off
+    config = bert(len(TOKENIZER) + 2)  # with dropout: encoding must switch it off
     chosen = {"form": form, "query": query, "query_max_length": 16, "document_max_length": 32}
     parsed = SparseSettings.parse(chosen, where="test")
     made = SparseEncoder(Backbone(BertForMaskedLM(config)), TOKENIZER, parsed)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from tests.factories import bert
+from transformers import BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
@@ -32,16 +33,7 @@ PAIRS = [
 
 def saved(folder: Path, labels: int = 1, seed: int = 0) -> str:
     torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        num_labels=labels,
-    )  # with dropout: scoring must switch it off
+    config = bert(len(TOKENIZER), num_labels=labels)  # with dropout: scoring must switch it off
     BertForSequenceClassification(config).save_pretrained(folder)
     TOKENIZER.save(folder)
     return str(folder)

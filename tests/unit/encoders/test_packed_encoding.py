@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from tests.factories import bert
+from transformers import BertForMaskedLM
 
 from isthmus.encoders import DenseEncoder, SparseEncoder
 from isthmus.encoders import encoder as module
@@ -38,10 +39,9 @@ ENCODERS = {
 
 def made(kind: str) -> DenseEncoder | SparseEncoder:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER),
+    config = bert(
+        len(TOKENIZER),
         hidden_size=64,
-        num_hidden_layers=2,
         num_attention_heads=4,
         intermediate_size=128,
         max_position_embeddings=144,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from tests.factories import bert
+from transformers import BertForSequenceClassification
 
 from isthmus.encoders import encoder as module
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
@@ -26,10 +27,9 @@ PLACES = [
 
 def made() -> CrossEncoder:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER),
+    config = bert(
+        len(TOKENIZER),
         hidden_size=64,
-        num_hidden_layers=2,
         num_attention_heads=4,
         intermediate_size=128,
         max_position_embeddings=144,

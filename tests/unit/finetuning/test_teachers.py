@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertModel
+from tests.factories import bert
+from transformers import BertForSequenceClassification, BertModel
 
 from isthmus.collections import open_collection
 from isthmus.encoders.cross import CrossEncoder
@@ -76,11 +77,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = new_tokenizer([" ".join(WORDS)], 40)
     for number, (name, labels) in enumerate([("one", 1), ("other", 1), ("two-labels", 2)]):
         torch.manual_seed(number)
-        config = BertConfig(
-            vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=16, max_position_embeddings=64, initializer_range=0.5,
+        config = bert(
+            len(tokenizer),
+            num_hidden_layers=1,
+            intermediate_size=16,
+            initializer_range=0.5,
             num_labels=labels,
-        )  # fmt: skip
+        )
         BertForSequenceClassification(config).save_pretrained(root / name)
         tokenizer.save(root / name)
     return root
@@ -92,10 +95,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder")
     tokenizer = new_tokenizer([" ".join(WORDS)], 40)
     torch.manual_seed(7)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=144, initializer_range=0.5,
-    )  # fmt: skip
+    config = bert(
+        len(tokenizer),
+        num_hidden_layers=1,
+        intermediate_size=16,
+        max_position_embeddings=144,
+        initializer_range=0.5,
+    )
     BertModel(config).save_pretrained(folder)
     tokenizer.save(folder)
     return folder

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from tests.factories import WITHOUT_DROPOUT, bert
+from transformers import BertForMaskedLM
 
 from isthmus.config import resolve, shipped_recipes
 from isthmus.nn import attention
@@ -59,16 +60,12 @@ def corpus(folder: Path) -> TokenisedCorpus:
 @pytest.fixture(scope="module")
 def backbone() -> Backbone:
     torch.manual_seed(3)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER) + 3,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+    config = bert(
+        len(TOKENIZER) + 3,
         intermediate_size=16,
         max_position_embeddings=40,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
         initializer_range=0.4,
+        **WITHOUT_DROPOUT,
     )
     return Backbone(BertForMaskedLM(config))
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+from tests.factories import bert
+from transformers import BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
@@ -28,11 +29,10 @@ MASK = (IDS != 0).long()
 @pytest.fixture
 def backbone() -> Backbone:
     torch.manual_seed(3)
-    config = BertConfig(
-        vocab_size=len(TOKENIZER),
+    config = bert(
+        len(TOKENIZER),
         hidden_size=8,
         num_hidden_layers=3,
-        num_attention_heads=2,
         intermediate_size=16,
         max_position_embeddings=40,
         initializer_range=0.4,
