@@ -51,26 +51,12 @@ class Table:
     names: int = 1
     interval_note: str = ""
     """What the intervals are, said wherever they are shown."""
-    groups: tuple[tuple[str, int], ...] = ()
-    """Names above the columns, each with the number of columns that it spans."""
-
-    def __post_init__(self) -> None:
-        assert not self.groups or sum(span for _, span in self.groups) == len(self.columns)
-
-    @property
-    def full_columns(self) -> tuple[str, ...]:
-        """Names that stand alone, for what knows no spanning cells: with the group where needed."""
-        if not self.groups or len(set(self.columns)) == len(self.columns):
-            return self.columns
-        above = [name for name, span in self.groups for _ in range(span)]
-        pairs = zip(above, self.columns, strict=True)
-        return tuple(f"{group} {column}".strip() for group, column in pairs)
 
     def terminal(self) -> TerminalTable:
         """The table for a rich console."""
         caption = Text(visible(f"{self.caption} {self.interval_note}".strip()))
         drawn = TerminalTable(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
-        for place, column in enumerate(self.full_columns):
+        for place, column in enumerate(self.columns):
             drawn.add_column(
                 Text(visible(column)),
                 justify=self._side(place),
@@ -97,9 +83,6 @@ class Table:
             f"<th{self._aligned(place, inline)}>{escape_html(column)}</th>"
             for place, column in enumerate(self.columns)
         )
-        if self.groups:
-            spans = (f"<th colspan={n}>{escape_html(name)}</th>" for name, n in self.groups)
-            head = f"{''.join(spans)}</tr><tr>{head}"
         rows = "".join(
             f"<tr>{''.join(self._html(cell, place, inline) for place, cell in enumerate(row))}</tr>"
             for row in self.rows
@@ -130,7 +113,7 @@ class Table:
     def markdown(self) -> str:
         """The table as GitHub renders it."""
         lines = [
-            map(escape_markdown, self.full_columns),
+            map(escape_markdown, self.columns),
             ("---" if place < self.names else "---:" for place in range(len(self.columns))),
             *(map(_markdown, row) for row in self.rows),
         ]
@@ -148,7 +131,6 @@ class Table:
                 rf"\caption{{{_escape_latex(self.caption)}}}",
                 rf"\begin{{tabular}}{{{layout}}}",
                 r"\toprule",
-                *self._latex_groups(),
                 _latex_row(map(_escape_latex, self.columns)),
                 r"\midrule",
                 *(_latex_row(map(_latex, row)) for row in self.rows),
@@ -158,17 +140,6 @@ class Table:
                 "",
             ]
         )
-
-    def _latex_groups(self) -> list[str]:
-        if not self.groups:
-            return []
-        cells, rules, last = [], [], 0
-        for name, span in self.groups:
-            cells.append(rf"\multicolumn{{{span}}}{{c}}{{{_escape_latex(name)}}}")
-            if name:
-                rules.append(rf"\cmidrule(lr){{{last + 1}-{last + span}}}")
-            last += span
-        return [_latex_row(cells), " ".join(rules)]
 
 
 class Shown(ABC):

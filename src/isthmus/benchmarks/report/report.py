@@ -86,7 +86,7 @@ class BenchmarkReport:
         for title, tables in self._sections():
             parts.append(f"<section><h2>{title}</h2>")
             for table in tables:
-                figure = f'<figure class="table">{table.html(inline=False)}</figure>'
+                figure = f'<figure class="table scores">{table.html(inline=False)}</figure>'
                 parts.append(figure)
             parts.append("</section>")
         for title, svg in self.plots:

@@ -24,6 +24,7 @@ from isthmus.benchmarks.runner.steps import Place, run_step
 from isthmus.errors import IsthmusError
 
 _STOPPING = 5.0  # seconds that a process has to end by itself
+_LOOK = 1.0  # seconds between two looks at whether its starter is there
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,9 @@ class _Worker:
         self._began = 0.0
         self.usable = True
         self.connection, theirs = context.Pipe()
-        # Its other end closes with this process, however this ends.
-        self._alive, watched = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, watched, place, log, gpu))
+        self.process = context.Process(target=_serve, args=(theirs, os.getpid(), place, log, gpu))
         self.process.start()
         theirs.close()
-        watched.close()
 
     def begin(self, step: Step) -> None:
         self.step, self._began = step, time.monotonic()
@@ -158,8 +156,7 @@ class _Worker:
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
-        for connection in (self.connection, self._alive):
-            connection.close()
+        self.connection.close()
 
 
 def _how(process: Any) -> str:
@@ -170,13 +167,11 @@ def _how(process: Any) -> str:
     return f"its process ended with status {code}"
 
 
-def _serve(
-    connection: Connection, watched: Connection, place: Place, log: Path, gpu: int | None
-) -> None:
+def _serve(connection: Connection, starter: int, place: Place, log: Path, gpu: int | None) -> None:
     """Does steps as they come, until there are none, one fails, or the starter is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the starter decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_starter, args=(watched,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(starter,), daemon=True).start()
     with log.open("ab", buffering=0) as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
@@ -212,9 +207,9 @@ def _visible(gpu: int) -> str:
     return visible.split(",")[gpu] if visible else str(gpu)
 
 
-def _end_with_starter(watched: Connection) -> None:
-    with suppress(EOFError, OSError):
-        watched.recv()
+def _end_with(starter: int) -> None:
+    while os.getppid() == starter:
+        time.sleep(_LOOK)
     os._exit(1)
 
 
