@@ -1,4 +1,4 @@
-"""The command line: one file per verb, no logic; nothing heavy is imported before a verb runs."""
+"""The command line: no logic; nothing heavy is imported before a verb runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from typer.models import CommandInfo
 import isthmus
 from isthmus.cli import (
     adapt,
-    add,
     benchmark,
-    delete,
     doctor,
-    encode,
     evaluate,
     explain,
     export,
@@ -31,17 +28,15 @@ from isthmus.cli import (
     index,
     inspect,
     listing,
-    merge,
     negatives,
     pretrain,
     probe,
-    quickstart,
     rerun,
     search,
     serve,
     sparsify,
-    sync,
     tune,
+    update,
 )
 from isthmus.cli.commands import Command, Group, command
 
@@ -62,14 +57,14 @@ app = typer.Typer(
 _PANELS = {
     "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
     "Search": (
-        index.index, search.search, serve.serve, add.add, delete.delete, sync.sync, merge.merge,
-        tune.tune, sparsify.sparsify, encode.encode, export.export,
+        index.index, search.search, serve.serve, update.add, update.delete, update.sync,
+        update.merge, tune.tune, sparsify.sparsify, export.encode, export.export,
     ),
     "Evaluate": (evaluate.evaluate,),
     "Inspect": (
         doctor.doctor, inspect.inspect, explain.explain, probe.probe, negatives.negatives,
     ),
-    "Whole jobs": (quickstart.quickstart, rerun.rerun),
+    "Whole jobs": (adapt.quickstart, rerun.rerun),
 }  # fmt: skip
 for panel, verbs in _PANELS.items():
     for verb in verbs:

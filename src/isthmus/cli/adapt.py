@@ -1,4 +1,4 @@
-"""`isthmus adapt`."""
+"""`isthmus adapt` and `isthmus quickstart`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Output, settings_option
+from isthmus.cli.options import Output, Recipe, settings_option
 
 
 def adapt(
@@ -70,3 +70,20 @@ def adapt(
     index = Path(output) / "index"
     last = "adapted-labels" if labels else "adapted"
     result(f'next: isthmus search {index / last} "a query" --with {index / "bm25"}')
+
+
+def quickstart(
+    output: Output = "runs/quickstart",
+    recipe: Recipe = "quickstart",
+    settings: Annotated[
+        list[str] | None, settings_option("quickstart", "limit_per_package=100")
+    ] = None,
+) -> None:
+    """Do the main job on the documentation of the Python packages on this machine.
+
+    Adapts an encoder to docstrings, first without labels, then with some; compares what each step
+    is worth in a table with confidence intervals and significance marks, and runs one search.
+
+    Example: isthmus quickstart --output runs/quickstart
+    """
+    isthmus.quickstart(output, recipe, settings=settings)
