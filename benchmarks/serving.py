@@ -40,7 +40,7 @@ import numpy as np
 import psutil
 
 import isthmus
-from isthmus.indexes.cores import usable_cores
+from isthmus.indexes.arrays import usable_cores
 
 _WORDS, _QUERY_WORDS, _QUERIES = 80, 6, 20_000
 _ENCODED, _NOISE = 500, 0.15

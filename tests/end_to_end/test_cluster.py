@@ -20,8 +20,7 @@ from tests.factories import bert
 from tests.index_bytes import verify
 from transformers import BertForMaskedLM
 
-from isthmus.cluster import Cluster, ClusterSettings, connected, current
-from isthmus.cluster.cluster import _run
+from isthmus.cluster import Cluster, ClusterSettings, _run, connected, current
 from isthmus.collections import Problems, open_collection, read_queries
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
 from isthmus.errors import (

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from isthmus.indexes.arrays import best
 from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.documents import DocumentStore, DocumentWriter
 from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin
-from isthmus.indexes.selection import best
 from isthmus.records import Document, Ranking
 
 # Few distinct values make ties and exact sums; wild ones reach underflow and cancellation.

@@ -17,10 +17,9 @@ from isthmus.encoders.light_dense import quick_encoder
 from isthmus.encoders.model_settings import parsed, stored_settings
 from isthmus.encoders.modules import MODULES, modules, projecting, prompts, stated, stated_length
 from isthmus.encoders.projection import load_projection
-from isthmus.encoders.query_side import QuerySide
 from isthmus.encoders.query_terms import QUERY_TERMS_FILE, QueryTerms
 from isthmus.encoders.router import load_query_terms, transformer_folder
-from isthmus.encoders.sparse import SparseEncoder, SparseSettings, query_digest
+from isthmus.encoders.sparse import QuerySide, SparseEncoder, SparseSettings, query_digest
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier

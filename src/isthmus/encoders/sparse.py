@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -289,3 +290,25 @@ def heaviest(matrix: csr_matrix, count: int | None) -> csr_matrix:
     kept = np.sort(order[ranks < count])  # entries of a row stay in the order of their columns
     starts = np.concatenate([[0], np.cumsum(np.minimum(sizes, count))]).astype(np.int32)
     return csr_matrix((matrix.data[kept], matrix.indices[kept], starts), shape=matrix.shape)
+
+
+@dataclass(frozen=True)
+class QuerySide:
+    """Encodes queries as the encoder that it is a side of, whose fingerprint it has."""
+
+    name: str
+    fingerprint: str
+    terms: QueryTerms
+    tokenizer: Tokenizer
+    settings: SparseSettings
+
+    def encode_queries(self, texts: Sequence[str]) -> csr_matrix:
+        """One row of weights per query."""
+        settings = self.settings
+        rows = self.tokenizer.encode(settings.as_queries(texts), settings.query_max_length)
+        weights = self.terms.matrix(rows, self.tokenizer.special_ids)
+        return heaviest(weights, settings.query_terms)
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to weigh."""
+        return self.tokenizer.has_tokens(text)

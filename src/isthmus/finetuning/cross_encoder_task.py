@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from isthmus.encoders.cross import CrossEncoder
-from isthmus.encoders.pair_input import Pairing
+from isthmus.encoders.cross import CrossEncoder, Pairing
 from isthmus.finetuning.losses._base import Loss
 from isthmus.finetuning.mining.candidates import Rows
 from isthmus.finetuning.pairs import Group, LabelledQueries, PairExamples, TaughtScores

@@ -1,4 +1,4 @@
-"""Arrays on disk: plain .npy files, written in pieces, read in place."""
+"""Arrays on disk, the best of many scores, and how many cores there are."""
 
 from __future__ import annotations
 
@@ -81,3 +81,30 @@ class GrowingArray:
     def __exit__(self, *_: object) -> None:
         if not self._stream.closed:
             self.close()
+
+
+def best(
+    scores: npt.NDArray[np.floating[Any]], ranks: npt.NDArray[np.int64], depth: int
+) -> npt.NDArray[np.int64]:
+    """Positions of the `depth` highest scores, best first, equal scores by lower rank.
+
+    All scores equal to the last one that fits are weighed by rank, so that the answer does not
+    depend on which of them a partial sort happens to meet first.
+    """
+    kept = np.arange(len(scores))
+    if len(scores) > depth:
+        last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
+        kept = np.flatnonzero(scores >= last)
+    kept = kept[np.argsort(-scores[kept])]
+    # One number per document, by score first: sorting by two keys takes twice as long.
+    keys = ranks[kept].astype(np.int64)
+    keys[1:] += np.cumsum(np.diff(scores[kept]) != 0) << 32
+    order: npt.NDArray[np.int64] = kept[np.argsort(keys)][:depth]
+    return order
+
+
+def usable_cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -14,6 +14,7 @@ import numpy as np
 from isthmus.indexes.arrays import mapped
 from isthmus.indexes.manifest import Description, Kind, Manifest
 from isthmus.indexes.segments.living import Part
+from isthmus.indexes.structure import refusing, shaped
 from isthmus.records import Document
 
 FIELDS: dict[Kind, str] = {"dense": "dense", "inverted": "sparse"}
@@ -77,13 +78,18 @@ def open_whole(folder: Path, kind: Kind, hnsw: bool = False) -> Any:
 def examine(folder: Path, manifest: Manifest) -> None:
     """Raises if the vectors of an index in one piece do not fit its manifest."""
     if manifest.kind == "dense":
-        from isthmus.indexes.dense.structure import examine as examine_vectors
+        from isthmus.indexes.dense.index import VECTORS
 
-        examine_vectors(folder, manifest)
+        assert manifest.dtype is not None
+        assert manifest.dimension is not None
+        with refusing(folder, VECTORS):
+            vectors = mapped(folder / VECTORS, folder)
+            expected = (manifest.documents, manifest.dimension)
+            shaped(vectors, expected, np.dtype(manifest.dtype).str)
     elif manifest.kind == "inverted":
-        from isthmus.indexes.inverted.structure import examine as examine_lists
+        from isthmus.indexes.inverted import structure
 
-        examine_lists(folder, manifest)
+        structure.examine(folder, manifest)
 
 
 def searched_vectors(folder: Path, manifest: Manifest) -> Iterator[Any]:

@@ -22,10 +22,9 @@ from isthmus.inspection.explanation import (
 )
 from isthmus.records import Document, Passage, Query, Ranking
 from isthmus.retrieval.fusion import fuse
-from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.hybrid import HybridSearcher, Retriever
 from isthmus.retrieval.many_queries import check_query
 from isthmus.retrieval.reranker import RerankingSearcher
-from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import Searcher
 from isthmus.retrieval.verbs.search import SearchSettings, open_retriever
 

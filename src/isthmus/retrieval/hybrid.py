@@ -1,15 +1,34 @@
-"""Several searchers answering as one."""
+"""Several searchers answering as one: fused, or one searching and the others scoring."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol, cast
 
 from isthmus.collections import Problems
 from isthmus.errors import SettingsError
 from isthmus.records import Document, Query, Ranking
 from isthmus.retrieval.fusion import Fusion, fuse, fusions
-from isthmus.retrieval.retriever import Retriever
-from isthmus.retrieval.searcher import usable
+from isthmus.retrieval.searcher import Searcher, usable
+
+
+class Retriever(Protocol):
+    """Anything that answers queries: a Searcher, another HybridSearcher, a RerankingSearcher."""
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether documents come with their texts."""
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether anything of a text is left to search for."""
+
+    def search(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[Ranking]:
+        """One ranking per query."""
+
+    def documents(self, ids: Iterable[str], query: str | None = None) -> list[Document]:
+        """The documents with these ids; of long ones, the best passage for the query."""
 
 
 class HybridSearcher:
@@ -77,3 +96,25 @@ class HybridSearcher:
         usable(queries, self.has_tokens, depth, problems)
         depth = max(depth, self.candidates)
         return [searcher.search(queries, depth, Problems("skip")) for searcher in self.searchers]
+
+
+class CascadeSearcher(HybridSearcher):
+    """A hybrid in which only the first searcher searches.
+
+    The others look up its candidates, so that a sparse index and the memory-mapped matrix of a
+    dense one answer a query with `candidates` inner products. Documents that only the others would
+    have found are missed: that is the price.
+    """
+
+    def has_tokens(self, text: str) -> bool:
+        """Whether the first searcher finds something to search for."""
+        return self.searchers[0].has_tokens(text)
+
+    def components(
+        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+    ) -> list[list[Ranking]]:
+        """The candidates by the scores of each searcher, before fusion."""
+        usable(queries, self.has_tokens, depth, problems)
+        first, *others = self.searchers
+        found = first.search(queries, max(depth, self.candidates), Problems("skip"))
+        return [found, *(cast(Searcher, other).score(queries, found) for other in others)]

@@ -19,8 +19,8 @@ from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import HYBRID, STATE, stated_manifest
 from isthmus.progress import notice
-from isthmus.retrieval.cascade import CascadeSearcher
-from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.hybrid import CascadeSearcher, HybridSearcher
+from isthmus.retrieval.reranker import RerankSettings
 from isthmus.retrieval.searcher import Encoder, Searcher, Unit, open_searcher
 
 FIRST_STATE = "000001"
@@ -179,3 +179,21 @@ def open_together(
                 "passages.model=ENCODER; or leave by=passage out",
             )
     return searchers
+
+
+class RetrieverSettings(Combination):
+    """The first index's encoder and search, further indexes, their fusion, and a re-ranker."""
+
+    hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
+    model: str | None = Field(
+        None,
+        description="the encoder of the first index, if it moved or is not on this disk yet",
+    )
+    hnsw: bool = Field(
+        False,
+        description="search a dense index by the graph that `index` built beside it, which may "
+        "miss documents",
+    )
+    rerank: RerankSettings | None = Field(
+        None, description="a cross-encoder that reads the best once more"
+    )

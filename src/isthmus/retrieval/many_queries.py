@@ -8,7 +8,7 @@ from isthmus.collections import Problems
 from isthmus.errors import InputError, lone_surrogate
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.retriever import Retriever
+from isthmus.retrieval.hybrid import Retriever
 
 _AT_ONCE = 1024
 

@@ -14,7 +14,7 @@ from isthmus.collections import Problems
 from isthmus.config import Settings
 from isthmus.errors import MismatchError
 from isthmus.records import Document, Query, Ranking
-from isthmus.retrieval.retriever import Retriever
+from isthmus.retrieval.hybrid import Retriever
 
 
 class RerankSettings(Settings):

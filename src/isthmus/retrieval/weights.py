@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation.measures import parse_measure, per_query
-from isthmus.indexes.selection import best
+from isthmus.indexes.arrays import best
 from isthmus.progress import track
 from isthmus.records import Judgements, Query, Ranking, Run
 from isthmus.retrieval.fusion import Fusion, fuse

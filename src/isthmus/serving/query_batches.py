@@ -16,7 +16,7 @@ from typing import Any
 
 from isthmus.collections import Problems
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.retriever import Retriever
+from isthmus.retrieval.hybrid import Retriever
 from isthmus.serving.measurements import Measurements
 from isthmus.serving.refusals import busy
 from isthmus.serving.stages import measured

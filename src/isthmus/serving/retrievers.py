@@ -14,10 +14,9 @@ from isthmus.errors import MismatchError
 from isthmus.indexes.manifest import HYBRID, MANIFEST
 from isthmus.progress import waiting
 from isthmus.records import Document
-from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.hybrid import HybridSearcher, Retriever
 from isthmus.retrieval.hybrid_folder import is_hybrid, open_hybrid, open_together, read_hybrid
 from isthmus.retrieval.reranker import RerankingSearcher, check_texts
-from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import Searcher
 from isthmus.serving.settings import ServeSettings
 from isthmus.serving.stages import RememberingEncoder, TimedScorer

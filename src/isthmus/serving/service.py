@@ -16,9 +16,9 @@ from isthmus.errors import IsthmusError, SettingsError
 from isthmus.indexes.segments.writer import Update
 from isthmus.progress import notice
 from isthmus.records import Document, Passage, Ranking
+from isthmus.retrieval.hybrid import Retriever
 from isthmus.retrieval.hybrid_folder import is_hybrid, is_living
 from isthmus.retrieval.many_queries import can_be_read
-from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.snippets import marked, snippets
 from isthmus.retrieval.verbs.update import HybridWriter, Writer, open_writer
 from isthmus.serving.judgements import JudgementFolder

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pydantic import Field
 
 from isthmus.config import Settings
-from isthmus.retrieval.settings import RetrieverSettings
+from isthmus.retrieval.hybrid_folder import RetrieverSettings
 
 
 class Limits(Settings):

@@ -10,8 +10,7 @@ from typing import Any
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 
-from isthmus.cluster import current
-from isthmus.cluster.cluster import Result, Task
+from isthmus.cluster import Result, Task, current
 
 
 def places() -> int:

@@ -25,9 +25,9 @@ from isthmus.errors import SettingsError
 from isthmus.indexes.manifest import MANIFEST, Bm25Settings, stated_manifest
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking
+from isthmus.retrieval.hybrid import Retriever
 from isthmus.retrieval.hybrid_folder import is_hybrid, open_hybrid, open_together
 from isthmus.retrieval.many_queries import answers
-from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
 

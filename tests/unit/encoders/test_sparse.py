@@ -16,8 +16,7 @@ from transformers import BertConfig, BertModel
 from isthmus.encoders import load_encoder, load_query_encoder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.model_settings import known_settings
-from isthmus.encoders.query_side import QuerySide
-from isthmus.encoders.sparse import SparseEncoder, SparseSettings
+from isthmus.encoders.sparse import QuerySide, SparseEncoder, SparseSettings
 from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone

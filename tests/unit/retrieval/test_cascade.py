@@ -10,8 +10,7 @@ import pytest
 from isthmus.collections import Problems, open_corpus
 from isthmus.errors import InputError
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.cascade import CascadeSearcher
-from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.hybrid import CascadeSearcher, HybridSearcher
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.verbs.index import index
 from isthmus.retrieval.verbs.search import SearchSettings, search

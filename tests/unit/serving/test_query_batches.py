@@ -11,8 +11,8 @@ from threading import Event
 import pytest
 
 from isthmus.records import Query, Ranking
+from isthmus.retrieval.hybrid import Retriever
 from isthmus.retrieval.hybrid_folder import open_hybrid
-from isthmus.retrieval.retriever import Retriever
 from isthmus.serving.measurements import Measurements
 from isthmus.serving.query_batches import Batches, Found
 from isthmus.serving.refusals import RefusalError

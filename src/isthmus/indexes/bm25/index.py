@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes.arrays import mapped
+from isthmus.indexes.arrays import best, mapped
 from isthmus.indexes.bm25.analyzer import Analyzer
 from isthmus.indexes.bm25.postings import FREQUENCIES, ROWS, SCORES, STARTS, open_vocabulary
 from isthmus.indexes.bm25.scoring import Scores, TermScore
@@ -17,7 +17,6 @@ from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.index import Index
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Manifest
-from isthmus.indexes.selection import best
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Ranking
 

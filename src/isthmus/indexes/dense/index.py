@@ -16,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.arrays import mapped
+from isthmus.indexes.arrays import best, mapped
 from isthmus.indexes.dense.hnsw import Graph
 from isthmus.indexes.dense.scan import BlasScan, Doubles, Floats, Rows
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.index import Answer, VectorIndex
 from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import Manifest
-from isthmus.indexes.selection import best
 from isthmus.indexes.verification import read_manifest
 
 VECTORS = "vectors.npy"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from isthmus.config.output import writing
-from isthmus.indexes.arrays import GrowingArray, flush, give_up
+from isthmus.indexes.arrays import GrowingArray, flush, give_up, usable_cores
 from isthmus.indexes.construction import (
     VectorBuilder,
     complete,
@@ -26,7 +26,6 @@ from isthmus.indexes.construction import (
     refuse_empty,
     start_anew,
 )
-from isthmus.indexes.cores import usable_cores
 from isthmus.indexes.inverted import kernels
 from isthmus.indexes.inverted.document_order import similar_first
 from isthmus.indexes.inverted.forward import weighed_rows

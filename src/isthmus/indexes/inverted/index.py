@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.indexes.cores import usable_cores
+from isthmus.indexes.arrays import best, usable_cores
 from isthmus.indexes.documents import DocumentStore
 from isthmus.indexes.index import Answer, VectorIndex
 from isthmus.indexes.inverted.lists import (
@@ -30,7 +30,6 @@ from isthmus.indexes.inverted.lists import (
 )
 from isthmus.indexes.inverted.quantisation import Rows, quantised
 from isthmus.indexes.manifest import Manifest
-from isthmus.indexes.selection import best
 from isthmus.indexes.verification import read_manifest
 
 BLOCKS_APIECE = 64  # fewer are not worth another thread

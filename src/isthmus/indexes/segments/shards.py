@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isthmus.cluster import Cluster
-from isthmus.cluster.cluster import Task
+from isthmus.cluster import Cluster, Task
 from isthmus.config.output import publish, write_json, write_snapshot, writing
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError

@@ -19,8 +19,10 @@ from isthmus.errors import SettingsError
 from isthmus.progress import notice, waiting
 from isthmus.records import Passage, Query, Ranking, Run
 from isthmus.retrieval.hits import Hit, Hits
+from isthmus.retrieval.hybrid import Retriever
 from isthmus.retrieval.hybrid_folder import (
     Combination,
+    RetrieverSettings,
     is_hybrid,
     is_living,
     open_hybrid,
@@ -28,9 +30,7 @@ from isthmus.retrieval.hybrid_folder import (
 )
 from isthmus.retrieval.many_queries import answers, can_be_read, check_query
 from isthmus.retrieval.reranker import RerankingSearcher, check_texts
-from isthmus.retrieval.retriever import Retriever
 from isthmus.retrieval.searcher import Unit
-from isthmus.retrieval.settings import RetrieverSettings
 from isthmus.retrieval.snippets import snippets
 
 _QUERIES_AT_ONCE = 1024

@@ -1,9 +1,16 @@
-"""Tasks over the machines of a cluster: results in order, what a dead machine held done again."""
+"""Many machines as one: tasks spread over a Ray cluster, done again where a machine dies.
+
+Results come in the order of the tasks. Knows nothing of documents or indexes: every layer above
+brings its own tasks.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import platform
 import secrets
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,11 +19,32 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import Field
+
 from isthmus._version import __version__
-from isthmus.cluster.settings import ClusterSettings
+from isthmus.config import Settings
 from isthmus.config.output import writing
-from isthmus.errors import IsthmusError, MismatchError, OutputError
+from isthmus.errors import InputError, IsthmusError, MismatchError, OutputError, needing
 from isthmus.progress import notice
+
+LOCAL = "local"
+
+
+class ClusterSettings(Settings):
+    """Where work is spread to, and in what portions; no result depends on it."""
+
+    address: str = Field(
+        description="of the head of a Ray cluster, HOST:PORT, or auto for the one on this machine; "
+        "local: a cluster of this machine alone, for as long as the command runs"
+    )
+    cpus: int = Field(1, ge=1, description="cores that a task takes")
+    gpus: float | None = Field(
+        None, gt=0, description="more than 0, that encoding takes; null: one where there are any"
+    )
+    shard_documents: int = Field(
+        65_536, ge=1, description="in one task and one segment of an index; rounded up to blocks"
+    )
+
 
 Result = TypeVar("Result")
 Task = tuple[Callable[..., Result], tuple[Any, ...]]
@@ -157,3 +185,60 @@ def _fetch(reference: Any) -> Any:
             "give each task more memory: fewer at a time (--set cluster.cpus=…) or smaller "
             "shards (--set cluster.shard_documents=…)",
         ) from None
+
+
+_PATIENCE = 5.0  # seconds that the head of a cluster has to answer
+
+
+@contextmanager
+def connected(settings: ClusterSettings | None) -> Iterator[Cluster | None]:
+    """A cluster that parallel work inside the block runs on; None without settings.
+
+    A program that has joined a Ray cluster by itself stays in that one.
+    """
+    if settings is None:
+        yield None
+        return
+    # Ray sends no usage statistics.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with needing("ray", extra="cluster", needed_for="--cluster"):
+        import ray
+    joined = not ray.is_initialized()
+    if joined:
+        _join(settings.address)
+    cluster = Cluster(settings)
+    token = in_use.set(cluster)
+    try:
+        yield cluster
+    finally:
+        in_use.reset(token)
+        if joined:
+            ray.shutdown()
+
+
+def _join(address: str) -> None:
+    import ray
+
+    try:
+        _check_port(address)
+        ray.init(
+            address=address,
+            include_dashboard=False if address == LOCAL else None,
+            log_to_driver=False,  # what goes wrong in a task reaches us as an error
+            logging_level=logging.ERROR,
+        )
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            f"--cluster: no Ray cluster answers at {address!r}: {first[0]}",
+            "start one (ray start --head), check the address, or use --cluster local",
+            f"{LOCAL}, auto, HOST:PORT",
+        ) from None
+
+
+def _check_port(address: str) -> None:
+    """Raises an OSError where nothing listens at HOST:PORT: Ray would wait for it for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE):
+            pass
