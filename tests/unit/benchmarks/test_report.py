@@ -11,6 +11,10 @@ from tests.unit.benchmarks.made_cells import TASKS, failed, protocol, results, w
 from typer.testing import CliRunner
 
 from isthmus.benchmarks.report.report import benchmark_report
+from isthmus.benchmarks.report.results import read_results
+from isthmus.benchmarks.report.scores import Outcomes
+from isthmus.benchmarks.report.settings import ReportSettings
+from isthmus.benchmarks.report.verdicts import verdicts
 from isthmus.cli import app
 from isthmus.errors import InputError, OutputError
 
@@ -281,3 +285,13 @@ def test_a_pretraining_counts_once(tmp_path: Path) -> None:
     ]
     report = benchmark_report(write(tmp_path / "run", made, cells))
     assert {row[2].text for row in report.costs[0].rows} == {"200"}
+
+
+def test_published_results_make_their_reports() -> None:
+    """Of their headers every file is read; of the smallest, the verdicts too."""
+    files = sorted((Path(__file__).parents[3] / "docs" / "results").glob("*.parquet"))
+    assert [read_results(file)[0] for file in files] == [file.stem for file in files]
+    name, made, cells = read_results(files[0])
+    found = verdicts(Outcomes(made, cells), ReportSettings())
+    decisions = {"pmi-masking": "undecided", "neighbours": "undecided"}
+    assert (name, {one.name: one.decision for one in found}) == ("ablations-small", decisions)
