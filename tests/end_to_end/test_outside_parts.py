@@ -64,7 +64,7 @@ class Product(Decoder):
     uses_head = True
 
     def hides(self, batch, vocabulary):
-        return 0.5, torch.ones_like(batch["input_ids"]) * ~vocabulary.is_special(batch["input_ids"])
+        return torch.ones_like(batch["input_ids"]) * ~vocabulary.is_special(batch["input_ids"])
 
     def decode(self, step, backbone, vocabulary):
         return backbone.embed(step["decoder_ids"]) * step["bottleneck"][:, None]

@@ -18,7 +18,6 @@ from isthmus.progress import Bar, notice
 
 Value = TypeVar("Value")
 _LEAST_SPREAD = 1e-6  # of documents that all have one vector
-TRYING = "try how much of what was learnt held-out documents bear"
 _SHARES = tuple(round(0.05 * step, 2) for step in range(20, 0, -1))  # 1.0, 0.95, … 0.05
 
 
@@ -62,7 +61,7 @@ class Merger:
         too far (`reason` change) or held-out queries lose (`reason` queries).
         """
         trained = weights_of(self.modules)
-        with Bar(TRYING, unit="tries") as bar:
+        with Bar("try how much of what was learnt held-out documents bear", unit="tries") as bar:
             found = self._tried(trained, bar)
         set_average(self.modules, self.start, trained, found["share"])
         notice(f"merged: {summary(found)}")

@@ -141,8 +141,9 @@ def _masks(parts: Parts, batch: Batch, vocabulary: Vocabulary) -> dict[str, Tens
         found["corruption"] = mask.float()
     if parts.decoder_corruption is not None:
         found["decoder_corruption"] = parts.decoder_corruption.choose(known, vocabulary).float()
-    if parts.decoder is not None and (hidden := parts.decoder.hides(batch, vocabulary)):
+    decoder = parts.decoder
+    if decoder is not None and (hidden := decoder.hides(batch, vocabulary)) is not None:
         # From so many of its rows; there is one for each token.
         rows = (~vocabulary.is_special(batch["input_ids"])).sum(1)
-        found["decoder"] = hidden[1] / rows[:, None]
+        found["decoder"] = hidden / rows[:, None]
     return found

@@ -235,8 +235,8 @@ class Decoder(Part, nn.Module, ABC):
         """`decoder_labels`, where they are not a corruption's; before the forward pass."""
         return {}
 
-    def hides(self, batch: Batch, vocabulary: Vocabulary) -> tuple[float, Tensor] | None:
-        """The share of tokens that it hides from its own rows, and from how many rows each.
+    def hides(self, batch: Batch, vocabulary: Vocabulary) -> Tensor | None:
+        """From how many of its own rows it hides each token.
 
         None: it hides nothing beyond its corruption.
         """

@@ -54,12 +54,12 @@ class Enhanced(Decoder):
         """Every token that is not special."""
         return len(batch["regular"]) if "regular" in batch else None
 
-    def hides(self, batch: Batch, vocabulary: Vocabulary) -> tuple[float, Tensor] | None:
-        """Its rate, and from how many rows each token is hidden."""
-        rate, attended = self.settings.rate, batch["attention_mask"].bool()
-        visible = visibility(batch["keys"], batch["words"], attended, rate)
+    def hides(self, batch: Batch, vocabulary: Vocabulary) -> Tensor | None:
+        """From how many rows each token is hidden."""
+        attended = batch["attention_mask"].bool()
+        visible = visibility(batch["keys"], batch["words"], attended, self.settings.rate)
         regular = ~vocabulary.is_special(batch["input_ids"])
-        return rate, (~visible & regular[:, :, None] & regular[:, None]).sum(1)
+        return (~visible & regular[:, :, None] & regular[:, None]).sum(1)
 
     def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
         """The decoder's states."""
