@@ -48,8 +48,8 @@ _NEEDED: dict[Kind, tuple[str, ...]] = {
 class Bm25Settings(Settings):
     """How BM25 splits texts and weighs terms."""
 
-    k1: float = Field(0.9, ge=0, description="0 or more; higher lets repetition count longer")
-    b: float = Field(0.4, ge=0, le=1, description="0 to 1; how much long texts are marked down")
+    k1: float = Field(1.2, ge=0, description="0 or more; higher lets repetition count longer")
+    b: float = Field(0.75, ge=0, le=1, description="0 to 1; how much long texts are marked down")
     language: Language = Field(
         AUTO,
         description="german, de, …: how words are split and shortened; auto: the one that their "

@@ -114,7 +114,8 @@ def test_every_corpus_has_an_index_of_its_own(corpus: TrainingCorpus) -> None:
 
 def test_bm25_ranks_as_a_search_does(corpus: TrainingCorpus, tmp_path: Path) -> None:
     found = open_ranked(corpus, name="bm25")
-    searcher = open_searcher(index(corpus.spec, tmp_path / "index"))
+    anserini = {"bm25.k1": 0.9, "bm25.b": 0.4}
+    searcher = open_searcher(index(corpus.spec, tmp_path / "index", settings=anserini))
     for number, ranking in enumerate(searcher.search(QUERIES, DEPTH)):
         rows = [int(document[1:]) for document in ranking.document_ids]
         assert found.rows[number, : len(rows)].tolist() == rows

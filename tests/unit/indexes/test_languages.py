@@ -46,7 +46,7 @@ def test_headings_find_their_sections(language: str, indexed: dict[str, Path]) -
         for name, (heading, _) in TEXTS[language].items()
     }
     right = sum(found == [name] for name, found in first.items())
-    assert right >= min(4, len(first)), first  # some headings share no word with their section
+    assert right >= len(first) / 2, first  # some headings share no word with their section
 
 
 @pytest.mark.parametrize("language", ["chinese", "japanese"])
