@@ -136,7 +136,7 @@ def test_a_decoder_deeper_than_it_can_copy_from(
     assert "there is no layer 2 to copy" in message
     assert "expected: 0 to 1" in message
     message = refused("condenser", "decoder.from_layer=2")
-    assert "takes states after layer 2, the backbone has 2" in message
+    assert "takes states after layer 2, and the backbone has 2" in message
     save_tiny(tmp_path / "shallow", Tokenizer.load(str(model / "final")), layers=1)
     message = refused("condenser", start=tmp_path / "shallow")
     assert "takes states after layer 0, the backbone has 1" in message

@@ -116,7 +116,7 @@ def test_search_with_it(commands: Any, reranker: Path, collection: Path, tmp_pat
 def test_what_it_cannot_be(commands: Any, command: list[str], model: Path, tmp_path: Path) -> None:
     for change, what in {
         "negatives=null": "needs negatives in the query's own group",
-        "losses={contrastive: {}}": "the loss 'contrastive' needs",
+        "losses={contrastive: {}}": "losses.contrastive needs",
         "temperature=0.05": "temperature = 0.05 has no effect on a cross encoder",
         "pooling=mean": "pooling = 'mean' has no effect on a cross encoder",
     }.items():

@@ -20,7 +20,7 @@ QUERY_ID = ("_id", "id", "query_id")
 QUERY_TEXT = ("text", "query")
 
 _SHOWN_KEYS = 20
-_FORMAT_REMEDY = "correct the line"
+_FORMAT_FIX = "correct the line"
 
 
 def json_lines(file: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -31,18 +31,18 @@ def json_lines(file: Path, problems: Problems) -> Iterator[tuple[str, dict[str, 
             record = json.loads(line)
         except json.JSONDecodeError as error:
             detail = f"not JSON: {error.msg} at column {error.colno}"
-            problems.report("broken line", where, detail, _FORMAT_REMEDY)
+            problems.report("broken line", where, detail, _FORMAT_FIX)
         except ValueError:  # Python converts no more digits than this
             detail = f"a number of more than {sys.get_int_max_str_digits():,} digits"
-            problems.report("broken line", where, detail, _FORMAT_REMEDY)
+            problems.report("broken line", where, detail, _FORMAT_FIX)
         except RecursionError:
-            problems.report("broken line", where, "nested too deeply", _FORMAT_REMEDY)
+            problems.report("broken line", where, "nested too deeply", _FORMAT_FIX)
         else:
             if isinstance(record, dict):
                 yield where, record
             else:
                 detail = f"a JSON object is expected, not {line[:40]!r}"
-                problems.report("broken line", where, detail, _FORMAT_REMEDY)
+                problems.report("broken line", where, detail, _FORMAT_FIX)
 
 
 def identifier(
