@@ -11,9 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -161,49 +159,6 @@ def settings() -> Callable[..., list[str]]:
         return [part for setting in (*TINY, *more) for part in ("--set", setting)]
 
     return arguments
-
-
-@pytest.fixture
-def killed(commands: Commands) -> Callable[..., Counter[str]]:
-    """Kills a command again and again, then lets it run to its end; counts the hits by stage.
-
-    Each life lasts until it has left something new on the disk and, every second one, a random
-    while longer, so every kill hits work in progress, at any point of it, and the end is always
-    reached. On a slow machine a stage may take all kills: then there are more, of longer lives,
-    until another was hit as often as it must be.
-    """
-
-    def run(
-        arguments: Sequence[str | Path],
-        progress: Callable[[], object],
-        kills: int,
-        longest: float,
-        stage: Callable[[], str] = str,
-        least: Mapping[str, int] | None = None,
-        **how: Any,
-    ) -> Counter[str]:
-        generator = random.Random(0)
-        hits: Counter[str] = Counter()
-        wanted = Counter(least or {})
-        for life in range(5 * kills):
-            if life >= kills and hits >= wanted:
-                break
-            before = progress()
-            commands.start(*arguments, **how)
-            result = commands.wait(0)
-            while result is None and progress() == before:
-                result = commands.wait(0.01)
-            if result is None:
-                time.sleep(generator.uniform(0, longest) * (life % 2) * (1 + life // kills))
-                result = commands.kill()
-            assert result.returncode in (0, -signal.SIGKILL), result.stderr
-            if result.returncode == 0:
-                return hits
-            hits[stage()] += 1
-        commands.succeed(*arguments, **how)
-        return hits
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def test_a_half_written_index_is_refused_and_completed(
 
     refused = commands.run("search", output, "ba")
     assert refused.returncode == 2
-    assert "is not built" in refused.stderr
+    assert "is not complete" in refused.stderr
     assert "run the same `isthmus index` command again" in refused.stderr
 
     commands.succeed(*command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,40 +138,3 @@ def test_a_writer_in_python(corpora: dict[str, Path], model: Path, tmp_path: Pat
     after = {**before, "d3": ("", "another")}
     del after["d1"]
     assert contents(folder) == after
-
-
-def test_a_killed_writer_leaves_all_or_nothing_and_goes_on(
-    commands: Any,
-    killed: Callable[..., Counter[str]],
-    model: Path,
-    corpora: dict[str, Path],
-    tmp_path: Path,
-) -> None:
-    index = tmp_path / "index"
-    build = ["index", "--corpus", corpora["first"], "--with", f"{model},bm25", "--output", index]
-    work = tmp_path / ".index.hybrid"
-
-    def built() -> object:
-        files = work.glob("*/.*.building/progress.json")
-        return index.is_dir(), [file.read_text() for file in files if file.is_file()]
-
-    assert killed([*build, "--set", "block_size=5"], built, kills=2, longest=0.2).total()
-    assert not work.exists()
-    before = contents(index)
-    seen: Counter[int] = Counter()
-
-    def progress() -> object:
-        """What is recorded of the change, after a look at what is there."""
-        found = contents(index)
-        assert found == before or len(found) == 150
-        seen[len(found)] += 1
-        files = sorted(index.glob("*/*/segments/.*.building/progress.json"))
-        files += index.glob("*/job.json")
-        return len(found), [file.read_text() for file in files if file.is_file()]
-
-    command = ["add", index, "--corpus", corpora["more"], "--set", "block_size=3"]
-    assert killed(command, progress, kills=5, longest=0.3).total() > 1
-    assert seen[80]
-    assert len(contents(index)) == 150
-    assert len([one for one in index.iterdir() if one.is_dir()]) == 1
-    assert not list(index.glob("**/.*"))

