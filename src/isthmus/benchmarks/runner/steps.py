@@ -76,7 +76,7 @@ class Place:
 
 
 class _Record(Settings):
-    """What is written down about the model of a step; of old ones, no files."""
+    """What is written down about the model of a step."""
 
     digest: str
     seconds: float = Field(ge=0)
@@ -84,7 +84,7 @@ class _Record(Settings):
     origin: str | None = None
     probes: dict[str, float] = Field({})
     probes_before: dict[str, float] = Field({})
-    files: dict[str, int] = Field({}, description="bytes of each file beside the record")
+    files: dict[str, int] = Field(description="bytes of each file next to the record")
 
 
 def _size(file: Path) -> int:
