@@ -73,7 +73,7 @@ class Stage:
         """Sets some keys of a JSON file of HOSTILE."""
         path = self.hostile / file
         found = json.loads(path.read_text()) if path.is_file() else {}
-        found.pop("checksum", None)  # as files of earlier versions
+        found.pop("checksum", None)  # one that is there must hold
         path.write_text(json.dumps({**found, **values}))
 
     def words(self, command: str) -> list[str]:

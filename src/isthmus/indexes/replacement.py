@@ -48,7 +48,7 @@ def is_ours(folder: Path) -> bool:
     with suppress(InputError):
         return bool(stated_manifest(folder))
     with suppress(UnreadableError):
-        return "state" in read_mapping(folder / HYBRID)
+        return read_mapping(folder / HYBRID).get("state") is not None
     with suppress(InputError):
         return read_snapshot(folder)["verb"] in _WRITTEN_BY
     return (folder / SNAPSHOT).is_file()  # which names no verb any more: what is beside it decides

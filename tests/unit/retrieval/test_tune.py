@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.collections import Problems
 from isthmus.config.sealed_json import sealed
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.evaluation import per_query
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.hybrid import HybridSearcher
@@ -153,6 +153,14 @@ def test_verb_writes_what_search_takes(
     for text in ("river bank", "interest"):
         assert search(tmp_path / "hybrid", text) == search(files["dense"], text, settings=settings)
     assert "all alike" in (tmp_path / "hybrid" / "table.md").read_text()
+
+
+def test_a_tuned_hybrid_is_no_index_to_overwrite(
+    corpus: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    run_tune(files, tmp_path / "hybrid", steps=2)
+    with pytest.raises(OutputError, match="already holds something that is not an index"):
+        index(corpus, tmp_path / "hybrid", overwrite=True)
 
 
 def test_another_encoder_since_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
