@@ -77,7 +77,7 @@ class TiedHead(nn.Module):
         return Prediction(features, embeddings, self.bias)
 
 
-_COPIES = 4  # of logits, that weighing them holds at once
+COPIES = 4  # of logits, that weighing them holds at once
 
 
 class Prediction(NamedTuple):
@@ -115,7 +115,7 @@ class Prediction(NamedTuple):
         time: training holds no more of them than encoding.
         """
         features = torch.where(inside[:, :, None], self.features, 0)  # padding may be anything
-        step = rows_at_once(_COPIES * inside.shape[1] * len(self.matrix), features.device)
+        step = rows_at_once(COPIES * inside.shape[1] * len(self.matrix), features.device)
 
         def add(part: Tensor, mask: Tensor) -> Tensor:
             weights = weigh(self._replace(features=part).logits().float())
