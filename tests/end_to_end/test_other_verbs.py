@@ -104,7 +104,6 @@ def test_explain_and_inspect_after_a_search(
     assert sum(one["contribution"] for one in terms) == pytest.approx(
         words["explanation"]["score"], rel=1e-5
     )
-    assert vectors["explanation"]["shared"], "a run of pretrain keeps its head"
     ended = commands.run("explain", bm25, asked, "nowhere")
     assert ended.returncode == 2
     assert "has no document 'nowhere'" in ended.stderr
