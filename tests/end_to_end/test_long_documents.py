@@ -86,7 +86,7 @@ def test_runs_hold_documents_or_passages_and_both_are_evaluated(
     assert "1.000" in commands.succeed(*by_document, "--measures", "RR@10").stdout
     refused = commands.run("evaluate", tmp_path / "documents.trec", *by_document[2:])
     assert refused.returncode
-    assert "'cluster.md', a result of query 'q', is no passage" in refused.stderr
+    assert "'cluster.md', a result of query 'q' in run 'documents', is no passage" in refused.stderr
     cut_otherwise = ("search", indexes / "dense", QUESTION, "--with", indexes / "bm25")
     refused = commands.run(*cut_otherwise, "--set", "by=passage")
     assert "hold different passages" in refused.stderr
