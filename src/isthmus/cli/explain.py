@@ -27,10 +27,9 @@ def explain(
 ) -> None:
     """Show why a document matched a query: what adds up to its score, and its rank.
 
-    BM25 and sparse: what each term adds. Dense: how much the score falls without each sentence, and
-    the tokens that both vectors name (by the masked-LM head, or one fitted to the index). Several
-    indexes: each by itself, and how they were fused. Re-ranked: before and after. Of a document in
-    passages, the passage that counts.
+    BM25 and sparse: what each term adds. Dense: how much the score falls without each sentence.
+    Several indexes: each by itself, and how they were fused. Re-ranked: before and after. Of a
+    document in passages, the passage that counts.
 
     Examples: isthmus explain idx "what is a bottleneck" doc42; isthmus explain idx "a query" doc42
     --with indexes/bm25 --rerank runs/reranker

@@ -33,7 +33,7 @@ SNAPSHOT = "isthmus.json"
 START = "start"  # an untrained model, made before training begins
 _LIBRARIES = (
     "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy",
-    "pyarrow", "bm25s", "ir_measures", "pydantic",
+    "pyarrow", "ir_measures", "pydantic",
 )  # fmt: skip
 
 _MAKE_ROOM = "free some space and run the same command again"
