@@ -104,7 +104,6 @@ class Scene:
         self._write_collection()
         made = Child(self._make_models, self.place).end()
         assert made.code == 0, made.err
-        (self.place / "cache").rename(folder / "cache")
         self.clear(Job(""))
 
     def _write_collection(self) -> None:
@@ -222,7 +221,7 @@ class Scene:
     def clear(self, job: Job) -> None:
         """Empties the place, but for what the job starts from."""
         shutil.rmtree(self.place, ignore_errors=True)
-        shutil.copytree(self.folder / "cache", self.place / "cache")
+        (self.place / "cache").mkdir(parents=True)
         if job.start is not None:
             shutil.copytree(self.index(job.start), self.output)
 
