@@ -197,8 +197,7 @@ def _settings(scratch: Path) -> dict[str, Target]:
 
 
 def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
-    from isthmus.config.output import is_complete
-    from isthmus.config.resume import to_resume
+    from isthmus.config.output import is_complete, to_resume
     from isthmus.indexes.dense.hnsw import Graph, read_about
     from isthmus.indexes.segments.index import open_index
     from isthmus.indexes.verification import read_manifest

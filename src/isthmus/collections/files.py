@@ -141,3 +141,21 @@ def _decompressed(raw: BinaryIO) -> BinaryIO:
     from pyarrow import CompressedInputStream
 
     return io.BufferedReader(CompressedInputStream(raw, kind), _CHUNK)
+
+
+def tab_lines(
+    file: Path, problems: Problems, widths: tuple[int, ...]
+) -> Iterator[tuple[str, list[str]]]:
+    """The columns of each line with its place; lines of another width are reported."""
+    expected = " or ".join(map(str, widths))
+    for number, line in lines(file, problems):
+        columns = line.split("\t")
+        where = f"{file}:{number}"
+        if len(columns) not in widths:
+            detail = f"{len(columns)} columns separated by tabs where {expected} are expected"
+            problems.report("broken line", where, detail, "correct the line")
+        elif not columns[0].strip():
+            problems.report("broken line", where, "the id is empty", "give every line an id")
+        else:
+            columns[0] = columns[0].strip()
+            yield where, columns

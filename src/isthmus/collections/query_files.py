@@ -7,9 +7,8 @@ from pathlib import Path
 
 from isthmus.collections.document_checks import screened_queries
 from isthmus.collections.fields import QUERY_ID, QUERY_TEXT, has_any, identifier, json_lines, text
-from isthmus.collections.files import open_bytes, plain_name
+from isthmus.collections.files import open_bytes, plain_name, tab_lines
 from isthmus.collections.problems import Problems
-from isthmus.collections.tab_lines import tab_lines
 from isthmus.records import Query
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isthmus.config.hub import check_hub
+from isthmus.config.models import check_hub
 from isthmus.config.safe_names import inside
 from isthmus.config.sealed_json import UnreadableError, parse_json, read_bounded
 from isthmus.errors import InputError, IsthmusError

@@ -8,6 +8,7 @@ mistaken for a whole one, and beside every output lies what made it (`isthmus.js
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import math
@@ -23,11 +24,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from isthmus._version import __version__
-from isthmus.config.exchange import exchange
 from isthmus.config.lock import LOCK, Lock, check_locks
 from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.errors import InputError, IsthmusError, OutputError
+from isthmus.errors import InputError, IsthmusError, OutputError, SettingsError
 
 SNAPSHOT = "isthmus.json"
 START = "start"  # an untrained model, made before training begins
@@ -35,6 +35,10 @@ _LIBRARIES = (
     "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy",
     "pyarrow", "ir_measures", "pydantic",
 )  # fmt: skip
+
+_HERE = -100  # AT_FDCWD: paths as they are
+_EXCHANGE = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
+_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)
 
 _MAKE_ROOM = "free some space and run the same command again"
 _ELSEWHERE = "choose another --output"
@@ -347,3 +351,37 @@ def _commit() -> str | None:
         return None
     head = subprocess.run([git, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True, check=False)  # noqa: S603, E501 # fmt: skip
     return head.stdout.strip() or None
+
+
+def exchange(one: Path, two: Path) -> bool:
+    """Gives each of two folders the other's name; False where the system cannot in one step."""
+    names = os.fsencode(one), os.fsencode(two)
+    try:
+        system = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "linux":
+            failed = system.renameat2(_HERE, names[0], _HERE, names[1], _EXCHANGE)
+        else:
+            failed = system.renamex_np(*names, _EXCHANGE)
+    except (AttributeError, OSError, TypeError):  # an old library, or another system
+        return False
+    if failed and (number := ctypes.get_errno()) not in _UNKNOWN:
+        raise OSError(number, os.strerror(number), str(two))
+    return not failed
+
+
+def to_resume(verb: str, folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity with which a run of this verb began; whatever is given beside it is refused."""
+    snapshot = read_snapshot(Path(folder))
+    if snapshot["verb"] != verb:
+        raise InputError(
+            f"--resume {folder} was made by `isthmus {snapshot['verb']}`, not `isthmus {verb}`",
+            f"run it again as it was: {' '.join(snapshot.get('command', []))}",
+        )
+    for name, value in given.items():
+        if value is not None:
+            raise SettingsError(
+                f"--{name} cannot be given with --resume {folder}: the run has its settings",
+                f"leave out --{name}, or train again in another --output without --resume",
+            )
+    identity: dict[str, Any] = snapshot["identity"]
+    return identity

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from os import PathLike
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -22,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from isthmus.config.recipes import Overrides, resolve
-from isthmus.errors import SettingsError, choices, shown
+from isthmus.errors import InputError, SettingsError, choices, shown
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -238,3 +240,22 @@ def _kind(annotation: Any) -> str:
     ):
         return "mapping"
     return str(getattr(annotation, "__name__", annotation))
+
+
+def check_arguments(
+    verb: str, texts: Mapping[str, object], optional: Mapping[str, object] | None = None
+) -> None:
+    """Raises on an argument that is neither a text nor a path; optional ones may be None."""
+    given = {name: value for name, value in (optional or {}).items() if value is not None}
+    for name, value in {**texts, **given}.items():
+        if not isinstance(value, str | PathLike):
+            raise InputError(
+                f"{name} = {shown(value)} of isthmus.{verb}() is of type {type(value).__name__}, "
+                "not a text or path",
+                f"write {name}=str(…), or call {verb} once for each",
+            )
+
+
+def several(given: Iterable[str | Path] | str | Path) -> list[str]:
+    """Names or paths as texts, also where one is given and not a list of one."""
+    return list(map(str, [given] if isinstance(given, str | PathLike) else given))

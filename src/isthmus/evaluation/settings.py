@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.significance import Correction, Test
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.config import Overrides, resolve
-from isthmus.config.output import SNAPSHOT
-from isthmus.config.resume import to_resume
+from isthmus.config.output import SNAPSHOT, to_resume
 from isthmus.errors import SettingsError, choices
 from isthmus.finetuning import pipeline, run_pipeline, run_stage
 from isthmus.finetuning.settings import FinetuneSettings

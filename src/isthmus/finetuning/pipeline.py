@@ -12,7 +12,7 @@ from typing import Any
 
 from isthmus.collections import Collection, open_corpus
 from isthmus.collections.files import fingerprint
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config.models import model_folder, named_at
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config.encoding import Pooling, PromptSettings, Similarity
 from isthmus.encoders.sparse import SparseForm
 from isthmus.finetuning.development import DevelopmentSettings

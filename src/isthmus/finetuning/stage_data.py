@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isthmus.collections import Collection, Problems, open_collection, open_corpus
-from isthmus.collections.reported_splits import reported_by
+from isthmus.collections.judged import reported_by
 from isthmus.errors import InputError, choices
 from isthmus.finetuning.development import is_test
 from isthmus.finetuning.pairs import (

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from isthmus._version import __version__
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.output import where_it_leads, write_json
 from isthmus.config.safe_names import plain

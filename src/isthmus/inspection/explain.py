@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from isthmus.config import Overrides
-from isthmus.config.calls import check_arguments, several
+from isthmus.config.settings import check_arguments, several
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.inspection.explanation import (
     Explanation,

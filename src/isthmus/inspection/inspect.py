@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 from isthmus.collections import Problems, open_corpus
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.models import model_fingerprint, model_folder, named_at

@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from isthmus.collections import Corpus, Problems, open_corpus
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.config.output import SNAPSHOT, claimed, finish, read_snapshot, writing

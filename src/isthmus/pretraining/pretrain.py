@@ -19,10 +19,10 @@ from isthmus.config.output import (
     START,
     claimed,
     is_complete,
+    to_resume,
     whole_folder,
     writing,
 )
-from isthmus.config.resume import to_resume
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone, shape_of

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from isthmus.cluster import ClusterSettings
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.encoding import Similarity
 from isthmus.errors import SettingsError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.config import Overrides
-from isthmus.config.calls import check_arguments, several
+from isthmus.config.settings import check_arguments, several
 from isthmus.errors import MissingPackageError, OutputError, SettingsError
 from isthmus.progress import result
 from isthmus.serving.settings import ServeSettings

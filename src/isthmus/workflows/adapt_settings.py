@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config.encoding import EncodingChoice
 from isthmus.evaluation import EvaluationSettings
 from isthmus.indexes.manifest import Bm25Settings

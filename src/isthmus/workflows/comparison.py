@@ -12,10 +12,10 @@ from isthmus.collections import open_collection, write_run
 from isthmus.collections.judged import Judged, usual_split
 from isthmus.config import Overrides
 from isthmus.config.cache import cache_folder
-from isthmus.config.calls import check_arguments, several
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.output import claimed
 from isthmus.config.seen_queries import seen
+from isthmus.config.settings import check_arguments, several
 from isthmus.errors import SettingsError
 from isthmus.evaluation import EvaluationSettings, Report
 from isthmus.evaluation import evaluate as evaluate_runs

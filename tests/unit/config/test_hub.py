@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.config.hub import check_hub
+from isthmus.config.models import check_hub
 from isthmus.encoders.model_settings import known_settings
 from isthmus.errors import InputError
 from isthmus.text.tokenizer import Tokenizer

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from isthmus.config import output
-from isthmus.config.exchange import exchange
 from isthmus.config.output import (
     claimed,
+    exchange,
     finish,
     only_writer,
     publish,

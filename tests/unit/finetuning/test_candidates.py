@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from isthmus.collections import open_collection, write_run
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings

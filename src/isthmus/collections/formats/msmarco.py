@@ -8,10 +8,9 @@ from pathlib import Path
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened
-from isthmus.collections.files import find_file, fingerprint, plain_name, require_file
+from isthmus.collections.files import find_file, fingerprint, plain_name, require_file, tab_lines
 from isthmus.collections.problems import Problems
 from isthmus.collections.query_files import read_queries
-from isthmus.collections.tab_lines import tab_lines
 from isthmus.collections.trec import read_judgements
 from isthmus.errors import InputError
 from isthmus.records import Document, Query

@@ -14,7 +14,7 @@ from numpy.lib.format import open_memmap
 from pydantic import Field, model_validator
 
 from isthmus.collections import Collection, Problems
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.cache import cache_folder, digest, one_at_a_time
 from isthmus.config.output import whole_folder

@@ -14,11 +14,11 @@ import pyarrow as pa
 from pydantic import Field
 
 from isthmus.collections import open_corpus, read_queries
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
-from isthmus.config.calls import check_arguments
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.output import reserved, where_it_leads, writing
+from isthmus.config.settings import check_arguments
 from isthmus.errors import OutputError, SettingsError
 from isthmus.indexes.arrays import GrowingArray
 from isthmus.indexes.documents import blocks

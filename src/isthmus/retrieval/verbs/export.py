@@ -7,7 +7,7 @@ from typing import overload
 
 from pydantic import Field
 
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.output import reserved
 from isthmus.errors import SettingsError

@@ -14,12 +14,12 @@ from pydantic import Field
 
 from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, open_corpus
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
-from isthmus.config.calls import check_arguments, several
 from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
 from isthmus.config.models import full_name, model_folder
 from isthmus.config.output import only_writer, publish
+from isthmus.config.settings import check_arguments, several
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.construction import already_built, place_to_build
 from isthmus.indexes.documents import blocks

@@ -10,11 +10,11 @@ from typing import overload
 from pydantic import Field
 
 from isthmus.collections import open_queries, write_run
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.collections.trec import check_ids, check_run_file, holds_run
 from isthmus.config import Overrides
-from isthmus.config.calls import check_arguments, several
 from isthmus.config.output import reserved
+from isthmus.config.settings import check_arguments, several
 from isthmus.errors import SettingsError
 from isthmus.progress import notice, waiting
 from isthmus.records import Passage, Query, Ranking, Run

@@ -21,7 +21,7 @@ import xxhash
 from pydantic import Field
 
 from isthmus.collections import Corpus, open_corpus, read_judgements, read_queries
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.output import claimed, finish, is_complete, read_snapshot, writing
 from isthmus.errors import InputError, MismatchError, SettingsError

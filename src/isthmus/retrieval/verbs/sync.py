@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isthmus.collections import open_corpus
 from isthmus.config import Overrides
-from isthmus.config.calls import check_arguments
+from isthmus.config.settings import check_arguments
 from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.segments.stored import StoredDocuments, owner

@@ -10,11 +10,11 @@ import xxhash
 from pydantic import Field
 
 from isthmus.collections import read_judgements, read_queries
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
-from isthmus.config.calls import check_arguments, several
 from isthmus.config.output import claimed, finish, write_json, writing
 from isthmus.config.sealed_json import sealed
+from isthmus.config.settings import check_arguments, several
 from isthmus.errors import MismatchError
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure

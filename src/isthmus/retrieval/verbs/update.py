@@ -14,10 +14,10 @@ from pydantic import Field
 
 from isthmus.collections import Problems, open_corpus
 from isthmus.collections.files import lines
-from isthmus.collections.settings import ReadingSettings
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides, Settings
-from isthmus.config.calls import check_arguments
 from isthmus.config.output import only_writer
+from isthmus.config.settings import check_arguments
 from isthmus.errors import InputError
 from isthmus.indexes.documents import blocks
 from isthmus.indexes.manifest import stated_manifest
