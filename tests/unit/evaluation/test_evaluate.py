@@ -153,3 +153,14 @@ def test_scores_from_elsewhere_make_a_report_too() -> None:
     report = summarise(scores, FAST)
     assert report.means == {"Answer@20": {"one": 0.5, "two": 1.0}}
     assert report.best("Answer@20") == {"two"}
+
+
+def test_the_randomisation_test_has_samples_of_its_own() -> None:
+    scores = {
+        system: {"RR@10": {f"q{number}": score for number in range(20)}}
+        for system, score in (("worse", 0.0), ("better", 1.0))
+    }
+    settings = {"test": "randomisation", "randomisation_samples": 9, "bootstrap_samples": 100}
+    report = summarise(scores, settings)
+    assert report.comparisons["RR@10"].pairs[0].p_value == 1 / 10, "no toss is as extreme"
+    assert "with 9 samples" in report.tests()
