@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from isthmus.finetuning.losses.contrastive import contrastive
 from isthmus.finetuning.similarity import similarities
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
 
 GROUP = 3  # one positive and two negatives per query
 # The first query's positive (key 1) is the second's negative and the third's positive too; the
@@ -122,3 +125,47 @@ def test_the_task_scores_every_query_against_the_whole_batch(
     expected = sum(plain(vectors[:3], vectors[3:], temperature))
     assert task(batch)["contrastive"].item() == pytest.approx(expected, rel=1e-5)
     assert task.counts(batch)["contrastive"].item() == 3
+
+
+def test_queries_of_every_process_have_their_own_positives(
+    backbone: Backbone, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    encoder = DenseEncoder(backbone, tokenizer, DenseSettings())
+    task = BiEncoderTask(encoder, GROUP, 1.0, losses({"contrastive": {}}, {"scores", "targets"}))
+    ids = torch.randint(5, len(tokenizer), (16, 6), generator=torch.Generator().manual_seed(3))
+    queries, passages = ids[:4], ids[4:]
+    keys = torch.tensor([*KEYS, 1, 5, 8])  # the last query's positive is the first one's
+
+    def batch(first: int, last: int) -> Batch:
+        own = slice(first * GROUP, last * GROUP)
+        return {
+            "query_ids": queries[first:last],
+            "query_mask": torch.ones_like(queries[first:last]),
+            "passage_ids": passages[own],
+            "passage_mask": torch.ones_like(passages[own]),
+            "keys": keys[own],
+        }
+
+    start = multiprocessing.get_context("fork")
+    children = [
+        start.Process(target=loss_of_one, args=(task, batch(2 * n, 2 * n + 2), n, tmp_path))
+        for n in range(2)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0, 0]
+    found = sum(float((tmp_path / f"{number}.txt").read_text()) for number in range(2))
+    assert found == pytest.approx(task(batch(0, 4))["contrastive"].item(), rel=1e-5)
+
+
+def loss_of_one(task: BiEncoderTask, batch: Batch, number: int, folder: Path) -> None:
+    """Writes the loss that one of two processes finds for its queries."""
+    torch.set_num_threads(1)  # threads are lost in a fork, which would wait for them
+    meeting = f"file://{folder / 'meeting'}"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=number, world_size=2)
+    with torch.no_grad():
+        loss = task(batch)["contrastive"].item()
+    (folder / f"{number}.txt").write_text(repr(loss))
+    torch.distributed.destroy_process_group()
