@@ -73,8 +73,3 @@ def test_only_the_first_process_speaks(
 def test_what_a_terminal_would_obey_is_shown(screen: io.StringIO) -> None:
     notice("skipped \x1b[2J\x9b and \u202e\tin\nlines")
     assert screen.getvalue() == "skipped \\x1b[2J\\x9b and \\u202e\tin\nlines\n".expandtabs()
-
-
-def test_tracked_items_pass_unchanged(screen: io.StringIO) -> None:
-    assert list(track(iter("abc"), "letters", unit="letters")) == ["a", "b", "c"]
-    assert screen.getvalue().startswith("letters: 3, ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -64,29 +62,3 @@ def test_other_distributions_add_variants(
     assert "star" in shapes.names()
     assert shapes.load("star").__name__ == "OrderedDict"
     assert shapes.summary("star") == "from collections:OrderedDict"
-
-
-def test_the_parts_of_pretraining_load_and_have_a_summary() -> None:
-    from isthmus.pretraining.parts import (
-        CORRUPTIONS,
-        OBJECTIVES,
-        VIEWS,
-        Corruption,
-        Objective,
-        View,
-    )
-
-    for registry, base in ((VIEWS, View), (CORRUPTIONS, Corruption), (OBJECTIVES, Objective)):
-        assert registry.names()
-        for name in registry.names():
-            assert issubclass(registry.load(name), base)
-            assert registry.summary(name).endswith(".")
-
-
-def test_light_modules_import_nothing_heavy() -> None:
-    code = (
-        "import sys, isthmus.registry, isthmus.config, isthmus.config.output, isthmus.progress;"
-        "print([m for m in ('torch', 'transformers', 'tokenizers') if m in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"

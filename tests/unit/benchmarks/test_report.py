@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.unit.benchmarks.made_cells import TASKS, failed, protocol, results, with_cost, write
-from typer.testing import CliRunner
 
 from isthmus.benchmarks.report.report import benchmark_report
 from isthmus.benchmarks.report.results import read_results
 from isthmus.benchmarks.report.scores import Outcomes
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.verdicts import verdicts
-from isthmus.cli import app
 from isthmus.errors import InputError, OutputError
 
 HOSTILE = '<script>alert(1)</script> & "x" $a$ | \\input{x} ]]> \x1b[31m'
@@ -252,28 +250,6 @@ def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Pat
     with pytest.raises(OutputError, match="something other than a report"):
         benchmark_report(folder, other)
     assert [file.name for file in other.iterdir()] == ["thesis.tex"]
-
-
-def test_the_command_prints_tables_and_verdicts(folder: Path, tmp_path: Path) -> None:
-    arguments = ["benchmark", "report", str(folder), "--output", str(tmp_path / "report")]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    assert "dense, RR@10. Letters: significantly better" in " ".join(done.output.split())
-    assert "above 0 at 6 of 6" in " ".join(done.output.split())
-
-
-def test_bases_that_were_trained_again_are_said(tmp_path: Path) -> None:
-    made = protocol(["none", "bow"])
-    cells = results(made, {}, queries=5)
-    origins = [None, "a", "b"]
-    named = [
-        one.model_copy(update={"origin": origins[one.cell.pretraining_seed % 3]}) for one in cells
-    ]
-    summary = benchmark_report(write(tmp_path / "run", made, named)).summary
-    assert "(2 known weights; of 6 cells it is not known which)" in summary
-    assert "Bases meet within 0 of the 9 runs" in summary
-    whole = benchmark_report(write(tmp_path / "whole", made, cells)).summary
-    assert "trained more than once" not in whole
 
 
 def test_a_pretraining_counts_once(tmp_path: Path) -> None:

@@ -25,15 +25,6 @@ HEAVY = (
 )
 
 
-def test_every_verb_is_listed() -> None:
-    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
-    assert shown.exit_code == 0
-    assert {"pretrain", "finetune", "index", "search", "evaluate", "rerun"} <= set(VERBS)
-    assert {"list", "doctor", "quickstart"} <= set(VERBS)
-    for verb in VERBS:
-        assert f" {verb} " in shown.stdout
-
-
 @pytest.mark.parametrize("verb", ALL)
 def test_every_verb_shows_an_example(verb: str) -> None:
     shown = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "200"})
@@ -58,10 +49,6 @@ def test_help_imports_nothing_heavy() -> None:
     assert ended.stdout.count("Usage") == len(every)
 
 
-def test_no_arguments_is_help_too() -> None:
-    assert "Usage" in CliRunner().invoke(app, []).output
-
-
 def test_an_unknown_verb_is_refused() -> None:
     refused = CliRunner().invoke(app, ["pretrian"])
     assert refused.exit_code == 2
@@ -71,13 +58,3 @@ def test_an_unknown_verb_is_refused() -> None:
 def test_the_version_is_printed() -> None:
     shown = CliRunner().invoke(app, ["--version"])
     assert (shown.exit_code, shown.stdout) == (0, f"isthmus {isthmus.__version__}\n")
-
-
-@pytest.mark.parametrize("verb", ["", *ALL])
-def test_help_breaks_no_sentence_and_names_no_type_of_switches(verb: str) -> None:
-    shown = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "1000"})
-    assert "<bool>" not in shown.stdout
-    prose = shown.stdout.partition("╭")[0].splitlines()[2:]
-    after = [line.strip()[:1] for line in prose[1:]]
-    for line, first in zip((line.strip() for line in prose), after, strict=False):
-        assert line[-1:] in ("", ".", ":") or first == "" or line.startswith("isthmus "), line

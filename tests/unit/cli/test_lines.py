@@ -102,12 +102,3 @@ def test_the_place_of_a_passage_is_words_and_numbers(
     assert "lighthouse" in text[hit["start"] : hit["end"]]
     place = f"passage {hit['passage']}, characters {hit['start']}–{hit['end']}"
     assert hit["place"].endswith(place)
-
-
-def test_a_quiet_doctor_says_nothing_of_the_machine(
-    index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    app(["doctor", str(index), "--quiet"], standalone_mode=False)
-    shown = capsys.readouterr().out
-    assert "manifest.json" in shown
-    assert "numpy" not in shown

@@ -46,7 +46,3 @@ def test_what_is_here_is_not_asked_for(
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "here/config.json")
     check_hub("another/model")
     assert not asked
-
-
-def test_an_answer_is_left_to_whoever_loads() -> None:
-    check_hub("this is no name of a repository")

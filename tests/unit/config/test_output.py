@@ -83,16 +83,6 @@ def test_the_other_processes_of_a_launch_are_no_second_writers(
         assert claim(folder, "pretrain", IDENTITY) is False
 
 
-def test_identities_are_compared_as_they_are_stored(folder: Path) -> None:
-    claim(folder, "pretrain", {"pair": (1, 2), "path": "a"})
-    assert claim(folder, "pretrain", {"pair": [1, 2], "path": "a"}) is True
-
-
-def test_an_empty_folder_is_free(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    assert claim(folder, "pretrain", IDENTITY) is False
-
-
 def test_a_folder_that_holds_something_else(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("years of work")
@@ -157,14 +147,6 @@ def test_a_whole_folder_appears_only_when_it_is_whole(folder: Path) -> None:
         assert not list(partial.iterdir()), "what a torn attempt left is gone"
         (partial / "b").write_text("2")
     assert [file.name for file in folder.iterdir()] == ["b"]
-    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
-
-
-def test_publishing_replaces_the_old_folder(folder: Path) -> None:
-    for content in ("old", "new"):
-        with whole_folder(folder) as partial:
-            (partial / content).write_text(content)
-    assert [file.name for file in folder.iterdir()] == ["new"]
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
 
 

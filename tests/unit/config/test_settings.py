@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
@@ -51,39 +51,16 @@ def test_misspelt_keys(change: dict[str, Any], key: str, first: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "first"),
-    [
-        ({"corruption": "unifrom"}, "there is no corruption named 'unifrom'", "uniform"),
-        ({"corruption": {"name": "whole_words"}}, "corruption named 'whole_words'", "whole_word"),
-        ({"objectives": {"mask_lm": 1.0}}, "there is no objective named 'mask_lm'", "masked_lm"),
-        ({"view": "sme"}, "there is no view named 'sme'", "same"),
-    ],
-)
-def test_misspelt_parts(change: dict[str, Any], name: str, first: str) -> None:
-    error = refusal(change)
-    assert name in error.what
-    assert error.expected.split(",")[0] == first
-
-
-@pytest.mark.parametrize(
     ("change", "what", "allowed"),
     [
         ({"max_length": "long"}, "max_length = 'long'", "int: tokens per text"),
-        ({"max_length": 4}, "max_length = 4", "int"),
         ({"titles": "yes"}, "titles = 'yes'", "bool: whether titles"),
         ({"training": {"learning_rate": "fast"}}, "training.learning_rate = 'fast'", "float: peak"),
-        ({"training": {"gradient_accumulation_steps": 1.5}}, "steps = 1.5", "int: passes"),
         ({"training": {"bf16": "yes"}}, "training.bf16 = 'yes'", "bool or auto: mixed precision"),
-        ({"training": {"lr_scheduler_type": "cosin"}}, "'cosin'", "cosine, "),
         ({"training": {"max_steps": "x"}}, "max_steps = 'x'", "int or null: optimiser steps"),
         ({"training": 3}, "training = 3", "a mapping with the keys per_device"),
-        ({"problems": "skp"}, "problems = 'skp'", "skip, refuse"),
         ({"corruption": {"name": "uniform", "rate": 2}}, "corruption.rate = 2", "float: share"),
         ({"objectives": {"bag_of_words": {"vector": "sum"}}}, "vector = 'sum'", "cls, max, mean"),
-        ({"objectives": {"masked_lm": "x"}}, "objectives.masked_lm = 'x'", "mapping"),
-        ({"objectives": {}}, "objectives = {}", "mapping"),
-        ({"corruption": {"name": "importance", "rate": 9}}, "corruption.rate = 9", "float: share"),
-        ({"corruption": {"name": "generator", "mask_share": 2}}, "mask_share = 2", "float: of"),
         ({"objectives": {"masked_lm": False}}, "objectives = {}", "mapping"),
         ({"corruption": {"rate": 0.3}}, "corruption has no name", "generator, importance"),
     ],
@@ -135,12 +112,6 @@ def test_short_forms_are_the_long_ones() -> None:
     assert FinetuneSettings.parse(base, where="test").negatives == {"name": "bm25"}
 
 
-def test_settings_are_frozen() -> None:
-    settings = TrainingSettings()
-    with pytest.raises(ValidationError):
-        settings.seed = 1  # type: ignore[misc]
-
-
 class Inner(Settings):
     amount: int = Field(1, ge=1)
 
@@ -164,16 +135,3 @@ class Outer(Settings):
 def test_a_function_takes_settings_or_a_mapping_of_them(given: Any) -> None:
     assert Outer.given(given) == Outer(depth=3, inner=Inner(amount=2))
     assert Outer.given(None) == Outer.given({}) == Outer()
-
-
-def test_defaults_are_checked_too() -> None:
-    class Wrong(Settings):
-        amount: int = "one"  # type: ignore[assignment]
-
-    with pytest.raises(SettingsError, match="amount = 'one'"):
-        Wrong.parse({}, "test")
-
-
-def test_settings_survive_the_snapshot() -> None:
-    settings = PretrainSettings.parse(PRETRAIN, where="test")
-    assert PretrainSettings.parse(settings.model_dump(), where="snapshot") == settings

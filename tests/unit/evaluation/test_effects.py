@@ -44,14 +44,6 @@ def test_nothing_is_detectable_with_less_than_one_degree_of_freedom(freedom: flo
     assert Effect(0.0, 0.004, freedom).detectable() == math.inf
 
 
-def test_a_level_that_only_rounding_reaches_detects_nothing() -> None:
-    assert Effect(0.0, 0.004, 1.0).detectable(alpha=1e-12) == math.inf
-
-
-def test_power_that_no_difference_needs_is_there_at_0() -> None:
-    assert Effect(0.0, 0.004, 19.0).detectable(alpha=0.5, power=0.2) == 0.0
-
-
 def test_seeds_add_what_queries_do_not_hold() -> None:
     queries = Effect(0.02, 0.004, 499.0, 0.1)
     wide = crossed(queries, seeds=5e-5, shared=1e-5, freedom=16.0)

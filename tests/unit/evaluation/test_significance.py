@@ -130,13 +130,6 @@ def test_the_correction_can_take_a_letter_away() -> None:
     assert marks["none"] > marks["holm"] >= marks["bonferroni"]
 
 
-def test_more_systems_than_letters_stay_readable() -> None:
-    scores = {f"s{n}": by_query([n + 0.1, n + 0.2, n + 0.31]) for n in range(28)}
-    result = compare(scores, correction="none")
-    assert result.letters["s27"] == "ab"
-    assert result.beats["s27"].split(",")[-2:] == ["z", "aa"]
-
-
 def test_different_queries_and_unknown_names_are_refused() -> None:
     with pytest.raises(MismatchError, match="'q1' for example"):
         compare({"x": {"q0": 1.0, "q1": 0.0}, "y": {"q0": 1.0}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 
 from rich.console import Console
@@ -120,17 +119,3 @@ def test_control_characters_are_visible_in_every_format() -> None:
         assert text.replace("\n", "").isprintable()
     assert r"a\\x1b\[2J\\x00\\u202e\\x0d b" in table.markdown()
     assert r"a\textbackslash{}x1b[2J\textbackslash{}x00" in table.latex()
-
-
-def test_rich_markup_in_a_name_is_printed_not_obeyed() -> None:
-    assert "[red]x" in terminal(Table(("system",), ((Cell("[red]x"),),), ""))
-
-
-def test_per_query_scores_are_kept_to_the_last_digit() -> None:
-    report = report_of({"with\ttab": 1 / 3, "plain": 0.2})
-    rows = list(csv.reader(io.StringIO(report.per_query_tsv()), delimiter="\t"))
-    assert rows[0] == ["measure", "query", "with\ttab", "plain"]
-    for measure, query, first, second in rows[1:]:
-        assert float(first) == report.per_query[measure]["with\ttab"][query]
-        assert float(second) == report.per_query[measure]["plain"][query]
-    assert len(rows) == 51

@@ -75,22 +75,6 @@ def test_a_split_that_is_the_union_of_others_is_remarked_upon(folder: Path) -> N
     assert "split=NAME" in seen.fix
 
 
-def test_what_is_not_good_comes_with_what_to_do(folder: Path) -> None:
-    for finding in found(folder).values():
-        assert finding.fix
-    seen = found(folder)
-    assert "isthmus index --set problems=skip" in seen["corpus IT"].fix
-    assert "qrels/train.tsv" in seen["IT train"].fix
-
-
-def test_a_collection_to_train_on_is_not_remarked_upon(folder: Path) -> None:
-    (folder / "qrels" / "train.tsv").write_text(
-        "query-id\tcorpus-id\tscore\nq1\td1\t1\n", encoding="utf-8"
-    )
-    train = found(folder)["IT train"]
-    assert (train.verdict, train.detail, train.fix) == ("good", "1 judged queries", "")
-
-
 def test_no_file_and_no_line_is_cut_off(folder: Path) -> None:
     console = Console(width=80)
     with console.capture() as captured:

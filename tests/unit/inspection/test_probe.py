@@ -68,19 +68,6 @@ def test_models_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert any("7 documents measure little" in line for line in said)
 
 
-def test_the_best_is_marked() -> None:
-    report = isthmus.ProbeReport(
-        corpus="c", documents=20, vectors={"a": "cls", "b": "cls", "c": "cls"},
-        better={"masked_lm": "lower", "retrieval": "higher"},
-        values={
-            "a": {"masked_lm": 2.0, "retrieval": None}, "b": {"masked_lm": 3.0, "retrieval": 0.5},
-            "c": {"retrieval": 0.25},
-        },
-    )  # fmt: skip
-    marked = [[cell.text for cell in row if cell.best] for row in report.table().rows]
-    assert marked == [["2.0000"], ["0.5000"], []]
-
-
 @pytest.mark.parametrize(
     ("models", "changes", "what"),
     [

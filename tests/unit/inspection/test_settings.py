@@ -10,7 +10,7 @@ from typer.main import get_group
 
 from isthmus.cli import app
 from isthmus.errors import SettingsError
-from isthmus.inspection.settings import VERBS, Setting, settings_of
+from isthmus.inspection.settings import VERBS, settings_of
 
 
 def verbs_with_set(group: TyperGroup, before: str = "") -> Iterator[str]:
@@ -19,11 +19,6 @@ def verbs_with_set(group: TyperGroup, before: str = "") -> Iterator[str]:
             yield from verbs_with_set(command, f"{before}{name} ")
         elif any("--set" in parameter.opts for parameter in command.params):
             yield f"{before}{name}"
-
-
-def one(verb: str, path: str) -> Setting:
-    (found,) = [setting for setting in settings_of(verb) if setting.path == path]
-    return found
 
 
 def test_every_verb_that_takes_set_has_a_list() -> None:
@@ -35,14 +30,6 @@ def test_every_verb_that_takes_set_has_a_list() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_setting_says_what_it_means(verb: str) -> None:
     assert [one.path for one in settings_of(verb) if not one.meaning] == []
-
-
-def test_values_with_their_bounds() -> None:
-    assert one("pretrain", "max_length").values == "int (≥ 8)"
-    assert one("pretrain", "training.warmup_ratio").values == "float (≥ 0, < 1)"
-    assert one("pretrain", "training.dataloader_num_workers").values == "int (≥ 0) or auto"
-    assert one("finetune", "similarity").values == "dot, cosine"
-    assert one("finetune", "development").values == "mapping or null"
 
 
 def test_what_is_under_a_path_and_nothing_else() -> None:

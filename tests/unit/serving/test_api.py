@@ -202,7 +202,7 @@ def test_an_error_inside_is_said_without_what_was_inside(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr("isthmus.serving.service._show", broken)
+    monkeypatch.setattr("isthmus.serving.service.snippets", broken)
     answer = client.get("/api/search?q=river")
     assert answer.status_code == 500
     assert refusal(answer) == FAILED
@@ -225,7 +225,7 @@ def test_no_refusal_says_where_things_lie(
     def refused(*_: object) -> None:
         raise InputError(what, "see '/etc/x/y'", "one of /etc/x")
 
-    monkeypatch.setattr("isthmus.serving.service._show", refused)
+    monkeypatch.setattr("isthmus.serving.service.snippets", refused)
     answer = client.get("/api/search?q=river")
     assert answer.status_code == status
     assert refusal(answer) == (what if status == 422 else FAILED)
