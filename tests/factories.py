@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import BertConfig
+
+from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.nn.sizes import new_backbone
+from isthmus.text.new_tokenizer import new_tokenizer
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -16,3 +23,43 @@ def bert(vocabulary: int, **changes: Any) -> BertConfig:
         "intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.3,
     }  # fmt: skip
     return BertConfig(vocab_size=vocabulary, **{**shape, **changes})
+
+
+def write_collection(
+    folder: Path,
+    documents: Mapping[str, str],
+    queries: Mapping[str, str],
+    judged: Mapping[str, Iterable[tuple[str, str] | tuple[str, str, int]]],
+    titles: Mapping[str, str] | None = None,
+) -> Path:
+    """A BEIR folder of texts by their ids; of each split, pairs of a query and a document."""
+    (folder / "qrels").mkdir(parents=True)
+    titled = titles or {}
+    lines = [
+        {"_id": name, "title": titled.get(name, ""), "text": text}
+        for name, text in documents.items()
+    ]
+    asked = [{"_id": name, "text": text} for name, text in queries.items()]
+    for name, records in (("corpus", lines), ("queries", asked)):
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    for split, pairs in judged.items():
+        rows = ["query-id\tcorpus-id\tscore"]
+        rows += ["\t".join(map(str, pair if len(pair) == 3 else (*pair, 1))) for pair in pairs]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder
+
+
+def write_corpus(file: Path, texts: Mapping[str, str]) -> Path:
+    """A jsonl file of texts by their ids."""
+    lines = [json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts.items()]
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
+
+
+def write_encoder(folder: Path, texts: Sequence[str], tokens: int, **settings: Any) -> Path:
+    """A dense encoder with random weights, whose tokens (at most so many) are of these texts."""
+    tokenizer = new_tokenizer(texts, tokens)
+    backbone = new_backbone("tiny", tokenizer.rows, tokenizer.pad_id, max_length=64, seed=0)
+    DenseEncoder(backbone, tokenizer, DenseSettings(**settings)).save(folder)
+    return folder

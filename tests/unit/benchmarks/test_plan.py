@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories import write_collection, write_corpus
 
 from isthmus.benchmarks.protocol.plan import Plan, Step
 from isthmus.benchmarks.protocol.settings import Protocol, read_protocol
@@ -20,18 +21,13 @@ _STEPS = {"training.max_steps": 2, "training.per_device_train_batch_size": 4,
           "training.gradient_accumulation_steps": 1, "max_length": 16}  # fmt: skip
 
 
-@pytest.fixture
-def values(tmp_path: Path) -> dict[str, Any]:
-    folder = tmp_path / "made"
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "one"}\n')
-    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "one"}\n')
-    for split in ("train", "test"):
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    texts = tmp_path / "texts.jsonl"
-    texts.write_text(json.dumps({"_id": "t", "text": "words"}) + "\n")
+def values_in(folder: Path) -> dict[str, Any]:
+    """The values of a protocol, next to all data that it names."""
+    judged = {"train": [("q", "d")], "test": [("q", "d")]}
+    write_collection(folder / "made", {"d": "one"}, {"q": "one"}, judged)
+    write_corpus(folder / "texts.jsonl", {"t": "words"})
     return {
-        "data": str(tmp_path),
+        "data": str(folder),
         "base": {"texts": ["jsonl:{data}/texts.jsonl"]},
         "collections": {"made": {"spec": "beir:{data}/made"}},
         "starts": {"none": {}, "mlm": {"recipe": "mlm"}, "bow": {"recipe": "bow"}},
@@ -46,7 +42,8 @@ def plan(values: dict[str, Any]) -> Plan:
     return Plan(Protocol.parse(values, where="test"))
 
 
-def test_cells_share_what_they_have_in_common(values: dict[str, Any], tmp_path: Path) -> None:
+def test_cells_share_what_they_have_in_common(tmp_path: Path) -> None:
+    values = values_in(tmp_path)
     steps = plan(values).steps
     works = [step.work for step in steps.values()]
     assert works.count("cell") == 3 * 2 * 2 * 2 * 2
@@ -61,7 +58,8 @@ def test_cells_share_what_they_have_in_common(values: dict[str, Any], tmp_path: 
     assert len(seeds) == 4  # the same for all starts, others for every pair
 
 
-def test_a_task_may_have_seeds_of_its_own(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_task_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    values = values_in(tmp_path)
     values["tasks"]["few"]["seeds"] = {"pretraining": [2, 3]}
     values["tasks"]["as-it-is"] = {"collection": "made", "finetune": False}
     steps = plan(values).steps
@@ -84,9 +82,8 @@ def test_a_task_may_have_seeds_of_its_own(values: dict[str, Any], tmp_path: Path
     assert [c.pretraining_seed for c in cells] == sorted(c.pretraining_seed for c in cells)
 
 
-def test_collections_of_one_corpus_pre_train_by_their_own_settings(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
+def test_collections_of_one_corpus_pre_train_by_their_own_settings(tmp_path: Path) -> None:
+    values = values_in(tmp_path)
     made = {"spec": "beir:{data}/made", "corpus": "jsonl:{data}/texts.jsonl"}
     longer = {**made, "pretraining": {"training.max_steps": 3}}
     tasks = {"one": {"collection": "made"}, "other": {"collection": "longer"}}
@@ -107,9 +104,8 @@ def test_collections_of_one_corpus_pre_train_by_their_own_settings(
     }  # fmt: skip
 
 
-def test_a_digest_changes_with_what_a_cell_depends_on(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_digest_changes_with_what_a_cell_depends_on(tmp_path: Path) -> None:
+    values = values_in(tmp_path)
     before = plan(values).steps
 
     def changed(**more: Any) -> set[str]:
@@ -137,7 +133,8 @@ def test_a_digest_changes_with_what_a_cell_depends_on(
     assert changed() == everything
 
 
-def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> None:
+def test_unequal_budgets_are_refused(tmp_path: Path) -> None:
+    values = values_in(tmp_path)
     starts = {**values["starts"], "cotmae": {"recipe": "cotmae", "settings": {"view.span": 16}}}
     with pytest.raises(SettingsError, match=r"'cotmae' reads 256 tokens .* 'mlm' 128"):
         plan({**values, "starts": starts})
@@ -192,15 +189,17 @@ def test_unequal_budgets_are_refused(values: dict[str, Any], tmp_path: Path) -> 
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_run(
-    path: str, value: Any, message: str, values: dict[str, Any], tmp_path: Path
+    path: str, value: Any, message: str, tmp_path: Path
 ) -> None:
+    values = values_in(tmp_path)
     with pytest.raises((SettingsError, InputError), match=message):
         plan({**values, path: value})
 
 
 def test_a_dry_run_prints_the_steps_and_then_refuses_what_is_not_here(
-    values: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    values = values_in(tmp_path)
     file, output = tmp_path / "mine.yaml", tmp_path / "output"
     file.write_text(json.dumps({"verb": "benchmark run", "settings": values}))
     outcome = benchmark(str(file), output, dry_run=True)
@@ -216,9 +215,8 @@ def test_a_dry_run_prints_the_steps_and_then_refuses_what_is_not_here(
     assert not output.exists()
 
 
-def test_answers_alone_are_not_measured_by_judgements(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
+def test_answers_alone_are_not_measured_by_judgements(tmp_path: Path) -> None:
+    values = values_in(tmp_path)
     (tmp_path / "dpr").mkdir()
     (tmp_path / "dpr" / "psgs_w100.tsv").write_text("id\ttext\ttitle\n1\ta city\tParis\n")
     (tmp_path / "dpr" / "nq-test.qa.csv").write_text("which\t['Paris']\n")
@@ -248,9 +246,8 @@ def test_shipped_protocols_can_be_run(name: str, tmp_path: Path) -> None:
     assert not protocol.expected or known & protocol.starts.keys()
 
 
-def test_a_failed_model_fails_all_cells_that_need_it_and_no_other(
-    values: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_failed_model_fails_all_cells_that_need_it_and_no_other(tmp_path: Path) -> None:
+    values = values_in(tmp_path)
     made = plan(values)
     models = {name: step.folder for name, step in made.steps.items() if step.cell is None}
     schedule = Schedule(made, made.chosen(["few.dense.*.p1.f1"]), Place(tmp_path, models))
@@ -293,8 +290,9 @@ _MADE = {"made": {"RR@10": {"q": 1.0}}}
 )
 def test_a_cell_without_the_scores_of_its_tests_is_refused(
     tests: dict[str, Any], cost: dict[str, float], message: str,
-    values: dict[str, Any], tmp_path: Path,
+    tmp_path: Path,
 ) -> None:  # fmt: skip
+    values = values_in(tmp_path)
     made = plan({**values, "measures": ["MRR@10"]})  # which is written as RR@10
     step = made.steps["few.dense.none.p1.f1"]
     assert step.cell is not None
@@ -339,8 +337,9 @@ _TABLE = {"paper": "p", "table": "1", "kind": "dense", "task": "all", "rows": {"
     ],
 )
 def test_claims_and_tables_that_the_cells_cannot_answer_are_refused(
-    more: dict[str, Any], message: str, values: dict[str, Any]
+    more: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
+    values = values_in(tmp_path)
     with pytest.raises(SettingsError, match=message):
         Protocol.parse({**values, **more}, where="test")
 

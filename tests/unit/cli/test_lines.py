@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories import write_corpus
 
 import isthmus
 from isthmus import progress
@@ -17,16 +18,15 @@ from isthmus.cli import app
 LINES = b"  a fox \n\nthe\nin \xff\nzebra\n"
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Path:
-    file = tmp_path / "docs.jsonl"
-    file.write_text('{"_id": "1", "text": "the quick fox"}\n{"_id": "2", "text": "a dog"}\n')
-    return isthmus.index(str(file), tmp_path / "index")
+def built(folder: Path) -> Path:
+    texts = {"1": "the quick fox", "2": "a dog"}
+    return isthmus.index(str(write_corpus(folder / "docs.jsonl", texts)), folder / "index")
 
 
 def test_lines_of_a_pipe_are_answered_and_bad_ones_explained(
-    index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    index = built(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES), "utf-8"))
     assert app(["search", str(index)], standalone_mode=False) == 1
     found = capsys.readouterr()
@@ -39,8 +39,10 @@ def test_lines_of_a_pipe_are_answered_and_bad_ones_explained(
 
 
 def test_every_line_of_a_pipe_has_a_line_of_json(
-    index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    index = built(tmp_path)
+
     def answered(lines: bytes) -> tuple[object, list[dict[str, Any]]]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines), "utf-8"))
         code = app(["search", str(index), "--json"], standalone_mode=False)
@@ -59,8 +61,10 @@ def test_every_line_of_a_pipe_has_a_line_of_json(
 
 
 def test_a_terminal_gets_a_prompt_until_ctrl_d(
-    index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    index = built(tmp_path)
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -73,7 +77,8 @@ def test_a_terminal_gets_a_prompt_until_ctrl_d(
     assert "“fox”" in found.out
 
 
-def test_json_and_quiet(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = built(tmp_path)
     app(["search", str(index), "fox", "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
     assert found["query"] == "fox"

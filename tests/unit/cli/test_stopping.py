@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -12,19 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories import write_corpus
 
 from isthmus import cli
 from isthmus.indexes import documents as documents_module
 
 FORK = multiprocessing.get_context("fork")
 RECORDING = "goes on from the last step that it recorded, or else from the start"
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    file = tmp_path / "corpus.jsonl"
-    file.write_text("".join(json.dumps({"_id": str(n), "text": f"w{n}"}) + "\n" for n in range(9)))
-    return file
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> object:
@@ -43,11 +36,11 @@ def test_a_build_that_is_stopped(
     number: int,
     status: int,
     reason: str,
-    corpus: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    corpus = write_corpus(tmp_path / "corpus.jsonl", {str(n): f"w{n}" for n in range(9)})
     plain = documents_module.DocumentWriter.add
 
     def stop(self: Any, documents: Any) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.factories import write_collection
 from typer.testing import CliRunner
 
 import isthmus
@@ -89,13 +90,9 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     made = []
     for name, words in {"cats": "tiger lion bear wolf", "snow": "snow ice hail rain"}.items():
         texts = {f"{name}{n}": f"{word} " * (n + 1) + words for n, word in enumerate(words.split())}
-        lines = [json.dumps({"_id": i, "text": text}) for i, text in texts.items()]
-        asked = [json.dumps({"_id": f"q{n}", "text": w}) for n, w in enumerate(words.split())]
-        judged = [f"q{n}\t{name}{n}\t1" for n in range(4)]
-        (folder / name / "qrels").mkdir(parents=True)
-        (folder / name / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
-        (folder / name / "queries.jsonl").write_text("\n".join(asked), encoding="utf-8")
-        (folder / name / "qrels" / "test.tsv").write_text("\n".join(judged), encoding="utf-8")
+        asked = {f"q{n}": word for n, word in enumerate(words.split())}
+        judged = {"test": [(f"q{n}", f"{name}{n}") for n in range(4)]}
+        write_collection(folder / name, texts, asked, judged)
         made.append(folder / name)
     return made
 

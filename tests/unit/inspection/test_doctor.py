@@ -6,32 +6,22 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.factories import write_collection, write_corpus, write_encoder
 from typer.testing import CliRunner
 
 from isthmus.cli import app
-from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.inspection.doctor import Finding, doctor, findings_table, shared_queries
-from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
 from isthmus.retrieval.verbs.index import index
-from isthmus.text.new_tokenizer import new_tokenizer
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def bad_collection(place: Path) -> Path:
     """A collection with a test split alone, and a document without text, which is judged."""
-    long = tmp_path / "a-folder-with-a-name-that-is-longer-than-a-column-of-the-table-is-wide"
-    (long / "qrels").mkdir(parents=True)
-    (long / "corpus.jsonl").write_text(
-        '{"_id": "d1", "text": "snow"}\n{"_id": "d2", "text": ""}\n', encoding="utf-8"
-    )
-    (long / "queries.jsonl").write_text('{"_id": "q1", "text": "ice"}\n', encoding="utf-8")
-    (long / "qrels" / "test.tsv").write_text(
-        "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t1\n", encoding="utf-8"
-    )
-    return long
+    long = place / "a-folder-with-a-name-that-is-longer-than-a-column-of-the-table-is-wide"
+    judged = {"test": [("q1", "d1"), ("q1", "d2")]}
+    return write_collection(long, {"d1": "snow", "d2": ""}, {"q1": "ice"}, judged)
 
 
 def found(folder: Path) -> dict[str, Finding]:
@@ -44,7 +34,8 @@ def found(folder: Path) -> dict[str, Finding]:
     }
 
 
-def test_a_problem_of_the_corpus_is_told_once_and_as_one_of_the_corpus(folder: Path) -> None:
+def test_a_problem_of_the_corpus_is_told_once_and_as_one_of_the_corpus(tmp_path: Path) -> None:
+    folder = bad_collection(tmp_path)
     seen = found(folder)
     assert {subject: one.verdict for subject, one in seen.items()} == {
         "corpus IT": "wrong",
@@ -55,7 +46,8 @@ def test_a_problem_of_the_corpus_is_told_once_and_as_one_of_the_corpus(folder: P
     assert "1 judged documents are not in the corpus, or have no text" in seen["IT test"].detail
 
 
-def test_a_problem_of_the_queries_is_not_one_of_the_corpus(folder: Path) -> None:
+def test_a_problem_of_the_queries_is_not_one_of_the_corpus(tmp_path: Path) -> None:
+    folder = bad_collection(tmp_path)
     with (folder / "queries.jsonl").open("a", encoding="utf-8") as stream:
         stream.write("no json\n")
     seen = found(folder)
@@ -64,7 +56,8 @@ def test_a_problem_of_the_queries_is_not_one_of_the_corpus(folder: Path) -> None
     assert "empty text" not in seen["IT queries and judgements"].detail
 
 
-def test_a_split_that_is_the_union_of_others_is_remarked_upon(folder: Path) -> None:
+def test_a_split_that_is_the_union_of_others_is_remarked_upon(tmp_path: Path) -> None:
+    folder = bad_collection(tmp_path)
     with (folder / "queries.jsonl").open("a", encoding="utf-8") as stream:
         stream.write('{"_id": "q2", "text": "snow"}\n')
     for split, queries in {"train": ["q2"], "all": ["q1", "q2"]}.items():
@@ -75,7 +68,8 @@ def test_a_split_that_is_the_union_of_others_is_remarked_upon(folder: Path) -> N
     assert "split=NAME" in seen.fix
 
 
-def test_no_file_and_no_line_is_cut_off(folder: Path) -> None:
+def test_no_file_and_no_line_is_cut_off(tmp_path: Path) -> None:
+    folder = bad_collection(tmp_path)
     console = Console(width=80)
     with console.capture() as captured:
         console.print(findings_table(list(found(folder).values())))
@@ -118,29 +112,16 @@ def test_an_index_that_is_nowhere_is_not_to_be_copied_again(tmp_path: Path) -> N
     assert "copy" not in seen.fix
 
 
-@pytest.fixture
-def tiny_encoder(tmp_path: Path) -> Path:
-    """An encoder that reads 62 tokens of a document, and "snow" as one."""
-    tokenizer = new_tokenizer(["snow ice"] * 9, 60)
-    backbone = new_backbone("tiny", 80, tokenizer.pad_id, max_length=64, seed=0)
-    settings = DenseSettings(document_max_length=64)
-    DenseEncoder(backbone, tokenizer, settings).save(tmp_path / "encoder")
-    return tmp_path / "encoder"
-
-
-def test_what_an_encoder_does_not_read_of_long_texts_is_told(
-    tiny_encoder: Path, tmp_path: Path
-) -> None:
-    corpus = tmp_path / "corpus.jsonl"
+def test_what_an_encoder_does_not_read_of_long_texts_is_told(tmp_path: Path) -> None:
+    words = ["snow ice"] * 9  # each of which is a token
+    encoder = write_encoder(tmp_path / "encoder", words, 60, document_max_length=64)
     long = " ".join(["snow"] * 300)
-    corpus.write_text(
-        f'{{"_id": "d1", "text": "snow"}}\n{{"_id": "d2", "text": "{long}"}}\n', encoding="utf-8"
-    )
+    corpus = write_corpus(tmp_path / "corpus.jsonl", {"d1": "snow", "d2": long})
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    index(str(corpus), whole, str(tiny_encoder))
-    index(str(corpus), cut, str(tiny_encoder), settings={"passages": True})
-    told = {one.subject: one for one in doctor(corpus=str(corpus), model=str(tiny_encoder))}
-    seen = told[f"{corpus} read by {tiny_encoder}"]
+    index(str(corpus), whole, str(encoder))
+    index(str(corpus), cut, str(encoder), settings={"passages": True})
+    told = {one.subject: one for one in doctor(corpus=str(corpus), model=str(encoder))}
+    seen = told[f"{corpus} read by {encoder}"]
     assert seen.verdict == "note"
     assert "1 of 2 texts are longer than the 62 tokens" in seen.detail
     assert "passages=true" in seen.fix

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.factories import write_encoder
 
 import isthmus
-from isthmus.encoders import DenseEncoder, DenseSettings
-from isthmus.nn.sizes import new_backbone
-from isthmus.text.new_tokenizer import new_tokenizer
 
 TEXTS = {
     "river": ("Rivers", "The river bank is wide, and boats go up the river to the old mill."),
@@ -34,10 +32,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = [{"_id": i, "title": title, "text": text} for i, (title, text) in TEXTS.items()]
     lines = "".join(json.dumps(record) + "\n" for record in records)
     (place / "corpus.jsonl").write_text(lines, encoding="utf-8")
-    tokenizer = new_tokenizer([text for _, text in TEXTS.values()] * 9, 150)
-    backbone = new_backbone("tiny", tokenizer.rows, tokenizer.pad_id, max_length=64, seed=0)
-    settings = DenseSettings(document_max_length=64, pooling="mean")
-    DenseEncoder(backbone, tokenizer, settings).save(place / "encoder")
+    texts = [text for _, text in TEXTS.values()] * 9
+    write_encoder(place / "encoder", texts, 150, document_max_length=64, pooling="mean")
     both = ["bm25", str(place / "encoder")]
     exact = {"encoding.backend": "torch-float32"}  # how bf16 rounds depends on the padding
     isthmus.index(str(place / "corpus.jsonl"), place / "both", hybrid=both, settings=exact)

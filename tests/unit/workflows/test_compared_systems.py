@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from tests.factories import write_corpus
 
 from isthmus.collections import open_corpus
 from isthmus.errors import SettingsError
@@ -14,27 +14,20 @@ from isthmus.retrieval.verbs.index import BM25, IndexSettings
 from isthmus.workflows.compared_systems import Searches, systems
 
 
-@pytest.fixture
-def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The same texts under other ids."""
-    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
-    files = [tmp_path / f"{name}.jsonl" for name in "ab"]
-    for file in files:
-        texts = {f"{file.stem}{n}": text for n, text in enumerate(("river bank", "snow"))}
-        lines = [json.dumps({"_id": i, "text": text}) + "\n" for i, text in texts.items()]
-        file.write_text("".join(lines), encoding="utf-8")
-    return files
-
-
 def test_what_is_kept_is_of_the_same_corpus_and_queries(
-    corpora: list[Path], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
+
     def found(corpus: Path, text: str) -> tuple[str, ...]:
         fingerprint = open_corpus(str(corpus)).fingerprint()
         asked = Searches(str(corpus), fingerprint, [Query("q", text)], 5, IndexSettings())
         return asked.rankings(BM25, asked.origin(BM25))["q"].document_ids
 
-    one, other = corpora
+    one, other = (
+        write_corpus(tmp_path / f"{name}.jsonl", {f"{name}0": "river bank", f"{name}1": "snow"})
+        for name in "ab"
+    )
     assert [found(one, "bank"), found(one, "snow"), found(other, "snow")] == [
         ("a0",), ("a1",), ("b1",),
     ]  # fmt: skip
