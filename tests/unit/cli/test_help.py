@@ -49,12 +49,6 @@ def test_help_imports_nothing_heavy() -> None:
     assert ended.stdout.count("Usage") == len(every)
 
 
-def test_an_unknown_verb_is_refused() -> None:
-    refused = CliRunner().invoke(app, ["pretrian"])
-    assert refused.exit_code == 2
-    assert "pretrian" in refused.output
-
-
 def test_the_version_is_printed() -> None:
     shown = CliRunner().invoke(app, ["--version"])
     assert (shown.exit_code, shown.stdout) == (0, f"isthmus {isthmus.__version__}\n")

@@ -37,12 +37,8 @@ def claim(folder: Path, verb: str, identity: dict[str, Any]) -> bool:
         return known
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "deep" / "one"
-
-
-def test_claim_resume_finish(folder: Path) -> None:
+def test_claim_resume_finish(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "deep" / "one"
     assert claim(folder, "pretrain", IDENTITY) is False
     assert not is_complete(folder)
     assert claim(folder, "pretrain", IDENTITY) is True
@@ -57,7 +53,8 @@ def test_claim_resume_finish(folder: Path) -> None:
     assert {"commit", "machine", "command"} <= set(snapshot)
 
 
-def test_a_second_writer_is_refused_until_the_first_ends(folder: Path) -> None:
+def test_a_second_writer_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "deep" / "one"
     waiting = (
         "import sys; from pathlib import Path; from isthmus.config.output import claimed\n"
         f"with claimed(Path({str(folder)!r}), 'pretrain', {IDENTITY!r}):\n"
@@ -76,14 +73,16 @@ def test_a_second_writer_is_refused_until_the_first_ends(folder: Path) -> None:
 
 
 def test_the_other_processes_of_a_launch_are_no_second_writers(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = tmp_path / "runs" / "deep" / "one"
     with only_writer(folder):
         monkeypatch.setenv("RANK", "1")
         assert claim(folder, "pretrain", IDENTITY) is False
 
 
-def test_a_folder_that_holds_something_else(folder: Path) -> None:
+def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "deep" / "one"
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("years of work")
     with pytest.raises(OutputError) as caught:
@@ -102,7 +101,10 @@ def test_a_folder_that_holds_something_else(folder: Path) -> None:
         ("finetune", {}, "it is a pretrain"),
     ],
 )  # fmt: skip
-def test_another_jobs_folder(verb: str, change: dict[str, Any], reason: str, folder: Path) -> None:
+def test_another_jobs_folder(
+    verb: str, change: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "deep" / "one"
     claim(folder, "pretrain", IDENTITY)
     (folder / "checkpoint-1").mkdir()
     before = (folder / SNAPSHOT).read_bytes()
@@ -113,7 +115,8 @@ def test_another_jobs_folder(verb: str, change: dict[str, Any], reason: str, fol
     assert (folder / SNAPSHOT).read_bytes() == before
 
 
-def test_a_file_where_the_folder_should_be(folder: Path) -> None:
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "deep" / "one"
     folder.parent.mkdir(parents=True)
     folder.write_text("a file")
     with pytest.raises(OutputError, match="is a file"):
@@ -122,7 +125,8 @@ def test_a_file_where_the_folder_should_be(folder: Path) -> None:
         claim(folder / "below", "pretrain", IDENTITY)
 
 
-def test_snapshots_that_cannot_be_read(folder: Path) -> None:
+def test_snapshots_that_cannot_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "deep" / "one"
     folder.mkdir(parents=True)
     with pytest.raises(InputError, match="was not written by isthmus"):
         read_snapshot(folder)
@@ -133,7 +137,9 @@ def test_snapshots_that_cannot_be_read(folder: Path) -> None:
         assert str(folder / SNAPSHOT) in caught.value.what
 
 
-def test_a_whole_folder_appears_only_when_it_is_whole(folder: Path) -> None:
+def test_a_whole_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "deep" / "one"
+
     def torn() -> None:
         with whole_folder(folder) as partial:
             (partial / "a").write_text("1")

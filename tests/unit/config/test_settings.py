@@ -38,9 +38,7 @@ def refusal(change: dict[str, Any]) -> SettingsError:
     [
         ({"corpsu": "x"}, "corpsu", "corpus"),
         ({"training": {"learing_rate": 1e-4}}, "training.learing_rate", "learning_rate"),
-        ({"corruption": {"name": "uniform", "rat": 0.3}}, "corruption.rat", "rate"),
         ({"objectives": {"masked_lm": {"wieght": 1.0}}}, "objectives.masked_lm.wieght", "weight"),
-        ({"view": {"name": "same", "corp": "head"}}, "view.corp", "crop"),
     ],
 )
 def test_misspelt_keys(change: dict[str, Any], key: str, first: str) -> None:
@@ -90,9 +88,7 @@ def test_a_missing_key() -> None:
     ("change", "message"),
     [
         ({"model": "m"}, "there is both"),
-        ({"init": ...}, "there is neither"),
         ({"training": {"min_lr_rate": 0.1}}, "min_lr_rate and lr_scheduler_type"),
-        ({"training": {"lr_scheduler_type": "cosine_with_min_lr"}}, "go together"),
         ({"corruption": {"name": "uniform", "mask_share": 0.9, "random_share": 0.2}}, "exceed 1"),
     ],
 )  # fmt: skip

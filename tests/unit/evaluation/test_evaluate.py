@@ -145,16 +145,6 @@ def test_settings_read_yaml_lists_and_print_names_in_one_spelling() -> None:
         EvaluationSettings.parse({"measures": ["ndcg@10"]}, where="recipe")
 
 
-def test_scores_from_elsewhere_make_a_report_too() -> None:
-    scores = {
-        "one": {"Answer@20": {"q1": 1.0, "q2": 0.0}},
-        "two": {"Answer@20": {"q1": 1.0, "q2": 1.0}},
-    }
-    report = summarise(scores, FAST)
-    assert report.means == {"Answer@20": {"one": 0.5, "two": 1.0}}
-    assert report.best("Answer@20") == {"two"}
-
-
 def test_the_randomisation_test_has_samples_of_its_own() -> None:
     scores = {
         system: {"RR@10": {f"q{number}": score for number in range(20)}}

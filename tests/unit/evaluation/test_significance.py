@@ -78,11 +78,6 @@ def test_identical_runs_are_not_different(test: Test, values: list[float]) -> No
     assert result.beats == {"one": "", "two": ""}
 
 
-def test_a_constant_difference_is_certain_for_the_t_test_and_one_query_proves_nothing() -> None:
-    assert paired_t_test([0.5, 0.5, 0.5]) == 0.0
-    assert paired_t_test([0.5]) == 1.0
-
-
 def test_corrections_equal_the_textbook() -> None:
     # Holm's procedure on four hypotheses at level .05 rejects the first and the last only.
     p_values = [0.01, 0.04, 0.03, 0.005]

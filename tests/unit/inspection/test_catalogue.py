@@ -41,13 +41,6 @@ def test_a_printed_recipe_is_a_recipe(name: str, tmp_path: Path) -> None:
     assert mine.settings == shipped.settings
 
 
-def test_the_command_in_a_pipe() -> None:
-    printed = CliRunner().invoke(app, ["list", "recipes"], env={"COLUMNS": "80"}).stdout
-    (line,) = (line for line in printed.splitlines() if line.split()[1] == "cdmae")
-    assert "(by PMI)" in line
-    assert "arXiv 2023: Challenging Decoder helps" in line
-
-
 @pytest.mark.parametrize("under", ["training", "training."])
 def test_settings_under_a_path(under: str) -> None:
     text = shown("settings", "finetune", under)
