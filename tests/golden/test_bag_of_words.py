@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import check_all_weights, log_softmax, numerical_gradient, plain_head
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
@@ -40,55 +39,46 @@ def objective(projection: str = "head", vector: str = "cls", target: str = "own"
     return BagOfWords(BagOfWordsSettings.parse(values, where="test"))
 
 
-@pytest.fixture
 def plain(
-    backbone: Backbone, plain_head: Callable[..., Any], log_softmax: Callable[..., Any]
-) -> Callable[..., Any]:
+    backbone: Backbone, states: torch.Tensor, projection: str, vector: str
+) -> list[tuple[float, float]]:
     """Loss and gap of each text, from hidden states."""
-
-    def compute(states: torch.Tensor, projection: str, vector: str) -> list[tuple[float, float]]:
-        head = plain_head()
-        embeddings = backbone.word_embeddings.tolist()
-        results = []
-        texts = zip(states.tolist(), MASK.tolist(), IDS.tolist(), BAGS, strict=True)
-        for rows, mask, ids, tokens in texts:
-            if not tokens:
-                results.append((0.0, 0.0))
-                continue
-            seen = [row for row, shown in zip(rows, mask, strict=True) if shown]
-            used = [[sum(c) / len(seen) for c in zip(*seen)]]  # noqa: B905
-            if vector != "mean":
-                used = [row for row, token in zip(rows, ids, strict=True) if token in tokens]
-            if vector == "cls":
-                used = rows[:1]
-            each = [
-                head(h)
-                if projection == "head"
-                else [sum(e * x for e, x in zip(row, h, strict=True)) for row in embeddings]
-                for h in used
-            ]
-            scores = [max(column) for column in zip(*each, strict=True)]
-            loss = -sum(log_softmax(scores, token) for token in tokens) / len(tokens)
-            results.append((loss, loss - math.log(len(tokens))))
-        return results
-
-    return compute
+    head = plain_head(backbone)
+    embeddings = backbone.word_embeddings.tolist()
+    results = []
+    texts = zip(states.tolist(), MASK.tolist(), IDS.tolist(), BAGS, strict=True)
+    for rows, mask, ids, tokens in texts:
+        if not tokens:
+            results.append((0.0, 0.0))
+            continue
+        seen = [row for row, shown in zip(rows, mask, strict=True) if shown]
+        used = [[sum(c) / len(seen) for c in zip(*seen)]]  # noqa: B905
+        if vector != "mean":
+            used = [row for row, token in zip(rows, ids, strict=True) if token in tokens]
+        if vector == "cls":
+            used = rows[:1]
+        each = [
+            head(h)
+            if projection == "head"
+            else [sum(e * x for e, x in zip(row, h, strict=True)) for row in embeddings]
+            for h in used
+        ]
+        scores = [max(column) for column in zip(*each, strict=True)]
+        loss = -sum(log_softmax(scores, token) for token in tokens) / len(tokens)
+        results.append((loss, loss - math.log(len(tokens))))
+    return results
 
 
 @pytest.mark.parametrize(("projection", "vector"), CHOICES)
 def test_value_gap_and_count(
-    projection: str,
-    vector: str,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[..., Any],
+    projection: str, vector: str, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     states = backbone(IDS, MASK)
     step = {"hidden_states": states, "input_ids": IDS, "attention_mask": MASK}
     part = objective(projection, vector)
     assert part.count(step, vocabulary).item() == 2, "texts with an empty bag do not count"
     found = part(step, backbone, vocabulary)
-    expected = plain(states, projection, vector)
+    expected = plain(backbone, states, projection, vector)
     assert found[""].item() == pytest.approx(sum(loss for loss, _ in expected), rel=1e-6)
     assert found["gap"].item() == pytest.approx(sum(gap for _, gap in expected), rel=1e-6)
     assert not found["gap"].requires_grad, "a number for the log"
@@ -96,19 +86,14 @@ def test_value_gap_and_count(
 
 @pytest.mark.parametrize(("projection", "vector"), CHOICES)
 def test_gradient_of_every_hidden_state(
-    projection: str,
-    vector: str,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[..., list[tuple[float, float]]],
-    numerical_gradient: Callable[..., torch.Tensor],
+    projection: str, vector: str, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     states = backbone(IDS, MASK).detach().requires_grad_()
     step = {"hidden_states": states, "input_ids": IDS, "attention_mask": MASK}
     loss = objective(projection, vector)(step, backbone, vocabulary)[""]
     (found,) = torch.autograd.grad(loss, states)
     expected = numerical_gradient(
-        lambda: sum(loss for loss, _ in plain(states, projection, vector)), states
+        lambda: sum(loss for loss, _ in plain(backbone, states, projection, vector)), states
     )
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
     assert not found[2:].any(), "an empty bag contributes nothing"
@@ -117,30 +102,19 @@ def test_gradient_of_every_hidden_state(
 
 @pytest.mark.parametrize(("projection", "vector"), CHOICES)
 def test_gradient_of_all_weights(
-    projection: str,
-    vector: str,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[..., list[tuple[float, float]]],
-    check_all_weights: Callable[..., None],
+    projection: str, vector: str, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     step = {"hidden_states": backbone(IDS, MASK), "input_ids": IDS, "attention_mask": MASK}
     loss = objective(projection, vector)(step, backbone, vocabulary)[""]
     check_all_weights(
+        backbone,
         loss,
-        lambda: sum(loss for loss, _ in plain(backbone(IDS, MASK), projection, vector)),
+        lambda: sum(loss for loss, _ in plain(backbone, backbone(IDS, MASK), projection, vector)),
     )
 
 
 @pytest.mark.parametrize("partner", [[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1]])
-def test_the_neighbours_bag(
-    partner: list[int],
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain_head: Callable[..., Any],
-    log_softmax: Callable[..., float],
-    numerical_gradient: Callable[..., torch.Tensor],
-) -> None:
+def test_the_neighbours_bag(partner: list[int], backbone: Backbone, vocabulary: Vocabulary) -> None:
     states = backbone(IDS, MASK).detach().requires_grad_()
     step = {
         "hidden_states": states, "input_ids": IDS, "attention_mask": MASK,
@@ -150,7 +124,7 @@ def test_the_neighbours_bag(
     def plain() -> float:
         loss = 0.0
         for row, other in enumerate(partner):
-            scores = plain_head()(states[row, 0].tolist())
+            scores = plain_head(backbone)(states[row, 0].tolist())
             for token in BAGS[other]:
                 loss -= log_softmax(scores, token) / len(BAGS[other])
         return loss

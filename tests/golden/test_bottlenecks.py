@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
+from tests.golden.loops import (
+    check_all_weights,
+    check_slopes,
+    linear,
+    numerical_gradient,
+    plain_head,
+)
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.bottlenecks.cls import Cls
@@ -45,13 +51,7 @@ def test_mean(backbone: Backbone, vocabulary: Vocabulary) -> None:
     assert found.requires_grad
 
 
-def test_projected_cls(
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    tokenizer: Tokenizer,
-    plain_linear: Callable[..., Any],
-    numerical_gradient: Callable[..., torch.Tensor],
-) -> None:
+def test_projected_cls(backbone: Backbone, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
     part = ProjectedCls(None)
     part.build(backbone, tokenizer)
     part.double()
@@ -61,7 +61,7 @@ def test_projected_cls(
     states = backbone(HIDDEN, MASK).detach().requires_grad_()
 
     def plain() -> float:
-        project = plain_linear(part.projection)
+        project = linear(part.projection)
         loss = 0.0
         for row, factors in zip(states[:, 0].tolist(), FACTORS.tolist(), strict=True):
             for factor, value in zip(factors, project(row), strict=True):
@@ -75,29 +75,24 @@ def test_projected_cls(
         torch.testing.assert_close(found, numerical_gradient(plain, tensor), rtol=1e-6, atol=1e-8)
 
 
-@pytest.fixture
-def plain(backbone: Backbone, plain_head: Callable[..., Any]) -> Callable[..., float]:
+def plain(backbone: Backbone, states: torch.Tensor, form: Form, embeddings: torch.Tensor) -> float:
     """The loss, with the E of b given apart from that of the head."""
-
-    def compute(states: torch.Tensor, form: Form, embeddings: torch.Tensor) -> float:
-        head = plain_head()
-        matrix = embeddings.tolist()
-        loss = 0.0
-        for row, inside in enumerate(INSIDE):
-            if not inside:
-                continue
-            logits = [head(states[row, place].tolist()) for place in inside]
-            largest = [max(column) for column in zip(*logits, strict=True)]
-            if form == "softmax":
-                weights = [math.exp(value) for value in largest]
-            else:
-                weights = [math.log(1 + max(value, 0.0)) for value in largest]
-            for weight, vector in zip(weights, matrix, strict=True):
-                for factor, value in zip(FACTORS[row].tolist(), vector, strict=True):
-                    loss += factor * weight / sum(weights) * value
-        return loss
-
-    return compute
+    head = plain_head(backbone)
+    matrix = embeddings.tolist()
+    loss = 0.0
+    for row, inside in enumerate(INSIDE):
+        if not inside:
+            continue
+        logits = [head(states[row, place].tolist()) for place in inside]
+        largest = [max(column) for column in zip(*logits, strict=True)]
+        if form == "softmax":
+            weights = [math.exp(value) for value in largest]
+        else:
+            weights = [math.log(1 + max(value, 0.0)) for value in largest]
+        for weight, vector in zip(weights, matrix, strict=True):
+            for factor, value in zip(FACTORS[row].tolist(), vector, strict=True):
+                loss += factor * weight / sum(weights) * value
+    return loss
 
 
 def lexicon_loss(
@@ -112,18 +107,14 @@ def lexicon_loss(
 
 @every_form
 def test_the_lexicons_value_and_gradient_of_every_state(
-    form: Form,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[..., float],
-    numerical_gradient: Callable[..., torch.Tensor],
+    form: Form, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     states = backbone(HIDDEN, MASK).detach().requires_grad_()
     fixed = backbone.word_embeddings.detach().clone()
     loss = lexicon_loss(states, form, backbone, vocabulary)
-    assert loss.item() == pytest.approx(plain(states, form, fixed), rel=1e-5)
+    assert loss.item() == pytest.approx(plain(backbone, states, form, fixed), rel=1e-5)
     (found,) = torch.autograd.grad(loss, states)
-    expected = numerical_gradient(lambda: plain(states, form, fixed), states)
+    expected = numerical_gradient(lambda: plain(backbone, states, form, fixed), states)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     inside = torch.zeros_like(IDS, dtype=torch.bool)
     for row, places in enumerate(INSIDE):
@@ -134,12 +125,7 @@ def test_the_lexicons_value_and_gradient_of_every_state(
 
 @every_form
 def test_only_the_embeddings_in_the_product_are_detached(
-    form: Form,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[..., float],
-    numerical_gradient: Callable[..., torch.Tensor],
-    check_slopes: Callable[..., None],
+    form: Form, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     states = backbone(HIDDEN, MASK).detach()
     embeddings = backbone.word_embeddings
@@ -149,22 +135,23 @@ def test_only_the_embeddings_in_the_product_are_detached(
     assert found.any(), "the head's own E learns"
     # E moves in the head alone. A few of its rows are enough, and each entry of them is checked.
     for token in (0, 7, 12, 40):
-        expected = numerical_gradient(lambda: plain(states, form, fixed), embeddings[token])
+        expected = numerical_gradient(
+            lambda: plain(backbone, states, form, fixed), embeddings[token]
+        )
         torch.testing.assert_close(found[token], expected, rtol=1e-4, atol=1e-6)
-    both = numerical_gradient(lambda: plain(states, form, embeddings), embeddings[7])
+    both = numerical_gradient(lambda: plain(backbone, states, form, embeddings), embeddings[7])
     assert not torch.allclose(found[7], both, rtol=1e-2), "the test tells both apart"
     head = [p for name, p in backbone.named_parameters() if name.startswith("model.cls")]
-    check_slopes(loss, lambda: plain(states, form, fixed), [*head, embeddings])
+    check_slopes(loss, lambda: plain(backbone, states, form, fixed), [*head, embeddings])
 
 
 @every_form
 def test_the_encoder_learns_through_the_lexicon(
-    form: Form, backbone: Backbone, vocabulary: Vocabulary, plain: Callable[..., float],
-    check_all_weights: Callable[..., None],
+    form: Form, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:  # fmt: skip
     fixed = backbone.word_embeddings.detach().clone()
     loss = lexicon_loss(backbone(HIDDEN, MASK), form, backbone, vocabulary)
-    check_all_weights(loss, lambda: plain(backbone(HIDDEN, MASK), form, fixed))
+    check_all_weights(backbone, loss, lambda: plain(backbone, backbone(HIDDEN, MASK), form, fixed))
 
 
 @every_form

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import numerical_gradient
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
@@ -50,7 +49,7 @@ def plain(
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 4.0])
-def test_value_and_gradient(temperature: float, numerical_gradient: Callable[..., Any]) -> None:
+def test_value_and_gradient(temperature: float) -> None:
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(3, 5, generator=generator).double().requires_grad_()
     passages = torch.randn(9, 5, generator=generator).double().requires_grad_()

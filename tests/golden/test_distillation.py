@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import numerical_gradient
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
@@ -57,9 +57,7 @@ PLAIN = {"kl": plain_kl, "margin_mse": plain_margin_mse, "listwise": plain_listw
 @pytest.mark.parametrize(
     ("function", "name"), [(kl, "kl"), (margin_mse, "margin_mse"), (listwise, "listwise")]
 )
-def test_value_and_gradient(
-    function: Callable[..., torch.Tensor], name: str, numerical_gradient: Callable[..., Any]
-) -> None:
+def test_value_and_gradient(function: Callable[..., torch.Tensor], name: str) -> None:
     generator = torch.Generator().manual_seed(1)
     group = (3 * torch.randn(QUERIES, GROUP, generator=generator)).double().requires_grad_()
     taught = () if name == "listwise" else (torch.tensor(TEACHER).double(),)

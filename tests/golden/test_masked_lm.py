@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
+from tests.golden.loops import check_all_weights, log_softmax, numerical_gradient, plain_head
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import IGNORED, Vocabulary
@@ -30,60 +28,44 @@ def objective() -> MaskedLm:
     return MaskedLm(ObjectiveSettings())
 
 
-@pytest.fixture
-def plain(
-    plain_head: Callable[..., Any], log_softmax: Callable[..., float]
-) -> Callable[..., float]:
-    def compute(states: torch.Tensor) -> float:
-        head = plain_head()
-        rows = states.tolist()
-        loss = 0.0
-        for row, labels in enumerate(LABELS.tolist()):
-            for place, label in enumerate(labels):
-                if label != IGNORED:
-                    loss -= log_softmax(head(rows[row][place]), label)
-        return loss
-
-    return compute
+def plain(backbone: Backbone, states: torch.Tensor) -> float:
+    head = plain_head(backbone)
+    rows = states.tolist()
+    loss = 0.0
+    for row, labels in enumerate(LABELS.tolist()):
+        for place, label in enumerate(labels):
+            if label != IGNORED:
+                loss -= log_softmax(head(rows[row][place]), label)
+    return loss
 
 
-def test_value_and_count(
-    objective: MaskedLm, backbone: Backbone, vocabulary: Vocabulary, plain: Callable[..., float]
-) -> None:
+def test_value_and_count(objective: MaskedLm, backbone: Backbone, vocabulary: Vocabulary) -> None:
     states = backbone(IDS, MASK)
     step = {"hidden_states": states, "labels": LABELS}
     assert objective.count(step, vocabulary).item() == 4
     found = objective(step, backbone, vocabulary)
     assert list(found) == [""]
-    assert found[""].item() == pytest.approx(plain(states), rel=1e-6)
+    assert found[""].item() == pytest.approx(plain(backbone, states), rel=1e-6)
 
 
 def test_gradient_of_every_hidden_state(
-    objective: MaskedLm,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[..., float],
-    numerical_gradient: Callable[..., torch.Tensor],
+    objective: MaskedLm, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     states = backbone(IDS, MASK).detach().requires_grad_()
     step = {"hidden_states": states, "labels": LABELS}
     (found,) = torch.autograd.grad(objective(step, backbone, vocabulary)[""], states)
-    expected = numerical_gradient(lambda: plain(states), states)
+    expected = numerical_gradient(lambda: plain(backbone, states), states)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
     assert not found[LABELS == IGNORED].any(), "unlabelled positions are not predicted"
     assert found[LABELS != IGNORED].any(1).all()
 
 
 def test_gradient_of_all_weights(
-    objective: MaskedLm,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[..., float],
-    check_all_weights: Callable[..., None],
+    objective: MaskedLm, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     step = {"hidden_states": backbone(IDS, MASK), "labels": LABELS}
     loss = objective(step, backbone, vocabulary)[""]
-    check_all_weights(loss, lambda: plain(backbone(IDS, MASK)))
+    check_all_weights(backbone, loss, lambda: plain(backbone, backbone(IDS, MASK)))
 
 
 def test_a_batch_without_labels_is_zero_and_still_has_gradients(

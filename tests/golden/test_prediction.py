@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.nn.functional as functional
+from tests.golden.loops import log_softmax, numerical_gradient
 from torch import Tensor
 
 from isthmus.nn import vocabulary_product
@@ -234,9 +234,7 @@ def test_bags_in_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (one - truth).norm() < 1.2 * (other - truth).norm() + 1e-3 * truth.norm()
 
 
-def test_finite_differences_of_bags(
-    numerical_gradient: Callable[..., Tensor], log_softmax: Callable[..., float]
-) -> None:
+def test_finite_differences_of_bags() -> None:
     given, _ = made(tokens=3)
     bags, sizes = bagged(3)
 
@@ -259,9 +257,7 @@ def test_finite_differences_of_bags(
         torch.testing.assert_close(found, numerical_gradient(loops, tensor), rtol=1e-6, atol=1e-7)
 
 
-def test_finite_differences(
-    numerical_gradient: Callable[..., Tensor], log_softmax: Callable[..., float]
-) -> None:
+def test_finite_differences() -> None:
     given, targets = made(tokens=3)
 
     def loops() -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.golden.loops import log_softmax, plain_head
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import key
@@ -138,47 +139,29 @@ def alone(batches: list[Batch]) -> list[list[int]]:
     return rows
 
 
-@pytest.fixture
-def states(backbone: Backbone) -> Callable[[list[int]], list[Vector]]:
+def states(backbone: Backbone, ids: list[int]) -> list[Vector]:
     """The hidden states of one text by itself."""
-
-    def compute(ids: list[int]) -> list[Vector]:
-        with torch.no_grad():
-            row = torch.tensor([ids])
-            found: list[Vector] = backbone(row, torch.ones_like(row))[0].tolist()
-        return found
-
-    return compute
+    with torch.no_grad():
+        row = torch.tensor([ids])
+        found: list[Vector] = backbone(row, torch.ones_like(row))[0].tolist()
+    return found
 
 
-@pytest.fixture
-def plain_vector(
-    plain_head: Callable[[], Any], states: Callable[[list[int]], list[Vector]]
-) -> Callable[[list[int], str], Vector]:
+def plain_vector(backbone: Backbone, ids: list[int], vector: str) -> Vector:
     """What stands for a text: its first state, the mean of all, or its lexicon logits."""
-
-    def compute(ids: list[int], vector: str) -> Vector:
-        rows = states(ids)
-        if vector == "cls":
-            return rows[0]
-        if vector == "mean":
-            return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-        head = plain_head()
-        regular = [head(row) for row, token in zip(rows, ids, strict=True) if token > 4]
-        return [max(column) for column in zip(*regular, strict=True)] if regular else []
-
-    return compute
+    rows = states(backbone, ids)
+    if vector == "cls":
+        return rows[0]
+    if vector == "mean":
+        return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    head = plain_head(backbone)
+    regular = [head(row) for row, token in zip(rows, ids, strict=True) if token > 4]
+    return [max(column) for column in zip(*regular, strict=True)] if regular else []
 
 
-@pytest.fixture
-def plain_logits(
-    plain_head: Callable[[], Any], plain_vector: Callable[[list[int], str], Vector]
-) -> Callable[[list[int], str], Vector]:
-    def compute(ids: list[int], vector: str) -> Vector:
-        found = plain_vector(ids, vector)
-        return found if vector == "lexicon" else plain_head()(found)
-
-    return compute
+def plain_logits(backbone: Backbone, ids: list[int], vector: str) -> Vector:
+    found = plain_vector(backbone, ids, vector)
+    return found if vector == "lexicon" else plain_head(backbone)(found)
 
 
 def test_the_texts_are_the_held_out_documents_cropped_once(
@@ -193,21 +176,16 @@ def test_the_texts_are_the_held_out_documents_cropped_once(
     assert max(lengths) == MAX_LENGTH
 
 
-def test_masked_lm(
-    make: Callable[..., Bench],
-    plain_head: Callable[[], Any],
-    log_softmax: Callable[[Vector, int], float],
-    states: Callable[[list[int]], list[Vector]],
-) -> None:
+def test_masked_lm(make: Callable[..., Bench], backbone: Backbone) -> None:
     # Whatever the recipe hides, the probe hides uniformly; the same at every evaluation.
     bench = make({"corruption": "whole_word"}, {"measure": {"masked_lm": {"rate": 0.4}}})
     corruption = Uniform(MaskingSettings(rate=0.4))
-    head = plain_head()
+    head = plain_head(backbone)
     losses: list[float] = []
     for place, ids in enumerate(alone(bench.held_out.texts)):
         row = {"input_ids": torch.tensor([ids]), "keys": torch.tensor([key(0, 2**31, place)])}
         hidden = corruption(row, bench.task.vocabulary)
-        seen = states(hidden["encoder_ids"][0].tolist())
+        seen = states(backbone, hidden["encoder_ids"][0].tolist())
         losses += [
             -log_softmax(head(seen[position]), label)
             for position, label in enumerate(hidden["labels"][0].tolist())
@@ -220,19 +198,14 @@ def test_masked_lm(
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-def test_bag_of_words_gap(
-    make: Callable[..., Bench],
-    plain_logits: Callable[[list[int], str], Vector],
-    log_softmax: Callable[[Vector, int], float],
-    vector: str,
-) -> None:
+def test_bag_of_words_gap(make: Callable[..., Bench], vector: str, backbone: Backbone) -> None:
     bench = make(VECTORS[vector])
     assert bench.held_out.vector == vector
     gaps = []
     for ids in alone(bench.held_out.texts):
         bag = {token for token in ids if token > 4}
         if bag:
-            scores = plain_logits(ids, vector)
+            scores = plain_logits(backbone, ids, vector)
             loss = -sum(log_softmax(scores, token) for token in bag) / len(bag)
             gaps.append(loss - math.log(len(bag)))
     assert len(gaps) == len(HELD_OUT) - 1, "one bag is empty"
@@ -242,10 +215,7 @@ def test_bag_of_words_gap(
 
 @pytest.mark.parametrize("vector", VECTORS)
 def test_coverage(
-    make: Callable[..., Bench],
-    plain_logits: Callable[[list[int], str], Vector],
-    corpus: TokenisedCorpus,
-    vector: str,
+    make: Callable[..., Bench], corpus: TokenisedCorpus, vector: str, backbone: Backbone
 ) -> None:
     depths = {"": 5, "at_2": 2, "at_7": 7}
     settings = {"k": 5, "curve": [2, 7]}
@@ -261,7 +231,7 @@ def test_coverage(
         if not bag:
             continue
         texts += 1
-        scores = plain_logits(ids, vector)
+        scores = plain_logits(backbone, ids, vector)
         named = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
         for place, k in depths.items():
             after = f"_{place}" if place else ""
@@ -286,7 +256,6 @@ def test_coverage_of_more_tokens_than_there_are(make: Callable[..., Bench]) -> N
 )  # fmt: skip
 def test_use_of_the_bottleneck(
     make: Callable[..., Bench],
-    log_softmax: Callable[[Vector, int], float],
     monkeypatch: pytest.MonkeyPatch,
     recipe: dict[str, Any],
     view: dict[str, Any],
@@ -319,7 +288,7 @@ def test_use_of_the_bottleneck(
             else:
                 assert origins
                 assert row % count not in {n % count for n in origins}, "another document's"
-            losses += lone_losses(task, decode, step, row, given, log_softmax)
+            losses += lone_losses(task, decode, step, row, given)
         assert found[name] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
     assert found[""] == pytest.approx(found["shuffled"] - found["true"])
     assert abs(found[""]) > 1e-4, "the vectors differ, so must the losses"
@@ -331,7 +300,6 @@ def lone_losses(
     step: Batch,
     row: int,
     vector: torch.Tensor,
-    log_softmax: Callable[[Vector, int], float],
 ) -> list[float]:
     """The losses of one row of a step, decoded by itself, without padding."""
     length = int(step["attention_mask"][row].sum())
@@ -366,11 +334,7 @@ def test_the_true_bottleneck_is_what_training_computes(
 @pytest.mark.parametrize("vector", VECTORS)
 @pytest.mark.parametrize("query", ["title", "sentence"])
 def test_retrieval(
-    make: Callable[..., Bench],
-    plain_vector: Callable[[list[int], str], Vector],
-    tokenizer: Tokenizer,
-    vector: str,
-    query: str,
+    make: Callable[..., Bench], tokenizer: Tokenizer, vector: str, query: str, backbone: Backbone
 ) -> None:
     bench = make(VECTORS[vector], {"measure": {"retrieval": {"query": query, "terms": TERMS}}})
     queries, passages = alone(bench.retrieval.queries), alone(bench.retrieval.passages)
@@ -383,7 +347,7 @@ def test_retrieval(
     size = len(bench.task.backbone.word_embeddings)
 
     def weights(ids: list[int]) -> Vector:
-        found = plain_vector(ids, vector)
+        found = plain_vector(backbone, ids, vector)
         if vector == "lexicon":
             least = sorted(found)[-TERMS] if found else 0.0
             kept = [logit if logit >= least else 0.0 for logit in found] or [0.0] * size

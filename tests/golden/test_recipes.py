@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import log_softmax, plain_head, plain_reconstruction
 
 from isthmus.config import resolve, shipped_recipes
 from isthmus.nn.backbone import Backbone
@@ -143,12 +144,10 @@ def test_the_loss_of_a_step(
     name: str,
     more: dict[str, Any],
     make: Callable[..., tuple[PretrainTask, Batch]],
-    plain_head: Callable[[], Callable[[Vector], Vector]],
-    plain_reconstruction: Callable[..., float],
-    log_softmax: Callable[[Vector, int], float],
+    backbone: Backbone,
 ) -> None:
     task, batch = make(name, **more)
-    loops = Loops(task, batch, plain_head())
+    loops = Loops(task, batch, plain_head(backbone))
     head, states = loops.head, loops.states
     rows = range(len(loops.texts))
 
@@ -168,7 +167,7 @@ def test_the_loss_of_a_step(
     def reconstruction() -> tuple[float, int]:
         labels = loops.labels()
         count = sum(label != IGNORED for row in labels for label in row)
-        return plain_reconstruction(task.decoder, loops.step, torch.tensor(labels)), count
+        return plain_reconstruction(backbone, task.decoder, loops.step, torch.tensor(labels)), count
 
     def bag_of_words() -> tuple[float, int]:
         settings: Any = task.parts.objectives["bag_of_words"].settings

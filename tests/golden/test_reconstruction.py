@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import check_slopes, numerical_gradient, plain_reconstruction
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import IGNORED, Vocabulary
@@ -81,14 +81,9 @@ def step(decoder: Decoder, vocabulary: Vocabulary) -> Batch:
     return batch | decoder.prepare(batch, vocabulary)
 
 
-@pytest.fixture
-def plain(plain_reconstruction: Callable[[Any, Batch, torch.Tensor], float]) -> Any:
+def plain(backbone: Backbone, part: Decoder, step: Batch) -> float:
     """The summed cross-entropy at the expected labels."""
-
-    def compute(part: Any, step: Batch) -> float:
-        return plain_reconstruction(part, step, EXPECTED[type(part).__name__.lower()])
-
-    return compute
+    return plain_reconstruction(backbone, part, step, EXPECTED[type(part).__name__.lower()])
 
 
 def rebuilt(decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Any:
@@ -105,43 +100,29 @@ every_decoder = pytest.mark.parametrize(
 
 @every_decoder
 def test_labels_value_and_count(
-    decoder: Decoder,
-    step: Batch,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[[Any, Batch], float],
+    decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     expected = EXPECTED[type(decoder).__name__.lower()]
     assert torch.equal(step["decoder_labels"], expected)
     count = Reconstruction(ObjectiveSettings()).count(step, vocabulary)
     assert count.item() == (expected != IGNORED).sum()
     loss = rebuilt(decoder, step, backbone, vocabulary)
-    assert loss.item() == pytest.approx(plain(decoder, step), rel=1e-6)
+    assert loss.item() == pytest.approx(plain(backbone, decoder, step), rel=1e-6)
 
 
 @every_decoder
 def test_gradient_of_the_bottleneck(
-    decoder: Decoder,
-    step: Batch,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[[Any, Batch], float],
-    numerical_gradient: Callable[..., torch.Tensor],
+    decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     vectors = step["bottleneck"]
     (found,) = torch.autograd.grad(rebuilt(decoder, step, backbone, vocabulary), vectors)
-    expected = numerical_gradient(lambda: plain(decoder, step), vectors)
+    expected = numerical_gradient(lambda: plain(backbone, decoder, step), vectors)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-6)
 
 
 @every_decoder
 def test_gradient_of_all_weights(
-    decoder: Decoder,
-    step: Batch,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[[Any, Batch], float],
-    check_slopes: Callable[..., None],
+    decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     condenses = type(decoder).__name__ == "Condenser"
     own_head = getattr(decoder, "own_head", None) is not None
@@ -154,7 +135,7 @@ def test_gradient_of_all_weights(
         headed = name.startswith("model.cls") and not own_head
         (moved if embeds or headed else still).append(parameter)
     loss = rebuilt(decoder, step, backbone, vocabulary)
-    check_slopes(loss, lambda: plain(decoder, step), moved, still)
+    check_slopes(loss, lambda: plain(backbone, decoder, step), moved, still)
 
 
 @every_decoder

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import numerical_gradient
 
 from isthmus.errors import SettingsError
 from isthmus.finetuning.regularizers._base import regularizers
@@ -36,9 +37,7 @@ def plain_l1(rows: Rows) -> float:
 
 @pytest.mark.parametrize(("function", "plain"), [(flops, plain_flops), (l1, plain_l1)])
 def test_value_and_gradient(
-    function: Callable[[torch.Tensor], torch.Tensor],
-    plain: Callable[[Rows], float],
-    numerical_gradient: Callable[..., Any],
+    function: Callable[[torch.Tensor], torch.Tensor], plain: Callable[[Rows], float]
 ) -> None:
     weights = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).double()
     weights[:, 2] = 0.0  # a term nobody has

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import check_all_weights, log_softmax, numerical_gradient, plain_head
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import Prediction
@@ -21,41 +21,29 @@ MASK = (IDS != 0).long()
 PLACES = [[1, 2, 3, 4], [1, 3], []]
 
 
-@pytest.fixture
-def plain(
-    plain_head: Callable[..., Any], log_softmax: Callable[..., float]
-) -> Callable[[torch.Tensor], float]:
-    def compute(states: torch.Tensor) -> float:
-        head = plain_head()
-        loss = 0.0
-        for row, places in enumerate(PLACES):
-            for place in places:
-                loss -= log_softmax(head(states[row, place].tolist()), int(IDS[row, place]))
-        return loss
-
-    return compute
+def plain(backbone: Backbone, states: torch.Tensor) -> float:
+    head = plain_head(backbone)
+    loss = 0.0
+    for row, places in enumerate(PLACES):
+        for place in places:
+            loss -= log_softmax(head(states[row, place].tolist()), int(IDS[row, place]))
+    return loss
 
 
-def test_value_count_and_gradients(
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[[torch.Tensor], float],
-    numerical_gradient: Callable[..., torch.Tensor],
-    check_all_weights: Callable[..., None],
-) -> None:
+def test_value_count_and_gradients(backbone: Backbone, vocabulary: Vocabulary) -> None:
     part = ReplacedToken(ObjectiveSettings())
     states = backbone(REPLACED, MASK)
     step = {"hidden_states": states, "input_ids": IDS, "encoder_ids": REPLACED}
     assert part.count(step, vocabulary).item() == 6
     loss = part(step, backbone, vocabulary)[""]
-    assert loss.item() == pytest.approx(plain(states), rel=1e-6)
+    assert loss.item() == pytest.approx(plain(backbone, states), rel=1e-6)
     leaf = states.detach().requires_grad_()
     again = part({**step, "hidden_states": leaf}, backbone, vocabulary)[""]
     (found,) = torch.autograd.grad(again, leaf)
-    expected = numerical_gradient(lambda: plain(leaf), leaf)
+    expected = numerical_gradient(lambda: plain(backbone, leaf), leaf)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
     assert not found[vocabulary.is_special(IDS)].any()
-    check_all_weights(loss, lambda: plain(backbone(REPLACED, MASK)))
+    check_all_weights(backbone, loss, lambda: plain(backbone, backbone(REPLACED, MASK)))
 
 
 def test_restored_counts_replacements_that_are_found_out(vocabulary: Vocabulary) -> None:

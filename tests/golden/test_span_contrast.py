@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import numerical_gradient
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
@@ -45,10 +45,7 @@ def plain(everyone: torch.Tensor, partner: dict[int, int], temperature: float) -
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 def test_value_count_and_gradient(
-    temperature: float,
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    numerical_gradient: Callable[..., torch.Tensor],
+    temperature: float, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     states = torch.stack([vectors(), torch.full((6, 4), 9.0).double()], 1).requires_grad_()
     step = {"hidden_states": states, "partner": torch.tensor(PARTNER)}
@@ -84,9 +81,7 @@ def test_one_document_alone_has_nothing_to_tell_apart() -> None:
     assert not found.any()
 
 
-def test_texts_of_all_processes_are_told_apart(
-    numerical_gradient: Callable[..., torch.Tensor], tmp_path: Path
-) -> None:
+def test_texts_of_all_processes_are_told_apart(tmp_path: Path) -> None:
     # Where there is a GPU, a process that has computed gradients has threads, which no fork has.
     start = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
     processes = [

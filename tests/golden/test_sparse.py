@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.golden.loops import check_all_weights, plain_head
 
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
@@ -63,13 +64,7 @@ def made(backbone: Backbone, tokenizer: Tokenizer, **settings: Any) -> SparseEnc
     ],
 )  # fmt: skip
 def test_value_and_gradient(
-    form: str,
-    pooling: str,
-    activation: str,
-    backbone: Backbone,
-    tokenizer: Tokenizer,
-    plain_head: Callable[[], Any],
-    check_all_weights: Callable[..., None],
+    form: str, pooling: str, activation: str, backbone: Backbone, tokenizer: Tokenizer
 ) -> None:
     chosen = {"form": form, "pooling_strategy": pooling, "activation": activation}
     encoder = made(backbone, tokenizer, **chosen)
@@ -78,7 +73,7 @@ def test_value_and_gradient(
 
     def expected() -> Rows:
         with torch.no_grad():
-            return plain(backbone(ids, mask).tolist(), plain_head(), form, pooling, logs)
+            return plain(backbone(ids, mask).tolist(), plain_head(backbone), form, pooling, logs)
 
     weights = encoder.represent_documents(ids, mask)
     assert weights.dtype == torch.float32
@@ -91,7 +86,7 @@ def test_value_and_gradient(
         pairs = zip(expected(), factors.tolist(), strict=True)
         return sum(w * f for row, fs in pairs for w, f in zip(row, fs, strict=True))
 
-    check_all_weights((weights.double() * factors).sum(), loss)
+    check_all_weights(backbone, (weights.double() * factors).sum(), loss)
 
 
 @pooling_strategy
@@ -174,7 +169,7 @@ def test_padding_that_shares_its_id_with_a_term() -> None:
 
 @pytest.mark.parametrize("query", ["encoder", "terms"])
 def test_the_task_adds_regularizers_of_all_texts_of_the_pass(
-    query: str, backbone: Backbone, tokenizer: Tokenizer, plain_head: Callable[[], Any]
+    query: str, backbone: Backbone, tokenizer: Tokenizer
 ) -> None:
     encoder = made(backbone, tokenizer, query=query)
     chosen = {"flops": {"documents": 0.5, "queries": 0.25}, "l1": {"queries": 2.0, "ramp": 0.5}}
@@ -190,7 +185,7 @@ def test_the_task_adds_regularizers_of_all_texts_of_the_pass(
         "keys": torch.arange(4),
     }
     assert all(parameter.requires_grad for parameter in task.parameters()), "the head too"
-    passages = plain(backbone(ids, mask).tolist(), plain_head(), "splade")
+    passages = plain(backbone(ids, mask).tolist(), plain_head(backbone), "splade")
     queries = [passages[3], passages[0]]
     if query == "terms":
         queries = [[float(v in tokens) for v in range(encoder.dimension)] for tokens in

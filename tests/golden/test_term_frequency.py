@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
+from tests.golden.loops import check_all_weights, numerical_gradient, plain_head
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
@@ -23,44 +22,34 @@ MASK = (IDS != 0).long()
 COUNTS = [Counter([7, 12, 7, 7, 30]), Counter([9]), Counter[int](), Counter[int]()]
 
 
-@pytest.fixture
-def plain(plain_head: Callable[..., Any]) -> Callable[[torch.Tensor], float]:
-    def compute(states: torch.Tensor) -> float:
-        head = plain_head()
-        loss = 0.0
-        for row, counts in enumerate(COUNTS):
-            length = math.sqrt(sum(count**2 for count in counts.values()))
-            if counts:
-                for token, logit in enumerate(head(states[row, 0].tolist())):
-                    loss += (logit - counts[token] / length) ** 2
-        return loss
-
-    return compute
+def plain(backbone: Backbone, states: torch.Tensor) -> float:
+    head = plain_head(backbone)
+    loss = 0.0
+    for row, counts in enumerate(COUNTS):
+        length = math.sqrt(sum(count**2 for count in counts.values()))
+        if counts:
+            for token, logit in enumerate(head(states[row, 0].tolist())):
+                loss += (logit - counts[token] / length) ** 2
+    return loss
 
 
-def test_value_and_gradients(
-    backbone: Backbone,
-    vocabulary: Vocabulary,
-    plain: Callable[[torch.Tensor], float],
-    numerical_gradient: Callable[..., torch.Tensor],
-    check_all_weights: Callable[..., None],
-) -> None:
+def test_value_and_gradients(backbone: Backbone, vocabulary: Vocabulary) -> None:
     part = TermFrequency(ObjectiveSettings())
     states = backbone(IDS, MASK)
     step = {"hidden_states": states, "input_ids": IDS}
     assert part.count(step, vocabulary).item() == 2, "texts without a token do not count"
     loss = part(step, backbone, vocabulary)[""]
-    assert loss.item() == pytest.approx(plain(states), rel=1e-6)
+    assert loss.item() == pytest.approx(plain(backbone, states), rel=1e-6)
     leaf = states.detach().requires_grad_()
     (found,) = torch.autograd.grad(
         part({**step, "hidden_states": leaf}, backbone, vocabulary)[""], leaf
     )
     torch.testing.assert_close(
-        found, numerical_gradient(lambda: plain(leaf), leaf), rtol=1e-5, atol=1e-5
+        found, numerical_gradient(lambda: plain(backbone, leaf), leaf), rtol=1e-5, atol=1e-5
     )
     assert not found[2:].any()
     assert not found[:, 1:].any(), "only [CLS] is asked"
-    check_all_weights(loss, lambda: plain(backbone(IDS, MASK)))
+    check_all_weights(backbone, loss, lambda: plain(backbone, backbone(IDS, MASK)))
 
 
 def test_counts_are_of_the_text_before_masking_without_special_tokens(

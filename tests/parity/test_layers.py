@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from tests.golden.loops import add, gelu, linear, norm
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
@@ -164,33 +165,14 @@ def test_layers_that_compute_something_else_are_not_copied(kind: str) -> None:
     assert caught.value.fix == "--set decoder.init=random"
 
 
-def linear(module: nn.Linear, vector: list[float]) -> list[float]:
-    weight, bias = module.weight.tolist(), module.bias.tolist()
-    return [
-        sum(w * v for w, v in zip(row, vector, strict=True)) + b
-        for row, b in zip(weight, bias, strict=True)
-    ]
-
-
-def norm(module: nn.LayerNorm, vector: list[float]) -> list[float]:
-    mean = sum(vector) / len(vector)
-    deviation = math.sqrt(sum((v - mean) ** 2 for v in vector) / len(vector) + module.eps)
-    weight, bias = module.weight.tolist(), module.bias.tolist()
-    return [(v - mean) / deviation * w + b for v, w, b in zip(vector, weight, bias, strict=True)]
-
-
-def added(first: list[float], second: list[float]) -> list[float]:
-    return [a + b for a, b in zip(first, second, strict=True)]
-
-
 def attended(
     layer: Layer, query: list[float], content: list[list[float]], visible: list[list[bool]]
 ) -> list[float]:
     """What one position takes from the content; `visible` by head and column."""
     size = layer.shape.width // layer.shape.heads
-    asked = linear(layer.query, query)
-    keys = [linear(layer.key, vector) for vector in content]
-    values = [linear(layer.value, vector) for vector in content]
+    asked = linear(layer.query)(query)
+    keys = [linear(layer.key)(vector) for vector in content]
+    values = [linear(layer.value)(vector) for vector in content]
     answer = []
     for head in range(layer.shape.heads):
         part = slice(head * size, (head + 1) * size)
@@ -203,12 +185,11 @@ def attended(
         for place in range(part.start, part.stop):
             total = sum(w * value[place] for w, value in zip(weights, values, strict=True))
             answer.append(total / sum(weights))
-    return linear(layer.output, answer)
+    return linear(layer.output)(answer)
 
 
 def fed_forward(layer: Layer, vector: list[float]) -> list[float]:
-    inner = [0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in linear(layer.expand, vector)]
-    return linear(layer.contract, inner)
+    return linear(layer.contract)([gelu(v) for v in linear(layer.expand)(vector)])
 
 
 def plainly(layer: Layer, states: Tensor, visible: Tensor, content: Tensor) -> Tensor:
@@ -217,14 +198,14 @@ def plainly(layer: Layer, states: Tensor, visible: Tensor, content: Tensor) -> T
         for number, query in enumerate(text):
             seen_here = [head[number] for head in seen]
             if layer.norm == "post":
-                middle = added(query, attended(layer, query, others, seen_here))
-                middle = norm(layer.attention_norm, middle)
-                row = norm(layer.feed_forward_norm, added(middle, fed_forward(layer, middle)))
+                middle = add(query, attended(layer, query, others, seen_here))
+                middle = norm(layer.attention_norm)(middle)
+                row = norm(layer.feed_forward_norm)(add(middle, fed_forward(layer, middle)))
             else:
-                asking = norm(layer.attention_norm, query)
-                answering = [norm(layer.attention_norm, other) for other in others]
-                middle = added(query, attended(layer, asking, answering, seen_here))
-                row = added(middle, fed_forward(layer, norm(layer.feed_forward_norm, middle)))
+                asking = norm(layer.attention_norm)(query)
+                answering = [norm(layer.attention_norm)(other) for other in others]
+                middle = add(query, attended(layer, asking, answering, seen_here))
+                row = add(middle, fed_forward(layer, norm(layer.feed_forward_norm)(middle)))
             rows.append(row)
     return torch.tensor(rows, dtype=torch.float64).view_as(states)
 
