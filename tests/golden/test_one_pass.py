@@ -51,7 +51,7 @@ def test_one_pass_where_one_model_reads_both(
         return chunks.in_chunks(*arguments)
 
     monkeypatch.setattr("isthmus.finetuning.bi_encoder_task.in_chunks", remembered)
-    found = BiEncoderTask(encoder, 1, 1.0, [])._represented(encoder, given)
+    found = BiEncoderTask(encoder, 1, 1.0, []).represented(encoder, given)
     represents = encoder.represent_queries, encoder.represent_documents
     for side, represent, vectors in zip(SIDES, represents, found, strict=True):
         expected = represent(given[f"{side}_ids"], given[f"{side}_mask"])

@@ -95,7 +95,7 @@ def random_classifier(kind: str, implementation: str = "sdpa") -> Classifier:
 def plain_scores(classifier: Classifier, batch: Batch) -> Tensor:
     """As transformers computes them by itself."""
     ids, mask, segments = batch
-    told = {"token_type_ids": segments} if classifier._takes_segments else {}
+    told = {"token_type_ids": segments} if classifier.takes_segments else {}
     scores: Tensor = classifier.model(input_ids=ids, attention_mask=mask, **told).logits[:, 0]
     return scores
 
@@ -142,7 +142,7 @@ def test_scores_and_gradients(
     assert tuple(streams[1].shape[:2]) == tuple(ids.shape)
     assert expected.std() > 0.01
     check(classifier, scores, expected)
-    if segmented and classifier._takes_segments:
+    if segmented and classifier.takes_segments:
         other = classifier.score(ids, mask, 1 - segments)
         assert (scores - other).abs().min() > 1e-5, "segments are read"
 

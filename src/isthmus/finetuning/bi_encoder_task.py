@@ -59,11 +59,11 @@ class BiEncoderTask(Task):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Each loss, summed over this process's queries, against the passages of all processes."""
-        queries, own = self._represented(self.encoder, batch)
+        queries, own = self.represented(self.encoder, batch)
         start = None
         if self._start:
             with torch.no_grad():
-                start = self._represented(self._start[0], batch)[1]
+                start = self.represented(self._start[0], batch)[1]
         # Mixed precision ends here: bf16 would round a score of 50 to a quarter.
         with torch.autocast(queries.device.type, enabled=False):
             passages = gather(own) if self.gathers else own
@@ -77,7 +77,7 @@ class BiEncoderTask(Task):
         """What a subclass adds to the losses, from the vectors of one pass."""
         return {}
 
-    def _represented(self, encoder: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
+    def represented(self, encoder: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
         """The vectors of queries and of passages, in one pass where one model reads both.
 
         One pass halves the number of kernel launches, which bound the speed on a GPU.

@@ -72,7 +72,7 @@ def packed_attention(
 
 def _of_some(stream: Triple, packing: Packing, dropout: float, asking: Asking) -> Tensor:
     assert not packing.causal
-    if _has_kernel(stream[0]):
+    if has_kernel(stream[0]):
         return _variable_length(stream, packing, dropout, None, None, asking)
     ours, theirs = asking.texts(packing)
     sizes = [offsets.diff().tolist() for offsets in (ours, theirs, theirs)]
@@ -89,7 +89,7 @@ def _within_texts(
     scale: float | None,
     reach: int | None,
 ) -> Tensor:
-    if _has_kernel(stream[0]):
+    if has_kernel(stream[0]):
         return _variable_length(stream, packing, dropout, scale, reach)
     if stream[0].device.type == "cpu" and len(packing.tokens) >= LONG * packing.texts:
         sizes = packing.offsets.diff().tolist()
@@ -113,7 +113,8 @@ def _texts(stream: Triple, sizes: list[int]) -> Iterable[Triple]:
     return zip(queries, keys, values, strict=True)
 
 
-def _has_kernel(states: Tensor) -> bool:
+def has_kernel(states: Tensor) -> bool:
+    """Whether flash attention computes these states, as they are."""
     width = states.shape[-1]
     return (
         states.device.type == "cuda"

@@ -34,7 +34,7 @@ class Classifier(Backbone):
     def __init__(self, model: Any) -> None:
         assert model.config.num_labels == 1, "a score is one number"
         super().__init__(model)
-        self._takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
+        self.takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
         # A partial of a method, not a closure: the copy of a model computes with its own weights.
         self.encoder.forward = partial(_given_or_computed, self.encoder.forward)
 
@@ -50,7 +50,7 @@ class Classifier(Backbone):
         Every architecture pools and classifies in its own way. So transformers' classifier runs,
         and its encoder returns states that were computed before, without padding.
         """
-        given = {"token_type_ids": segments} if self._takes_segments else {}
+        given = {"token_type_ids": segments} if self.takes_segments else {}
         if self.packs:  # only those pass further arguments on to their encoder
             given["encoded"] = self._encoded(input_ids, attention_mask, tokens, **given)
         logits: Tensor = self.model(

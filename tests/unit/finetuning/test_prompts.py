@@ -68,7 +68,7 @@ def test_training_and_evaluation_see_the_vectors_that_are_searched(
     batch = examples.collate([examples[0, number] for number in range(2)])
     task = kind.task(encoder, 1, [], 1)
     with torch.no_grad():
-        queries, passages = task._represented(encoder, batch)
+        queries, passages = task.represented(encoder, batch)
     expected = encoder.encode_queries([query.text for query in QUERIES])
     np.testing.assert_allclose(queries.numpy(), expected, atol=1e-5)
     documents = encoder.encode_documents(DOCUMENTS)

@@ -103,7 +103,7 @@ def test_each_text_attends_to_itself(
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_the_operator_takes_what_it_is_given(sight: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes, types and gradients by torch's own account of the kernel, which needs no GPU."""
-    monkeypatch.setattr(attention, "_has_kernel", lambda states: True)
+    monkeypatch.setattr(attention, "has_kernel", lambda states: True)
     causal, reach, _ = SIGHTS[sight]
     stream = tokens_of(LENGTHS, lambda states: states.to("meta", torch.bfloat16).requires_grad_())
     here = Packing.of(mask_of(LENGTHS))
@@ -130,7 +130,7 @@ def test_a_gpu_computes_the_same(sight: str) -> None:
             return states.to(device, torch.bfloat16).to(dtype).requires_grad_()
 
         stream = tokens_of(lengths, moved)
-        assert attention._has_kernel(stream[0]) == (device == "cuda")
+        assert attention.has_kernel(stream[0]) == (device == "cuda")
         answers = packed_attention(stream, packing, reach=reach)
         answers.float().square().sum().backward()  # type: ignore[no-untyped-call]
         grads = [states.grad for states in stream]

@@ -128,12 +128,12 @@ class _CrossEntropy(torch.autograd.Function):
                 if for_features is not None:
                     own = for_features[start : start + step]
                     if kernels:
-                        _multiply(gradients, wide, own)
+                        multiply(gradients, wide, own)
                     else:
                         own.copy_(torch.where(counts, gradients @ wide, 0))
                 if for_matrix is not None:
                     if kernels:
-                        _multiply(gradients.T, part, for_matrix, add=start > 0)
+                        multiply(gradients.T, part, for_matrix, add=start > 0)
                     else:
                         for_matrix += gradients.T @ part
                 if for_bias is not None:
@@ -199,7 +199,7 @@ def _bag_losses(
     return losses, logs.to(dtype)
 
 
-def _multiply(left: Tensor, right: Tensor, into: Tensor, add: bool = False) -> None:
+def multiply(left: Tensor, right: Tensor, into: Tensor, add: bool = False) -> None:
     """Writes the product in float32, not rounded before, or adds it to `into`."""
     if add:
         torch.addmm(into, left, right, out_dtype=into.dtype, out=into)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,23 +12,20 @@ import torch
 
 from isthmus.nn.kernels import available
 
-GPU = torch.device("cuda", 0)
+NUMBERS = itertools.count(100)  # of GPUs of which nothing is known yet
 
 
 @pytest.fixture
-def chip(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """A GPU that can, beside a Triton of which nothing is known yet."""
+def chip(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A GPU that can."""
     found = SimpleNamespace(major=9, shared_memory_per_block_optin=232448)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     monkeypatch.setattr(available, "find_spec", lambda name: object())
-    forget()
-    yield found
-    forget()
+    return found
 
 
-def forget() -> None:
-    for asked in (available._able, available._compiles):
-        asked.cache_clear()
+def new_gpu() -> torch.device:
+    return torch.device("cuda", next(NUMBERS))
 
 
 def trial(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
@@ -40,12 +37,18 @@ def trial(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
 def test_where_triton_compiles(chip: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.device] = []
     trial(monkeypatch, asked.append)
-    assert available.has_triton(GPU)
-    assert available.has_triton(GPU, shared=200_000)
-    assert not available.has_triton(GPU, shared=300_000)
-    assert asked == [GPU], "once"
+    gpu = new_gpu()
+    assert available.has_triton(gpu)
+    assert available.has_triton(gpu, shared=200_000)
+    assert not available.has_triton(gpu, shared=300_000)
+    assert asked == [gpu], "once"
+    types = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
+    numbers: list[Any] = [SimpleNamespace(device=gpu, dtype=dtype) for dtype in types]
+    assert [available.has_half_kernels(each) for each in numbers] == [True, True, False, False]
+    assert not available.has_half_kernels(torch.ones(2, 2).bfloat16()), "a CPU has none"
     monkeypatch.setattr(available, "KERNELS", False)
-    assert not available.has_triton(GPU)
+    assert not available.has_triton(gpu)
+    assert not any(available.has_half_kernels(each) for each in numbers)
 
 
 def test_without_a_compiler_plain_torch_is_left(
@@ -57,15 +60,15 @@ def test_without_a_compiler_plain_torch_is_left(
     said: list[str] = []
     trial(monkeypatch, run)
     monkeypatch.setattr(available, "notice", said.append)
-    assert not any(available.has_triton(GPU, shared) for shared in (0, 0, 1000))
+    gpu = new_gpu()
+    assert not any(available.has_triton(gpu, shared) for shared in (0, 0, 1000))
     assert len(said) == 1, "once"
     assert "Failed to find C compiler. Please" in said[0]
-    assert "gcc" in said[0]
 
 
 def test_an_old_chip_is_not_asked(chip: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.device] = []
     trial(monkeypatch, asked.append)
     chip.major = 7
-    assert not available.has_triton(GPU)
+    assert not available.has_triton(new_gpu())
     assert not asked

@@ -263,7 +263,7 @@ def way(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             product = left.float() @ right.float()
             into.copy_(into + product if add else product)
 
-        monkeypatch.setattr(cross_entropy, "_multiply", multiply)
+        monkeypatch.setattr(cross_entropy, "multiply", multiply)
 
 
 @pytest.mark.usefixtures("way")
@@ -350,23 +350,6 @@ def test_float64_under_autocast_takes_plain_torch(
     with torch.autocast(DEVICE, torch.bfloat16):
         loss = given._replace(features=given.features.double()).cross_entropy(targets)
     assert loss.dtype == torch.float64
-
-
-def test_no_kernels_on_a_cpu_nor_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switch, "_able", lambda device, shared: True)
-    assert not cross_entropy.has_half_kernels(torch.ones(2, 2).bfloat16())
-
-    class OnGpu:
-        device = torch.device("cuda", 0)
-
-        def __init__(self, dtype: torch.dtype) -> None:
-            self.dtype = dtype
-
-    types = [*HALVES, torch.float32, torch.float64]
-    found = [cross_entropy.has_half_kernels(OnGpu(dtype)) for dtype in types]  # type: ignore[arg-type]
-    assert found == [True, True, False, False]
-    monkeypatch.setattr(switch, "KERNELS", False)
-    assert not any(cross_entropy.has_half_kernels(OnGpu(dtype)) for dtype in types)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not ON_GPU, reason="there is no GPU here")

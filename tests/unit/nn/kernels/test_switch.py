@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import isthmus.nn.kernels
+from isthmus.nn import randomness
 from isthmus.nn.heads import Prediction
-from isthmus.nn.kernels import available
+from isthmus.nn.kernels import available, short_attention
 from isthmus.nn.kernels.bert_layer import PostNorm, Rates
 from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
 from isthmus.nn.packing import Packing
@@ -38,8 +39,8 @@ class Forbidden(ModuleType):
 def no_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """This device runs kernels, and each of them raises, with Triton and without."""
     monkeypatch.setattr(available, "KERNELS", True)
-    monkeypatch.setattr(available, "_DEVICES", ("cpu", "cuda"))
-    monkeypatch.setattr(available, "_able", lambda device, shared: True)
+    for module in (available, short_attention, randomness):
+        monkeypatch.setattr(module, "has_triton", lambda *_: available.KERNELS)
     for module in pkgutil.iter_modules(isthmus.nn.kernels.__path__):
         if module.name.endswith("_triton"):
             forbidden = Forbidden(f"isthmus.nn.kernels.{module.name}")
