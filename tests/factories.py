@@ -9,9 +9,14 @@ from typing import Any
 
 from transformers import BertConfig
 
+from isthmus.collections import open_collection
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
+from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.nn.sizes import new_backbone
+from isthmus.records import Document
+from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import Tokenizer
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -63,3 +68,17 @@ def write_encoder(folder: Path, texts: Sequence[str], tokens: int, **settings: A
     backbone = new_backbone("tiny", tokenizer.rows, tokenizer.pad_id, max_length=64, seed=0)
     DenseEncoder(backbone, tokenizer, DenseSettings(**settings)).save(folder)
     return folder
+
+
+def tokenised(texts: Sequence[str], tokenizer: Tokenizer, cache: Path) -> TokenisedCorpus:
+    """A corpus of documents named by their numbers."""
+    documents = [Document(str(number), text) for number, text in enumerate(texts)]
+    return tokenise(documents, json.dumps(list(texts)), tokenizer.serialised, cache=cache)
+
+
+def training_corpus(folder: Path, tokenizer: Tokenizer, titles: bool = True) -> TrainingCorpus:
+    """The documents of a collection, in which candidates are searched."""
+    collection = open_collection(str(folder))
+    read = f"{collection.fingerprint()} refuse"
+    tokens = tokenise(collection.documents(), read, tokenizer.serialised, titles)
+    return TrainingCorpus(str(folder), collection, read, tokens, titles)

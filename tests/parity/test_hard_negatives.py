@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,8 @@ import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
+from tests.factories import training_corpus, write_collection
 
-from isthmus.collections import open_collection
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
@@ -19,7 +18,6 @@ from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query
-from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 
 WORDS = ["river", "bank", "money", "boat", "loan", "snow", "tide", "rate", "fish", "coin"]
@@ -45,14 +43,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingCorpus:
     monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: False)
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "train.tsv").write_text("q0\td0\t1\n")
-    for name, texts in (("corpus", TEXTS), ("queries", QUERIES)):
-        lines = [json.dumps({"_id": f"{name[0]}{n}", "text": text}) for n, text in enumerate(texts)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    collection = open_collection(f"beir:{tmp_path}")
-    tokenised = tokenise(collection.documents(), "s", TOKENIZER.serialised)
-    return TrainingCorpus(f"beir:{tmp_path}", collection, collection.fingerprint(), tokenised)
+    folder = write_collection(
+        tmp_path / "collection",
+        {f"c{n}": text for n, text in enumerate(TEXTS)},
+        {f"q{n}": text for n, text in enumerate(QUERIES)},
+        {"train": [("q0", "c0")]},
+    )
+    return training_corpus(folder, TOKENIZER)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers import SparseEncoder as TheirSparseEncoder
-from transformers import BertConfig, BertForMaskedLM
+from tests.factories import bert
+from transformers import BertForMaskedLM
 
 from isthmus.config.encoding import Pooling
 from isthmus.encoders import DenseEncoder, SparseEncoder, load_encoder
@@ -32,12 +33,7 @@ TOKENIZER = new_tokenizer(
 
 def backbone() -> Backbone:
     torch.manual_seed(0)
-    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = BertConfig(
-        vocab_size=len(TOKENIZER), hidden_size=16, max_position_embeddings=64,
-        initializer_range=0.3, **shape,
-    )  # fmt: skip
-    return Backbone(BertForMaskedLM(config))
+    return Backbone(BertForMaskedLM(bert(len(TOKENIZER))))
 
 
 def dense(**settings: Any) -> DenseEncoder:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import training_corpus, write_collection
 
-from isthmus.collections import Problems, open_collection
+from isthmus.collections import Problems
 from isthmus.finetuning.mining.audit import Audit, audit, page
 from isthmus.finetuning.mining.candidates import MiningSettings, Ranker, Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
@@ -18,7 +18,6 @@ from isthmus.finetuning.negatives._base import Source
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.teachers._base import Teacher
 from isthmus.records import Query, Ranking
-from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 
 PLENTY = [f"plain document {n} of words a{n} b{n} c{n}" for n in range(40)]
@@ -54,46 +53,29 @@ class Given(Source):
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingCorpus:
     monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
-    documents = [
-        {"_id": f"d{n}", "title": "The Title" if n == 5 else "", "text": text}
-        for n, text in enumerate(TEXTS)
-    ]
-    queries = [{"_id": name, "text": text} for name, text in (TRAIN | TEST).items()]
-    for name, records in (("corpus", documents), ("queries", queries)):
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    for split, judged in {
-        "train": {"q0": "d0", "q1": "d3", "q2": "d4", "q3": "d5"},
-        "test": {"t0": "d0", "t1": "d3"},
-    }.items():
-        lines = "".join(f"{query}\t{document}\t1\n" for query, document in judged.items())
-        (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
-    collection = open_collection(str(folder))
-    tokenised = tokenise(collection.documents(), "s", TOKENIZER.serialised)
-    return TrainingCorpus(str(folder), collection, "s", tokenised)
+    folder = write_collection(
+        tmp_path / "collection",
+        {f"d{n}": text for n, text in enumerate(TEXTS)},
+        TRAIN | TEST,
+        {
+            "train": [("q0", "d0"), ("q1", "d3"), ("q2", "d4"), ("q3", "d5")],
+            "test": [("t0", "d0"), ("t1", "d3")],
+        },
+        titles={"d5": "The Title"},
+    )
+    return training_corpus(folder, TOKENIZER)
 
 
-@pytest.fixture
-def labelled(corpus: TrainingCorpus) -> LabelledQueries:
-    return labelled_queries(corpus.collection, "train", corpus.rows, Problems())
-
-
-def look(
-    corpus: TrainingCorpus,
-    labelled: LabelledQueries,
-    teacher: Teacher | None = None,
-    **values: float,
-) -> Audit:
+def look(corpus: TrainingCorpus, teacher: Teacher | None = None, **values: float) -> Audit:
+    labelled = labelled_queries(corpus.collection, "train", corpus.rows, Problems())
     settings = {"num_negatives": 30, "range_max": 60, **values}
     source = Given(MiningSettings.parse(settings, "test"))
     mined = mine([source], corpus, labelled, epochs=1, seed=0)
     return audit(mined, [source], corpus, labelled, "train", teacher)
 
 
-def test_counts(corpus: TrainingCorpus, labelled: LabelledQueries) -> None:
-    found = look(corpus, labelled, num_negatives=len(TEXTS) - 1)
+def test_counts(corpus: TrainingCorpus) -> None:
+    found = look(corpus, num_negatives=len(TEXTS) - 1)
     counts, negatives = dict(found.counts), 4 * (len(TEXTS) - 1)
     assert counts["sampled"] == f"4 queries, {negatives} negatives of the first epoch"
     # By the source, whatever stands before the positive in the corpus; of documents 0 and 2, which
@@ -120,32 +102,27 @@ def test_counts(corpus: TrainingCorpus, labelled: LabelledQueries) -> None:
     assert counts["random, for want of candidates"].startswith(f"{random} of {negatives} ")
 
 
-def test_ranks_and_scores_are_those_of_the_source(
-    corpus: TrainingCorpus, labelled: LabelledQueries
-) -> None:
-    found = look(corpus, labelled, num_negatives=10, range_min=10, range_max=20)
+def test_ranks_and_scores_are_those_of_the_source(corpus: TrainingCorpus) -> None:
+    found = look(corpus, num_negatives=10, range_min=10, range_max=20)
     for one in found.samples:
         ranks = [int(facts.split("rank ")[1].split(",")[0]) for facts, _ in one.negatives]
         assert sorted(ranks) == list(range(11, 21))
         assert [document.id for _, document in one.negatives] == [f"d{rank - 1}" for rank in ranks]
 
 
-def test_a_teacher_judges_better_than_the_source(
-    corpus: TrainingCorpus, labelled: LabelledQueries
-) -> None:
-    relevant = {0: 1}  # what nobody judged: document 1 answers q0
+def test_a_teacher_judges_better_than_the_source(corpus: TrainingCorpus) -> None:
+    unjudged = ("q0", 1)  # document 1 answers it, and nobody said so
 
     def scores(asked: LabelledQueries, rows: Rows) -> np.ndarray:
         def score(query: Query, own: list[int], row: int) -> float:
             if row < 0:
                 return math.nan
-            number = [one.id for one in labelled.queries].index(query.id)
-            return 0.9 if row in own else 0.95 if relevant.get(number) == row else 0.1
+            return 0.9 if row in own else 0.95 if (query.id, row) == unjudged else 0.1
 
         lines = zip(asked.queries, asked.positives, rows.tolist(), strict=True)
         return np.array([[score(q, own, row) for row in line] for q, own, line in lines])
 
-    found = look(corpus, labelled, Teacher("test", scores), num_negatives=len(TEXTS) - 1)
+    found = look(corpus, Teacher("test", scores), num_negatives=len(TEXTS) - 1)
     assert (found.judge, found.suspects) == ("teacher", 1)
     [worst] = found.worst
     assert [document.id for _, document in worst.negatives] == ["d1"]
@@ -169,10 +146,8 @@ class Reader(HTMLParser):
         self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def test_the_page_holds_everything_and_loads_nothing(
-    corpus: TrainingCorpus, labelled: LabelledQueries
-) -> None:
-    text = page(look(corpus, labelled))
+def test_the_page_holds_everything_and_loads_nothing(corpus: TrainingCorpus) -> None:
+    text = page(look(corpus))
     reader = Reader()
     reader.feed(text)
     assert not reader.loaded

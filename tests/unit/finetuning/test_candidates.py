@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import training_corpus, write_collection
 
-from isthmus.collections import open_collection, write_run
+from isthmus.collections import write_run
 from isthmus.collections.problems import ReadingSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_encoder
@@ -34,7 +34,6 @@ from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 
 WORDS = ["river", "bank", "money", "boat", "loan", "snow", "tide", "rate", "fish", "coin"]
@@ -49,19 +48,13 @@ DEPTH = 7
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingCorpus:
     monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
-    documents = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(TEXTS)]
-    queries = [{"_id": query.id, "text": query.text} for query in QUERIES]
-    for name, records in (("corpus", documents), ("queries", queries)):
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    judged = "".join(f"{query.id}\td{n}\t1\n" for n, query in enumerate(QUERIES))
-    (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
-    collection = open_collection(str(folder))
-    fingerprint = f"{collection.fingerprint()} refuse"
-    tokenised = tokenise(collection.documents(), fingerprint, TOKENIZER.serialised)
-    return TrainingCorpus(str(folder), collection, fingerprint, tokenised)
+    folder = write_collection(
+        tmp_path / "collection",
+        {f"d{n}": text for n, text in enumerate(TEXTS)},
+        {query.id: query.text for query in QUERIES},
+        {"train": [(query.id, f"d{n}") for n, query in enumerate(QUERIES)]},
+    )
+    return training_corpus(folder, TOKENIZER)
 
 
 def source(**values: Any) -> Source:

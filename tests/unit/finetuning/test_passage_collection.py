@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import write_collection
 
 from isthmus.collections import Problems
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
@@ -21,39 +21,34 @@ from isthmus.nn.sizes import new_backbone
 from isthmus.records import document_of
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import Tokenizer
 
 FILLER = " ".join(f"The weather of day {number} was dull." for number in range(12))
 WORDS = ("zebra", "walrus", "otter", "heron")
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
+def save_model(folder: Path) -> None:
     tokenizer = new_tokenizer([FILLER, " ".join(WORDS)] * 9, 120)
     backbone = new_backbone("tiny", 140, tokenizer.pad_id, max_length=48, seed=0)
     DenseEncoder(
         backbone, tokenizer, DenseSettings(query_max_length=32, document_max_length=48)
-    ).save(tmp_path / "m")
-    return tmp_path / "m"
+    ).save(folder)
 
 
 @pytest.fixture
-def settings(tmp_path: Path, model: Path) -> FinetuneSettings:
+def settings(tmp_path: Path) -> FinetuneSettings:
     """Long documents that answer in their last sentence; two of them say the same in between."""
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
-    texts = {word: f"{FILLER} A {word} came by. {FILLER} The {word} sleeps." for word in WORDS}
-    for name, lines in (
-        ("corpus", [{"_id": word, "title": "Notes", "text": text} for word, text in texts.items()]),
-        ("queries", [{"_id": f"q{word}", "text": f"where the {word} sleeps"} for word in WORDS]),
-    ):
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    judged = [f"q{word}\t{word}\t1" for word in WORDS]
-    (folder / "qrels" / "train.tsv").write_text(
-        "\n".join(["query-id\tcorpus-id\tscore", *judged]), encoding="utf-8"
+    save_model(tmp_path / "m")
+    folder = write_collection(
+        tmp_path / "collection",
+        {word: f"{FILLER} A {word} came by. {FILLER} The {word} sleeps." for word in WORDS},
+        {f"q{word}": f"where the {word} sleeps" for word in WORDS},
+        {"train": [(f"q{word}", word) for word in WORDS]},
+        titles=dict.fromkeys(WORDS, "Notes"),
     )
     return FinetuneSettings(
         collection=str(folder),
-        model=str(model),
+        model=str(tmp_path / "m"),
         output=str(tmp_path / "run"),
         document_max_length=48,
         passages=True,
@@ -77,8 +72,6 @@ def test_the_passage_nearest_to_the_query_is_its_positive_and_negatives_are_of_o
         collection.fingerprint()
         != stage_collection(settings.model_copy(update={"passages": False}), problems).fingerprint()
     )
-    from isthmus.text.tokenizer import Tokenizer
-
     tokenizer = Tokenizer.load(settings.model)
     tokenised = tokenise(collection.documents(), source, tokenizer.serialised, settings.titles)
     longest = max(len(tokenised.tokens(row)) for row in range(len(tokenised)))

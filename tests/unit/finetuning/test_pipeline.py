@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories import write_collection
 
 from isthmus.collections import open_collection
 from isthmus.config import resolve
@@ -82,22 +83,15 @@ def test_the_last_retriever_is_the_result() -> None:
 REFUSED: list[tuple[Any, str, str]] = [
     # stages, a part of where, a part of what
     ({}, "stages", "holds no stage"),
-    ({"a": None}, "stages", "holds no stage"),
-    (["a"], "stages", "holds no stage"),
     ({"a b": {}}, "stages", "a stage cannot be named 'a b'"),
-    ({"a.b": {}}, "stages", "a stage cannot be named 'a.b'"),
     ({1: {}, "../up": {}}, "stages", "a stage cannot be named '../up'"),
     ({"a": 3}, "stages.a", "stages.a = 3 is not a mapping"),
     ({"a": {"output": "x"}}, "stages.a.output", "belongs to the whole pipeline"),
-    ({"a": {"stages": {}}}, "stages.a.stages", "belongs to the whole pipeline"),
     ({"a": {"temprature": 1}}, "stage a", "unknown key 'stages.a.temprature'"),
-    ({"a": {}, "b": {"temperature": -1.0}}, "stage b", "stages.b.temperature = -1.0"),
     ({"a": {}, "b": {"negatives": "bm52"}}, "stage b: negatives", "'bm52'"),
-    ({"a": {}, "b": {"losses": {"kl": {}}}}, "stage b: losses.kl", "needs"),
     ({"a": mined("stage:a")}, "stage a: negatives.model", "'stage:a' is the stage itself"),
     ({"a": mined("stage:b"), "b": {}}, "stage a: negatives.model", "'stage:b' comes later"),
     ({"a": {}, "b": mined("stage:c")}, "stage b: negatives.model", "'stage:c' is no stage"),
-    ({"a": {}, "b": {"model": "stage:B"}}, "stage b: model", "'stage:B' is no stage"),
     ({"a": {}, "b": {"model": "./no/such/model"}}, "stage b: model", "no model folder"),
     (
         {"a": {}, "b": {"negatives": ["bm25", mined("stage:x")["negatives"]]}},
@@ -113,13 +107,6 @@ REFUSED: list[tuple[Any, str, str]] = [
             "teacher": {"name": "cross_encoder", "model": "stage:a"},
         }},
         "stage b: teacher.model", "is a dense encoder, not a re-ranker",
-    ),
-    (
-        {"a": {"encoder": "cross", "negatives": "bm25"}, "b": {
-            "negatives": "bm25", "losses": {"kl": {}},
-            "teacher": {"name": "hybrid", "retriever": "stage:a"},
-        }},
-        "stage b: teacher.retriever", "is a cross encoder, not a retriever",
     ),
 ]  # fmt: skip
 
@@ -179,12 +166,9 @@ def test_overrides_reach_into_stages() -> None:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "some text"}\n')
-    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "a query"}\n')
-    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    return folder
+    return write_collection(
+        tmp_path / "collection", {"d": "some text"}, {"q": "a query"}, {"train": [("q", "d")]}
+    )
 
 
 class Stages:

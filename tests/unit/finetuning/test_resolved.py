@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import BertConfig, BertForMaskedLM
+from tests.factories import bert
+from transformers import BertForMaskedLM
 
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.backbone import Backbone
@@ -42,19 +42,11 @@ def test_every_part_is_there() -> None:
         moved.losses = ()  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("kind", KINDS.names())
-def test_every_kind_is_described_and_declares_what_is_foreign_to_it(kind: str) -> None:
-    assert kind in str(FinetuneSettings.model_fields["encoder"].description)
-    assert set(KINDS.load(kind).foreign) < FinetuneSettings.model_fields.keys()
-
-
 def test_two_trainings_of_a_stage_do_not_share_a_controller() -> None:
     tokenizer = new_tokenizer(["some", "words"] * 20, 60)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
-        intermediate_size=8,
-    )  # fmt: skip
-    encoder = SparseEncoder(Backbone(BertForMaskedLM(config)), tokenizer, SparseSettings())
+    config = bert(len(tokenizer), max_position_embeddings=144)
+    backbone = Backbone(BertForMaskedLM(config))
+    encoder = SparseEncoder(backbone, tokenizer, SparseSettings())
     stage = resolved(encoder="sparse", regularizers={"flops": {"target": {"documents": 9}}})
     one, two = (stage.kind.task(encoder, 1, stage.losses, None) for _ in range(2))
     assert one.controllers.keys() == two.controllers.keys() == {"flops/documents"}  # type: ignore[attr-defined]

@@ -31,21 +31,10 @@ def settings(recipe: str | None = None, **more: Any) -> FinetuneSettings:
             "encoder=sparse",
         ),
         (
-            {"sparse": {"form": "lexmae"}},
-            "sparse = {'form': 'lexmae'} has no effect on a dense",
-            "encoder=sparse",
-        ),
-        (
-            {"encoder": "sparse", "pooling": "mean"},
-            "pooling = 'mean' has no effect",
-            "leave pooling out",
-        ),
-        (
             {"encoder": "sparse", "similarity": "cosine"},
             "similarity = 'cosine' has no effect on a sparse encoder",
             "encoder=dense",
         ),
-        ({"encoder": "sparse", "regularizers": {"l2": {}}}, "no regularizer named 'l2'", "choose"),
     ],
 )
 def test_settings_that_would_have_no_effect(values: dict[str, Any], what: str, remedy: str) -> None:
@@ -80,7 +69,5 @@ def test_training_stops_when_every_vector_is_empty(side: str) -> None:
     logs = {"loss": 1.0, "active_terms/queries": 0.01, "active_terms/documents": 0.01}
     watch.on_log(*place, logs=logs)
     watch.on_log(*place, logs={"train_runtime": 3.0})
-    with pytest.raises(TrainingError, match=f"all {side} have empty vectors at step 40") as caught:
+    with pytest.raises(TrainingError, match=f"all {side} have empty vectors at step 40"):
         watch.on_log(*place, logs={**logs, f"active_terms/{side}": 0.0})
-    for cure in ("regularizers", "learning_rate", "warm up", "masked-LM"):
-        assert cure in caught.value.fix

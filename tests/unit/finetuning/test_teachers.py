@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.factories import bert
+from tests.factories import bert, training_corpus, write_collection
 from transformers import BertForSequenceClassification, BertModel
 
-from isthmus.collections import open_collection
 from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_cross_encoder
@@ -26,7 +25,6 @@ from isthmus.finetuning.pairs import LabelledQueries, PairExamples
 from isthmus.finetuning.teachers._base import Teacher, taught_scores, teacher_source
 from isthmus.finetuning.teachers.hybrid import standard_scores
 from isthmus.records import Query
-from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 
 WORDS = [f"{animal}{number}" for animal in ("fox", "dog") for number in range(9)]
@@ -40,34 +38,22 @@ ROWS = np.array([[4, 5, 4], [0, -1, 9], [-1, 2, 1]], dtype=np.int32)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_CACHE", str(tmp_path / "cache"))
     # Rounded as on other chips, a score would depend on what it is computed beside.
     monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: False)
-    return tmp_path / "cache"
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> TrainingCorpus:
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
-    documents = [
-        {"_id": f"d{n}", "title": f"dog{n % 9}", "text": text} for n, text in enumerate(TEXTS)
-    ]
-    for name, records in (
-        ("corpus", documents),
-        ("queries", [{"_id": query.id, "text": query.text} for query in LABELLED.queries]),
-    ):
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    (folder / "qrels" / "train.tsv").write_text("q1\td3\t1\n", encoding="utf-8")
-    return training_corpus(folder)
-
-
-def training_corpus(folder: Path, titles: bool = True) -> TrainingCorpus:
-    collection = open_collection(str(folder))
-    tokenised = tokenise(collection.documents(), "s", STUDENT.serialised, titles)
-    return TrainingCorpus(str(folder), collection, "source", tokenised, titles)
+    folder = write_collection(
+        tmp_path / "collection",
+        {f"d{n}": text for n, text in enumerate(TEXTS)},
+        {query.id: query.text for query in LABELLED.queries},
+        {"train": [("q1", "d3")]},
+        titles={f"d{n}": f"dog{n % 9}" for n in range(len(TEXTS))},
+    )
+    return training_corpus(folder, STUDENT)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +117,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_cross_encoder_reads_the_texts_that_rows_stand_for(
     titles: bool, corpus: TrainingCorpus, models: Path
 ) -> None:
-    corpus = training_corpus(Path(corpus.spec), titles)
+    corpus = training_corpus(Path(corpus.spec), STUDENT, titles)
     found = teacher(corpus, name="cross_encoder", model=str(models / "one")).scores(LABELLED, ROWS)
     assert found.dtype == np.float32
     model = load_cross_encoder(str(models / "one"))
@@ -165,7 +151,7 @@ def test_nothing_is_scored_twice(corpus: TrainingCorpus, models: Path, asked: li
     # Another teacher's scores, or those of documents without titles, are others.
     teacher(corpus, name="cross_encoder", model=str(models / "other")).scores(LABELLED, ROWS)
     teacher(
-        training_corpus(Path(corpus.spec), titles=False), name="cross_encoder", model=model
+        training_corpus(Path(corpus.spec), STUDENT, titles=False), name="cross_encoder", model=model
     ).scores(LABELLED, ROWS)
     # So are those of another corpus, whose rows are other documents.
     other = replace(corpus, fingerprint="another corpus")
@@ -254,8 +240,6 @@ def test_scores_as_they_are_published(form: str, corpus: TrainingCorpus, tmp_pat
     ("name", "content", "message"),
     [
         ("s.pkl.gz", b"\x80\x04N.", "is a pickle, which runs code"),
-        ("s.jsonl", b'{"qid": 1, "pid": 2}', "the score None is not a finite number"),
-        ("s.jsonl", b'{"qid": 1, "pid": 2, "score": true}', "the score True is not a finite"),
         ("s.jsonl", b'{"qid": 1, "pid": 2, "score": NaN}', "the score nan is not a finite"),
         ("s.jsonl", b'{"qid": [], "pid": 2, "score": 1}', "are not both ids"),
     ],
@@ -276,8 +260,7 @@ def test_pairs_that_a_file_does_not_have(
     with pytest.raises(MismatchError, match="1 of 7 pairs have no score") as caught:
         teacher(corpus, name="scores", file=str(file)).scores(LABELLED, ROWS)
     assert "query 'q2' and document 'd9' first" in caught.value.what
-    for cure in ("teacher.missing", "name: run", "num_negatives"):
-        assert cure in caught.value.fix
+    assert "teacher.missing" in caught.value.fix
     assert "1 scores are of documents that the corpus does not have" in " ".join(
         capsys.readouterr().err.split()
     )
