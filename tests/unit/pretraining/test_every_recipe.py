@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.factories import WITHOUT_DROPOUT, bert
+from tests.factories import WITHOUT_DROPOUT, bert, tokenised
 from transformers import BertForMaskedLM
 
 from isthmus.config import resolve, shipped_recipes
@@ -22,8 +22,6 @@ from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.records import Document
-from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.cuda_graphs import Graphs
 from isthmus.training.task import Batch
@@ -51,14 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("recipes")
 
 
-@pytest.fixture(scope="module")
-def corpus(folder: Path) -> TokenisedCorpus:
-    documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
-    return tokenise(documents, "texts", TOKENIZER.serialised, cache=folder)
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
+def new_backbone() -> Backbone:
     torch.manual_seed(3)
     config = bert(
         len(TOKENIZER) + 3,
@@ -71,8 +62,9 @@ def backbone() -> Backbone:
 
 
 @pytest.fixture(scope="module")
-def make(folder: Path, corpus: TokenisedCorpus, backbone: Backbone) -> Callable[[str], Made]:
+def make(folder: Path) -> Callable[[str], Made]:
     """The task of a recipe in float64, and its examples."""
+    corpus, backbone = tokenised(TEXTS, TOKENIZER, folder), new_backbone()
     backbone.save(folder)
     TOKENIZER.save(folder)
     made: dict[str, Made] = {}
@@ -143,20 +135,13 @@ def test_packed_and_padded_are_the_same(
     task.backbone.encoder.embeddings.word_embeddings.register_forward_hook(
         lambda _, given, got: calls.append(given[0])
     )
-    found, items, slopes = [], [], []
+    found = []
     for use in (True, False):
         monkeypatch.setattr(task.backbone, "use_packing", use)
         calls.clear()
-        task.zero_grad()
-        sums = task(batch)
+        found.append(everything_of(made, batch))
         assert (len(calls[0]) == 1) is use
-        torch.autograd.backward([sums[loss] for loss in task.weights(0.0)])
-        found.append({loss: value.detach() for loss, value in sums.items()})
-        items.append(counts(made, batch))
-        slopes.append({n: p.grad for n, p in task.named_parameters() if p.grad is not None})
-    assert items[0] == items[1]
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-6, atol=1e-6)
 
 
 @every_recipe

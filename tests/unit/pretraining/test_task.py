@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from tests.factories import tokenised
 
 from isthmus.nn.randomness import key, second
 from isthmus.nn.sizes import new_backbone
@@ -19,8 +20,7 @@ from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.pretraining.views.same import Same, SameSettings
-from isthmus.records import Document
-from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument, tokenise
+from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.new_tokenizer import new_tokenizer
 
 WORDS = "the quick brown fox jumps over the lazy dog"
@@ -40,8 +40,7 @@ def same(crop: str) -> Same:
 @pytest.fixture
 def corpus(tmp_path: Path) -> TokenisedCorpus:
     texts = [WORDS, "fox", f"{WORDS} " * 9, "", "the lazy quickly brown"]
-    documents = [Document(str(number), text) for number, text in enumerate(texts)]
-    return tokenise(documents, "s", TOKENIZER.serialised, cache=tmp_path)
+    return tokenised(texts, TOKENIZER, tmp_path)
 
 
 def test_head_keeps_the_beginning() -> None:
@@ -213,8 +212,7 @@ def test_the_places_of_tokens_are_those_of_the_mask(corpus: TokenisedCorpus) -> 
 
 
 def test_the_places_of_regular_tokens_are_those_of_the_vocabulary(tmp_path: Path) -> None:
-    documents = [Document("1", f"{WORDS} [MASK] ж {WORDS}"), Document("2", ""), Document("3", "ж")]
-    corpus = tokenise(documents, "t", TOKENIZER.serialised, cache=tmp_path)
+    corpus = tokenised([f"{WORDS} [MASK] ж {WORDS}", "", "ж"], TOKENIZER, tmp_path)
     examples = PretrainExamples(corpus, same("head"), TOKENIZER, max_length=16, seed=0)
     batch = examples.collate([examples[0, row] for row in range(3)])
     vocabulary = Vocabulary(TOKENIZER, size=len(TOKENIZER) + 4)

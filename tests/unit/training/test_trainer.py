@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
+from tests.factories import tokenised
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -26,13 +26,11 @@ from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.records import Document
-from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.checkpoints import kept, last_checkpoint, seal
 from isthmus.training.cuda_graphs import Graphs
 from isthmus.training.evaluation import EvaluationCallback
-from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer, compile_layers
 
@@ -40,10 +38,12 @@ TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 7
 BACKBONE = new_backbone("tiny", len(TOKENIZER), 0)
 
 
+TEXTS = ["the lazy fox jumps " * (1 + n % 5) for n in range(12)]
+
+
 @pytest.fixture
 def corpus(tmp_path: Path) -> TokenisedCorpus:
-    documents = [Document(str(n), "the lazy fox jumps " * (1 + n % 5)) for n in range(12)]
-    return tokenise(documents, "s", TOKENIZER.serialised, cache=tmp_path / "cache")
+    return tokenised(TEXTS, TOKENIZER, tmp_path / "cache")
 
 
 def trainer(corpus: TokenisedCorpus, output: Path, **training: Any) -> Trainer:
@@ -106,9 +106,7 @@ def test_only_whole_checkpoints_are_resumed_and_torn_ones_go(tmp_path: Path) -> 
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with three of its four checkpoints."""
     home = tmp_path_factory.mktemp("half")
-    documents = [Document(str(n), "the lazy fox jumps " * (1 + n % 5)) for n in range(12)]
-    made = tokenise(documents, "s", TOKENIZER.serialised, cache=home / "cache")
-    trainer(made, home / "run", save_total_limit=None).fit()
+    trainer(tokenised(TEXTS, TOKENIZER, home / "cache"), home / "run", save_total_limit=None).fit()
     shutil.rmtree(home / "run" / "checkpoint-4")
     return home / "run"
 
@@ -181,40 +179,6 @@ def test_what_the_trainer_kept_is_checked(
     file.write_text(json.dumps(sealed({**kept(newest), **change})))
     with pytest.raises(InputError, match="checkpoint-3' is damaged"):
         trainer(corpus, newest.parent).fit()
-
-
-def test_interrupted_and_resumed_is_uninterrupted(
-    corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = trainer(corpus, tmp_path / "whole", logging_steps=1)
-    expected = [entry for entry in whole.fit() if "loss" in entry]
-
-    class Interruption(Exception):
-        pass
-
-    def interrupt(*_: Any, **__: Any) -> None:
-        if torn.state.global_step == 2:
-            raise Interruption
-
-    torn = trainer(corpus, tmp_path / "torn", logging_steps=1)
-    monkeypatch.setattr(torn, "compute_loss", interrupting(torn.compute_loss, interrupt))
-    with pytest.raises(Interruption):
-        torn.fit()
-    resumed = trainer(corpus, tmp_path / "torn", logging_steps=1)
-    found = [entry for entry in resumed.fit() if "loss" in entry]
-    for name in ("loss", "masked_lm", "bag_of_words", "grad_norm", "learning_rate"):
-        assert [e[name] for e in found] == pytest.approx([e[name] for e in expected], rel=1e-5)
-    torch.testing.assert_close(
-        dict(resumed.task.state_dict()), dict(whole.task.state_dict()), rtol=1e-5, atol=1e-6
-    )
-
-
-def interrupting(function: Any, before: Any) -> Any:
-    def wrapped(*arguments: Any, **options: Any) -> Any:
-        before()
-        return function(*arguments, **options)
-
-    return wrapped
 
 
 CURVE_TOLERANCE = 1e-4  # relative, over so many steps in float32 without dropout
@@ -484,37 +448,35 @@ def test_an_evaluation_compiles_nothing(
     assert graphs() > before, "but training does"
 
 
-def test_a_packed_run_resumes_to_the_bit(
+def test_interrupted_and_resumed_is_uninterrupted_to_the_bit(
     corpus: TokenisedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_dropout(name: str) -> Trainer:
-        made = trainer(corpus, tmp_path / name)
+        made = trainer(corpus, tmp_path / name, logging_steps=1)
         for module in made.task.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.1
         return made
 
-    check_resumed_to_the_bit(with_dropout, 2, monkeypatch)
+    whole = with_dropout("whole")
+    expected = curve(whole)
+    torn = with_dropout("torn")  # only now: a trainer seeds torch when it is made
+    compute = torn.compute_loss
 
-
-def check_resumed_to_the_bit(
-    made: Callable[[str], Trainer], step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = made("whole")
-    whole.fit()
-    torn = made("torn")  # only now: a trainer seeds torch when it is made
-
-    def interrupt() -> None:
-        if torn.state.global_step == step:
+    def interrupted(*given: Any, **options: Any) -> Any:
+        if torn.state.global_step == 2:
             raise KeyError
+        return compute(*given, **options)
 
-    monkeypatch.setattr(torn, "compute_loss", interrupting(torn.compute_loss, interrupt))
+    monkeypatch.setattr(torn, "compute_loss", interrupted)
     with pytest.raises(KeyError):
         torn.fit()
-    resumed = made("torn")
-    resumed.fit()
-    found, expected = resumed.task.state_dict(), whole.task.state_dict()
-    torch.testing.assert_close(dict(found), dict(expected), rtol=0, atol=0)
+    resumed = with_dropout("torn")
+    found = curve(resumed)
+    for name in ("loss", "masked_lm", "bag_of_words", "grad_norm", "learning_rate"):
+        assert [entry[name] for entry in found] == [entry[name] for entry in expected], name
+    states = (dict(run.task.state_dict()) for run in (resumed, whole))
+    torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
 def test_gradient_checkpointing_saves_memory_not_gradients(
@@ -543,18 +505,3 @@ def test_the_schedule_warms_up_and_ends_where_it_should(
     assert max(rates) == pytest.approx(1e-3)
     assert rates.index(max(rates)) == 2
     assert run.lr_scheduler.get_last_lr()[0] == pytest.approx(1e-4)
-
-
-def test_defaults_are_settings_of_transformers() -> None:
-
-    known = set(transformers.TrainingArguments.__dataclass_fields__)
-    own = {
-        "dropout",
-        "graphs",
-        "kernels",
-        "min_lr_rate",
-        "packing",
-        "save_minutes",
-        "warmup_ratio",
-    }
-    assert set(TrainingSettings.model_fields) - known <= own
