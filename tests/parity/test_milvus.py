@@ -19,7 +19,7 @@ pytest.importorskip("milvus_lite")
 
 from pymilvus import AnnSearchRequest, MilvusClient, RRFRanker
 
-from isthmus.indexes.milvus import Milvus, _rows
+from isthmus.indexes.milvus import Milvus, field_rows
 
 pytestmark = pytest.mark.nightly
 
@@ -56,7 +56,7 @@ def test_hybrid_is_reciprocal_rank_of_our_own(medline, tmp_path: Path) -> None:
     vectors = {"sparse": medline.vectors("float"), "dense": medline.vectors("dense")}
     requests = [
         AnnSearchRequest(
-            list(_rows(field, rows, beyond=1)), field, {"metric_type": "IP"}, candidates
+            list(field_rows(field, rows, beyond=1)), field, {"metric_type": "IP"}, candidates
         )
         for field, rows in vectors.items()
     ]
@@ -115,12 +115,12 @@ def test_what_an_interrupted_export_left_is_not_there(
     monkeypatch.setattr(Milvus, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         export(medline.folders["dense"], place)
-    assert Milvus(place, "isthmus")._client.list_collections() == ["isthmus_building"]
+    assert Milvus(place, "isthmus").client.list_collections() == ["isthmus_building"]
     monkeypatch.undo()
     export(medline.folders["dense"], place)
     collection = Milvus(place, "isthmus")
-    assert collection._client.list_collections() == ["isthmus"]
-    assert collection._client.get_collection_stats("isthmus")["row_count"] == 1033
+    assert collection.client.list_collections() == ["isthmus"]
+    assert collection.client.get_collection_stats("isthmus")["row_count"] == 1033
 
 
 def test_add_replace_delete_reopen(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_add_replace_delete_reopen(tmp_path: Path) -> None:
     assert found[1:] == [Ranking("q2"), Ranking("q3")]
     collection.add(documents[1:2], {"dense": dense[:1] * 5, "sparse": sparse[:1] * 5})
     collection.delete(["d0", "nobody"])
-    collection._client.release_collection("mine")  # as the end of a process does
-    collection._client.close()
+    collection.client.release_collection("mine")  # as the end of a process does
+    collection.client.close()
     again = Milvus(place, "mine")
     assert again.encoders() == {"dense": "e1", "sparse": "e2"}
     (found,) = again.search("dense", asked[:1], 9, ["q1"])
@@ -166,7 +166,7 @@ def test_texts_too_long_for_milvus_are_cut(tmp_path: Path) -> None:
     collection = Milvus(str(tmp_path / "long.db"), "long")
     collection.create({"dense": 1}, {"dense": "e"})
     collection.add([Document("d", "é" * 40_000)], {"dense": np.float32([[1]])})
-    (row,) = collection._client.get("long", ids=["d"], output_fields=["text"])
+    (row,) = collection.client.get("long", ids=["d"], output_fields=["text"])
     assert row["text"] == "é" * 32_767  # 65,534 bytes
 
 

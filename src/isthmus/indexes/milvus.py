@@ -41,17 +41,17 @@ class Milvus:
         """Makes the collection, which gets its name once it is whole."""
         building = Milvus(self.place, f"{self.name}_building")
         with self._talking():
-            if self._client.has_collection(self.name):
+            if self.client.has_collection(self.name):
                 raise OutputError(
                     f"{self.place}: there is a collection {self.name!r} already",
                     "choose another name (--set name=…), or drop the collection",
                 )
-            self._client.drop_collection(building.name)
+            self.client.drop_collection(building.name)
         building.create(contents.dimensions, contents.encoders, hnsw)
         for batch in contents.batches():
             building.add(batch.documents, batch.vectors)
         with self._talking():
-            self._client.rename_collection(building.name, self.name)
+            self.client.rename_collection(building.name, self.name)
             _ = self._loaded  # for other clients
 
     def create(
@@ -65,7 +65,7 @@ class Milvus:
         for name in ("title", "text"):
             schema.add_field(name, DataType.VARCHAR, max_length=_LONGEST)
         with self._talking():
-            indexes = self._client.prepare_index_params()
+            indexes = self.client.prepare_index_params()
             if "dense" in dimensions:
                 schema.add_field("dense", DataType.FLOAT_VECTOR, dim=dimensions["dense"])
                 kind = "HNSW" if hnsw else "FLAT"
@@ -73,7 +73,7 @@ class Milvus:
             if "sparse" in dimensions:
                 schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)
                 indexes.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
-            self._client.create_collection(
+            self.client.create_collection(
                 self.name,
                 schema=schema,
                 index_params=indexes,
@@ -86,7 +86,7 @@ class Milvus:
 
         Titles and texts, which are only shown, are cut where Milvus takes no more (65,535 bytes).
         """
-        columns = {field: _rows(field, rows) for field, rows in vectors.items()}
+        columns = {field: field_rows(field, rows) for field, rows in vectors.items()}
         rows = [
             {
                 "id": document.id,
@@ -98,7 +98,7 @@ class Milvus:
         ]
         with self._talking():
             for first in range(0, len(rows), _ROWS_AT_ONCE):
-                self._client.upsert(self.name, rows[first : first + _ROWS_AT_ONCE])
+                self.client.upsert(self.name, rows[first : first + _ROWS_AT_ONCE])
 
     def delete(self, ids: Sequence[str]) -> None:
         """Removes the documents of these ids, as far as they are there."""
@@ -108,7 +108,7 @@ class Milvus:
     def encoders(self) -> Mapping[str, str]:
         """The fingerprint of the encoder of each field, from the collection's properties."""
         with self._talking():
-            kept = self._client.describe_collection(self.name).get("properties", {})
+            kept = self.client.describe_collection(self.name).get("properties", {})
         found = json.loads(kept.get(_ENCODERS, "null"))
         if not isinstance(found, dict):
             raise InputError(
@@ -122,7 +122,7 @@ class Milvus:
     ) -> list[Ranking]:
         """The `depth` documents of highest inner product per query, equal ones by document id."""
         found: list[Ranking] = []
-        asked = list(_rows(field, vectors, beyond=1))
+        asked = list(field_rows(field, vectors, beyond=1))
         for first in range(0, len(asked), _QUERIES_AT_ONCE):
             part = slice(first, first + _QUERIES_AT_ONCE)
             found += self._search(field, asked[part], depth, query_ids[part])
@@ -157,7 +157,8 @@ class Milvus:
         ]
 
     @cached_property
-    def _client(self) -> Any:
+    def client(self) -> Any:
+        """What talks to the database."""
         from pymilvus import MilvusClient
 
         # What it logs, with tracebacks, is what it raises too.
@@ -168,8 +169,8 @@ class Milvus:
     @cached_property
     def _loaded(self) -> Any:
         """The client, once the collection is in memory: Milvus lets it go between processes."""
-        self._client.load_collection(self.name)
-        return self._client
+        self.client.load_collection(self.name)
+        return self.client
 
     @contextmanager
     def _talking(self) -> Iterator[None]:
@@ -187,7 +188,8 @@ class Milvus:
             ) from None
 
 
-def _rows(field: str, vectors: Any, beyond: int = 0) -> Iterator[Any]:
+def field_rows(field: str, vectors: Any, beyond: int = 0) -> Iterator[Any]:
+    """The rows of a matrix as Milvus takes them for a field."""
     if field == "dense":
         return iter(vectors)
     # Milvus takes no empty vector: it gets a term beyond the vocabulary, which meets no other. And
