@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import write_corpus
 from typer.testing import CliRunner
 
 import isthmus
@@ -31,12 +32,8 @@ def indexes(small: Path) -> Path:
     folder, corpus = small, str(small / "corpus.jsonl")
     isthmus.index(corpus, folder / "bm25-index")
     isthmus.index(corpus, folder / "grown")
-    more = folder / "more.jsonl"
-    lines = (
-        {"_id": "d1", "text": "river river boat"},
-        {"_id": "d30", "text": "a trip to the bank"},
-    )
-    more.write_text("".join(f"{json.dumps(one)}\n" for one in lines), encoding="utf-8")
+    texts = {"d1": "river river boat", "d30": "a trip to the bank"}
+    more = write_corpus(folder / "more.jsonl", texts)
     isthmus.add(folder / "grown", corpus=str(more))
     isthmus.index(corpus, folder / "dense-index", str(folder / "cls"))
     isthmus.index(corpus, folder / "sparse-index", str(folder / "sparse"))
@@ -123,10 +120,8 @@ def test_dense_sentences_are_left_out_one_by_one(indexes: Path) -> None:
 
 def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
     long = " ".join(f"The river bank of friday {number}." for number in range(30))
-    corpus = tmp_path / "long.jsonl"
     texts = {"long": long, "huge": long + " More of it." * 20_000}
-    lines = (json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts.items())
-    corpus.write_text("".join(lines), encoding="utf-8")
+    corpus = write_corpus(tmp_path / "long.jsonl", texts)
     isthmus.index(str(corpus), tmp_path / "index", str(indexes / "headless"))
     searcher = open_searcher(tmp_path / "index")
     found = isthmus.explain(searcher, "river", "long")

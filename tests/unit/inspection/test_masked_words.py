@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.factories import write_corpus
 from typer.testing import CliRunner
 
 import isthmus
@@ -24,8 +25,7 @@ TEXT = "the cat sat on a dog"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`corpus.jsonl`, and `tokenizer` with a token for every word, without a model."""
     folder = tmp_path_factory.mktemp("masked")
-    lines = [json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(TEXTS)]
-    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_corpus(folder / "corpus.jsonl", {str(n): text for n, text in enumerate(TEXTS)})
     new_tokenizer(TEXTS * 9, 200).save(folder / "tokenizer")
     return folder
 

@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 
 import pytest
+from tests.factories import write_corpus
 from transformers import BertModel
 from typer.testing import CliRunner
 
@@ -28,8 +29,7 @@ TEXTS = [f"The {a} dog saw a {b} cat. It ran to the {b} end." for a in "abcde" f
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`corpus.jsonl`, `model` with a masked-LM head, and `headless`, which pools by the mean."""
     folder = tmp_path_factory.mktemp("probe")
-    lines = [json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(TEXTS)]
-    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_corpus(folder / "corpus.jsonl", {str(n): text for n, text in enumerate(TEXTS)})
     tokenizer = new_tokenizer(TEXTS, 80)
     backbone = new_backbone("tiny", len(tokenizer), tokenizer.pad_id, max_length=64, seed=0)
     backbone.save(folder / "model")

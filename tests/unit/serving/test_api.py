@@ -11,6 +11,7 @@ from threading import Event
 
 import pytest
 from starlette.testclient import TestClient
+from tests.factories import write_corpus
 from transformers import BertConfig, BertForSequenceClassification
 
 import isthmus
@@ -85,9 +86,8 @@ def test_documents_come_as_they_are_whole_or_in_passages(
     found = client.get("/api/document", params={"id": "script"}).json()
     assert found["title"] == "<script>alert(1)</script>"
     assert found["text"] == "A text with <b>marks</b> of HTML & entities."
-    corpus = tmp_path / "long.jsonl"
     text = " ".join(f"Sentence number {n} speaks of water and stone." for n in range(120))
-    corpus.write_text(f'{{"_id": "long", "text": "{text}"}}\n', encoding="utf-8")
+    corpus = write_corpus(tmp_path / "long.jsonl", {"long": text})
     isthmus.index(str(corpus), tmp_path / "cut", settings={"passages": True})
     cut = open_client(tmp_path / "cut")
     whole = cut.get("/api/document", params={"id": "long"}).json()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.factories import write_corpus
 
 import isthmus
 from isthmus.errors import OutputError, SettingsError
@@ -65,8 +65,7 @@ def _no_space(_: object) -> None:
 
 
 def test_a_writable_server_is_the_one_writer_until_it_ends(own: Path, tmp_path: Path) -> None:
-    more = tmp_path / "more.jsonl"
-    more.write_text(json.dumps({"_id": "m", "text": "more"}) + "\n", encoding="utf-8")
+    more = write_corpus(tmp_path / "more.jsonl", {"m": "more"})
     server = TestClient(isthmus.open_app(own, settings={"writable": True}))
     with server, pytest.raises(OutputError, match="another process is writing"):
         isthmus.add(own, str(more))
@@ -103,8 +102,7 @@ def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
     service = Service([own], ServeSettings(check_seconds=0.0))
     before = service.current
     assert service.refresh() is before
-    more = tmp_path / "more.jsonl"
-    more.write_text(json.dumps({"_id": "fire", "text": "volcano"}) + "\n", encoding="utf-8")
+    more = write_corpus(tmp_path / "more.jsonl", {"fire": "volcano"})
     isthmus.add(own, str(more))
     isthmus.delete(own, "river")
     after = service.refresh()
