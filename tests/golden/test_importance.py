@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.factories import tokenised
 
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.views.same import Same, SameSettings
-from isthmus.records import Document
-from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -35,8 +35,7 @@ UNKNOWN = 1
 
 @pytest.fixture
 def corpus(tokenizer: Tokenizer, tmp_path: Path) -> TokenisedCorpus:
-    documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
-    return tokenise(documents, "texts", tokenizer.serialised, cache=tmp_path)
+    return tokenised(TEXTS, tokenizer, tmp_path)
 
 
 def ngrams(tokens: list[int], size: int) -> list[tuple[int, ...] | None]:

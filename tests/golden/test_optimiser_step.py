@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.factories import tokenised
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.records import Document
-from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch
@@ -40,8 +40,7 @@ LEARNING_RATE = 1e-3
 
 @pytest.fixture
 def corpus(tokenizer: Tokenizer, tmp_path: Path) -> TokenisedCorpus:
-    documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
-    return tokenise(documents, "texts", tokenizer.serialised, cache=tmp_path / "cache")
+    return tokenised(TEXTS, tokenizer, tmp_path / "cache")
 
 
 class KeepGradients(transformers.TrainerCallback):  # type: ignore[misc]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.factories import tokenised
 from tests.golden.loops import log_softmax, plain_head, plain_reconstruction
 
 from isthmus.config import resolve, shipped_recipes
@@ -20,8 +21,6 @@ from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.records import Document
-from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -50,8 +49,7 @@ def make(backbone: Backbone, tokenizer: Tokenizer, tmp_path: Path) -> Any:
         flags = {"corpus": "c", "output": "o", "model": "m"}
         settings = PretrainSettings.parse(resolve("pretrain", name, flags, overrides), name)
         parts = assemble(settings)
-        documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
-        corpus = tokenise(documents, "texts", tokenizer.serialised, cache=tmp_path)
+        corpus = tokenised(TEXTS, tokenizer, tmp_path)
         columns: dict[str, Column] = {}
         for part in parts:
             columns |= part.columns(corpus, tokenizer)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tokenised
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
@@ -21,8 +22,8 @@ from isthmus.finetuning.sparsity import SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels.bert_layer import Rates
 from isthmus.nn.sizes import new_backbone
-from isthmus.records import Document, Query
-from isthmus.text.corpus import TokenisedCorpus, tokenise
+from isthmus.records import Query
+from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.trainer import Trainer
@@ -47,8 +48,7 @@ QUERIES, BATCH = 24, 8
 def corpus(tmp_path: Path) -> TokenisedCorpus:
     draw = np.random.default_rng(3)
     texts = [" ".join(draw.choice(WORDS, size=1 + 5 * n % 17)) for n in range(60)]
-    documents = [Document(str(n), text) for n, text in enumerate(texts)]
-    return tokenise(documents, "s", TOKENIZER.serialised, cache=tmp_path / "cache")
+    return tokenised(texts, TOKENIZER, tmp_path / "cache")
 
 
 def trainer(

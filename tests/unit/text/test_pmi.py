@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import tokenised
 
 from isthmus.errors import InputError
-from isthmus.records import Document
-from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.ngrams import count_ngrams
 from isthmus.text.pmi import pmi_column
@@ -19,13 +18,8 @@ TOKENIZER = new_tokenizer(["new york is a city and a city is new"] * 3, 100)
 TEXTS = ["new york is new", "", "new york", "a § city"]
 
 
-def corpus_of(texts: list[str], cache: Path) -> TokenisedCorpus:
-    documents = [Document(str(n), text) for n, text in enumerate(texts)]
-    return tokenise(documents, str(texts), TOKENIZER.serialised, cache=cache)
-
-
 def test_by_hand(tmp_path: Path) -> None:
-    corpus = corpus_of(TEXTS, tmp_path)
+    corpus = tokenised(TEXTS, TOKENIZER, tmp_path)
     column = pmi_column(corpus, count_ngrams(corpus, TOKENIZER), TOKENIZER, minimum_count=1)
     # Tokens: new 3, york 2, is 1, a 1, city 1 of 8. Bigrams: new york 2, york is, is new of 4.
     nan = math.nan
@@ -45,19 +39,19 @@ def test_by_hand(tmp_path: Path) -> None:
 
 
 def test_below_the_threshold_and_unseen_are_zero(tmp_path: Path) -> None:
-    corpus = corpus_of(TEXTS, tmp_path)
+    corpus = tokenised(TEXTS, TOKENIZER, tmp_path)
     counts = count_ngrams(corpus, TOKENIZER)
     twice = pmi_column(corpus, counts, TOKENIZER, minimum_count=2)
     assert twice[0][0, 0] > 0
     assert twice[0][1:3, 0].tolist() == [0, 0]
-    other = corpus_of(["york new a city", "new york"], tmp_path)
+    other = tokenised(["york new a city", "new york"], TOKENIZER, tmp_path)
     column = pmi_column(other, counts, TOKENIZER, minimum_count=1)
     assert column[0][:3, 0].tolist() == [0, 0, 0]
     assert column[1][0, 0] == twice[0][0, 0]
 
 
 def test_damaged_values_are_refused(tmp_path: Path) -> None:
-    corpus = corpus_of(TEXTS, tmp_path)
+    corpus = tokenised(TEXTS, TOKENIZER, tmp_path)
     counts = count_ngrams(corpus, TOKENIZER)
     pmi_column(corpus, counts, TOKENIZER, 1)
     (file,) = corpus.folder.glob("pmi-*.npy")
@@ -68,7 +62,7 @@ def test_damaged_values_are_refused(tmp_path: Path) -> None:
 
 
 def test_rows_outside_are_refused(tmp_path: Path) -> None:
-    corpus = corpus_of(TEXTS, tmp_path)
+    corpus = tokenised(TEXTS, TOKENIZER, tmp_path)
     column = pmi_column(corpus, count_ngrams(corpus, TOKENIZER), TOKENIZER, 1)
     for row in (-1, len(TEXTS)):
         with pytest.raises(IndexError):
