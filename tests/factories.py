@@ -7,11 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import BertConfig
 
 from isthmus.collections import open_collection
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.mining.candidates import TrainingCorpus
+from isthmus.indexes.manifest import (
+    Bm25Settings,
+    CorpusOrigin,
+    Description,
+    EncoderOrigin,
+    InvertedSettings,
+)
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
@@ -82,3 +90,31 @@ def training_corpus(folder: Path, tokenizer: Tokenizer, titles: bool = True) -> 
     read = f"{collection.fingerprint()} refuse"
     tokens = tokenise(collection.documents(), read, tokenizer.serialised, titles)
     return TrainingCorpus(str(folder), collection, read, tokens, titles)
+
+
+def documents(count: int = 50) -> list[Document]:
+    """Ids that sort differently from their order and from their numbers; scripts of all kinds."""
+    texts = ["a river", "the bank of a river", "money in the bank", "", "naïve Σίσυφος 雪国"]
+    return [
+        Document(f"d{(7 * row) % count}", texts[row % len(texts)], f"title {row}")
+        for row in range(count)
+    ]
+
+
+def vectors(count: int = 50, dimension: int = 4) -> np.ndarray:
+    """A random vector of each document."""
+    return np.random.default_rng(0).standard_normal((count, dimension)).astype(np.float32)
+
+
+def described(kind: str = "dense", **changes: Any) -> Description:
+    """What an index of this kind is to hold; as many dimensions as `vectors` has."""
+    values: dict[str, Any] = {"encoder": EncoderOrigin(name="model", fingerprint="e0")}
+    values["dimension"] = 4
+    if kind == "bm25":
+        values = {"bm25": Bm25Settings()}
+    elif kind == "inverted":
+        values["inverted"] = InvertedSettings()
+    else:
+        values["dtype"] = "float32"
+    corpus = CorpusOrigin(spec="corpus.jsonl", fingerprint="c0")
+    return Description(**{"kind": kind, "corpus": corpus, "titles": True, **values, **changes})

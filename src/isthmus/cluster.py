@@ -94,7 +94,7 @@ class Cluster:
         gpus = self._gpus(ray.cluster_resources()) if on_gpus else 0
         portion = {"num_cpus": self.settings.cpus, "num_gpus": gpus}
         self._notice_if_too_large(CPU=self.settings.cpus, GPU=gpus)
-        run = ray.remote(max_retries=_LIVES, scheduling_strategy="SPREAD", **portion)(_run)
+        run = ray.remote(max_retries=_LIVES, scheduling_strategy="SPREAD", **portion)(run_task)
         waiting: deque[Any] = deque()
         with _marked(folder) as marker:
             try:
@@ -121,7 +121,8 @@ class Cluster:
         return 1 if there.get("GPU", 0) else 0
 
 
-def _run(marker: tuple[str, Path], function: Callable[..., Result], *arguments: Any) -> Result:
+def run_task(marker: tuple[str, Path], function: Callable[..., Result], *arguments: Any) -> Result:
+    """The result of a function, on a machine of this version that sees the same folder."""
     version, file = marker
     if version != __version__:
         raise MismatchError(

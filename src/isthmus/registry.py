@@ -44,16 +44,17 @@ class Registry:
         return {file.stem: file for file in folder.glob("[a-z]*.py")}
 
     @cached_property
-    def _outsiders(self) -> dict[str, EntryPoint]:
+    def outsiders(self) -> dict[str, EntryPoint]:
+        """The variants that other distributions announce, by name."""
         return {point.name: point for point in announced().select(group=self.package)}
 
     def names(self) -> list[str]:
         """Every public name, in alphabetical order."""
-        return sorted({*self._files, *self._outsiders})
+        return sorted({*self._files, *self.outsiders})
 
     def check(self, name: str, where: str) -> None:
         """Refuses a name that nothing answers to, before anything is imported."""
-        if name not in self._files and name not in self._outsiders:
+        if name not in self._files and name not in self.outsiders:
             raise SettingsError(
                 f"{where}: there is no {self.kind} named {name!r}",
                 "choose one of these, or announce your own module under the entry-point group "
@@ -65,7 +66,7 @@ class Registry:
         """The variant itself: the class (or function) that its module is named after."""
         self.check(name, where or self.kind)
         if name not in self._files:
-            return self._outsiders[name].load()
+            return self.outsiders[name].load()
         module = importlib.import_module(f"{self.package}.{name}")
         camel = "".join(word.capitalize() for word in name.split("_"))
         return getattr(module, camel, None) or getattr(module, name)
@@ -74,7 +75,7 @@ class Registry:
         """The first line of the variant's documentation, read without importing it."""
         self.check(name, self.kind)
         if name not in self._files:
-            return f"from {self._outsiders[name].value}"
+            return f"from {self.outsiders[name].value}"
         tree = ast.parse(self._files[name].read_text(encoding="utf-8"))
         return (ast.get_docstring(tree) or "").partition("\n")[0]
 

@@ -42,13 +42,13 @@ class Commands:
             "COLUMNS": "200",
         }
         self._arguments: tuple[str, ...] = ()
-        self._path: list[str] = []
+        self.path: list[str] = []
         self._commands, self._answers = parent
 
     def where_installed(self, folder: Path) -> Commands:
         """Commands that find the distributions in a folder, and have a cache of their own there."""
         other = copy.copy(self)
-        other.folder, other._path = folder, [str(folder)]
+        other.folder, other.path = folder, [str(folder)]
         path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
         own = {"ISTHMUS_CACHE": str(folder / "cache"), "PYTHONPATH": path}
         other.environment = {**self.environment, **own}
@@ -94,12 +94,12 @@ class Commands:
             file.write_bytes(b"")
         command = {
             "arguments": self._arguments, "environment": environment, "processes": processes,
-            "plots": plots, "cores": cores, "path": self._path, "folder": os.getcwd(),
+            "plots": plots, "cores": cores, "path": self.path, "folder": os.getcwd(),
             "module": module,
             **{name: str(file) for name, file in output.items()},
         }  # fmt: skip
         self._commands.write(json.dumps(command).encode() + b"\n")
-        self._child = int(self._answers.readline())
+        self.child = int(self._answers.readline())
 
     def wait(self, seconds: float | None = None) -> Result | None:
         """The result, or None when the command still runs after so many seconds."""
@@ -119,7 +119,7 @@ class Commands:
     def kill(self) -> Result:
         """Kills the command and its workers; its result, should it have ended by itself."""
         with suppress(ProcessLookupError):
-            os.killpg(self._child, signal.SIGKILL)
+            os.killpg(self.child, signal.SIGKILL)
         result = self.wait()
         assert result is not None
         return result

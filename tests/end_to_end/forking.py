@@ -109,7 +109,7 @@ def _become(command: dict[str, Any], rank: int, group: int) -> None:
         sys.path[:0] = command["path"]
         registry = importlib.import_module("isthmus.registry")
         registry.announced.cache_clear()
-        registry.Registry._outsiders = property(registry.Registry._outsiders.func)
+        registry.Registry.outsiders = property(registry.Registry.outsiders.func)
     sys.argv = ["isthmus", *command["arguments"]]
 
 

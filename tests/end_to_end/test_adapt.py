@@ -25,20 +25,6 @@ PLAIN = ("pooling=mean", "similarity=cosine")
 
 
 @pytest.fixture(scope="module")
-def judged(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The collection, with queries to test on besides those to train on."""
-    folder = tmp_path_factory.mktemp("judged")
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        (folder / name).write_bytes((collection / name).read_bytes())
-    lines = (collection / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
-    (folder / "qrels").mkdir()
-    for split, chosen in (("train", lines[1:61]), ("test", lines[61:])):
-        text = "\n".join([lines[0], *chosen]) + "\n"
-        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def adapted(
     commands: Any, judged: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,26 @@ from tests.factories import bert
 from tests.index_bytes import verify
 from transformers import BertForMaskedLM
 
-from isthmus.cluster import Cluster, ClusterSettings, _run, connected, current
+from isthmus.cluster import Cluster, ClusterSettings, connected, current, run_task
 from isthmus.collections import Problems, open_collection, read_queries
-from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
+from isthmus.encoders import (
+    DenseEncoder,
+    DenseSettings,
+    SparseEncoder,
+    SparseSettings,
+    load_encoder,
+)
 from isthmus.errors import (
     InputError,
     MismatchError,
     MissingPackageError,
     SettingsError,
 )
-from isthmus.indexes.manifest import CorpusOrigin, workplace
-from isthmus.indexes.segments.shards import ShardedBuilder
+from isthmus.indexes.manifest import workplace
 from isthmus.indexes.verification import read_manifest
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
-from isthmus.retrieval import shards as shards_module
 from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs import index as indexing_module
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.retrieval.verbs.search import search
 from isthmus.retrieval.verbs.update import merge
@@ -201,21 +203,14 @@ def _noted(tasks: Any, names: list[str]) -> Iterator[Any]:
 
 
 def test_errors_of_other_machines_arrive(
-    cluster: Cluster, cranfield: Path, models: dict[str, Path], tmp_path: Path
+    machines: Any, cranfield: Path, models: dict[str, Path], tmp_path: Path
 ) -> None:
-    encoder = indexing_module._load(str(models["dense"]), IndexSettings())
-    assert encoder is not None
-    source = open_collection(str(cranfield), Problems("skip"))
-    description = indexing_module._describe(
-        CorpusOrigin(spec="c", fingerprint="c"), encoder, None, IndexSettings(), source, None
-    )
-    assert description.encoder is not None
-    other = description.encoder.model_copy(update={"fingerprint": "another"})
-    builder = ShardedBuilder(
-        cluster, tmp_path / "index", description.model_copy(update={"encoder": other}), SHARD
-    )
+    """They read the weights from the disk, which are not those that are given here."""
+    encoder = load_encoder(str(models["dense"]))
+    encoder.fingerprint = "another"
+    settings = IndexSettings(problems="skip", cluster=_settings(machines))
     with pytest.raises(MismatchError, match="has another encoder") as caught:
-        builder.add(source.documents(), partial(shards_module._fill_shard, {}, BLOCK))
+        index(str(cranfield), tmp_path / "index", encoder, settings=settings)
     assert str(models["dense"]) in caught.value.what
     assert not list(workplace(tmp_path / "index").glob("*attempt*"))
 
@@ -278,9 +273,9 @@ def test_a_machine_that_cannot_help_says_why(tmp_path: Path) -> None:
     from isthmus import __version__
 
     with pytest.raises(MismatchError, match=r"has isthmus .*, this one has 0\.0\.1"):
-        _run(("0.0.1", tmp_path), print)
+        run_task(("0.0.1", tmp_path), print)
     with pytest.raises(Exception, match="does not see the folder") as caught:
-        _run((__version__, tmp_path / "elsewhere" / "marker"), print)
+        run_task((__version__, tmp_path / "elsewhere" / "marker"), print)
     assert "ISTHMUS_CACHE" in caught.value.fix  # type: ignore[attr-defined]
 
 

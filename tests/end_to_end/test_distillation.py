@@ -154,24 +154,3 @@ def test_a_student_learns_what_the_teacher_prefers(
     commands.succeed(*command, "--output", tmp_path / "run", *sets("training.max_steps=40"))
     values = [entry["kl"] for entry in log(tmp_path / "run")]
     assert np.mean(values[-5:]) < 0.8 * np.mean(values[:5])
-
-
-@pytest.mark.parametrize(
-    ("chosen", "told"),
-    [
-        (["losses={kl: {}}"], "the loss 'kl' needs a teacher's scores"),
-        (
-            ["losses={kl: {}}", "teacher={name: cross_encoder, model: nowhere/at/all}"],
-            "there is no model folder 'nowhere/at/all'",
-        ),
-        (["losses={kl: {}}", "teacher={name: scores, file: nowhere.tsv}"], "no file 'nowhere.tsv'"),
-    ],
-)
-def test_teachers_that_cannot_teach(
-    chosen: list[str], told: str, commands: Any, small: list[str], tmp_path: Path
-) -> None:
-    command = ["finetune", "--recipe", "dense", *small, *sets(*chosen)]
-    ended = commands.run(*command, "--output", tmp_path / "run")
-    assert ended.returncode != 0
-    assert told in " ".join(ended.stderr.split())
-    assert "Traceback" not in ended.stderr

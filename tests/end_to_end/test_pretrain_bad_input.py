@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import BertConfig, BertForMaskedLM
-
-from isthmus.nn.backbone import Backbone
-from isthmus.text.tokenizer import Tokenizer
 
 Refuses = Callable[..., str]
 Pretrain = Callable[..., list[Any]]
@@ -62,14 +58,6 @@ def write_corpus(file: Path, texts: Sequence[str]) -> Path:
     return file
 
 
-@pytest.fixture
-def unread(collection: Path, tmp_path: Path) -> Path:
-    """A corpus that is refused as soon as anyone reads it: for what must be refused before."""
-    texts = (collection / "corpus.jsonl").read_text(encoding="utf-8")
-    (tmp_path / "unread.jsonl").write_text("no JSON\n" + texts, encoding="utf-8")
-    return tmp_path / "unread.jsonl"
-
-
 def test_no_document_is_longer_than_one_token(
     refuses: Refuses, commands: Any, pretrain: Pretrain, tmp_path: Path
 ) -> None:
@@ -104,39 +92,3 @@ def test_documents_of_one_span_fall_back_and_are_counted(
     shares = [entry["view/one_span"] for entry in log if "loss" in entry]
     assert len(shares) == 5
     assert sum(shares) / 5 == pytest.approx(0.75)
-
-
-def save_tiny(folder: Path, tokenizer: Tokenizer, layers: int = 2) -> None:
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=64,
-    )
-    Backbone(BertForMaskedLM(config)).save(folder)
-    tokenizer.save(folder)
-
-
-def test_a_decoder_deeper_than_it_can_copy_from(
-    refuses: Refuses, pretrain: Pretrain, model: Path, unread: Path, tmp_path: Path
-) -> None:
-    def refused(recipe: str, *changes: str, start: Path = model) -> str:
-        return refuses(pretrain(recipe, *changes, corpus=unread, start=start))
-
-    message = refused("cotmae", "decoder.init=last", "decoder.layers=3")
-    assert "a decoder of 3 layers cannot be copied from the last layers" in message
-    assert "of a backbone of 2" in message
-    assert "error: decoder.init" in message
-    message = refused("simlm", "decoder.layers=5", f"corruption.generator={model}")
-    assert "a decoder of 5 layers cannot be copied" in message
-    message = refused("cdmae", "decoder.init=[0]")
-    assert "a decoder of 2 layers cannot be copied from layers [0]" in message
-    message = refused("cdmae", "decoder.init=[1, 2]")
-    assert "there is no layer 2 to copy" in message
-    assert "expected: 0 to 1" in message
-    message = refused("condenser", "decoder.from_layer=2")
-    assert "takes states after layer 2, and the backbone has 2" in message
-    save_tiny(tmp_path / "shallow", Tokenizer.load(str(model / "final")), layers=1)
-    message = refused("condenser", start=tmp_path / "shallow")
-    assert "takes states after layer 0, the backbone has 1" in message

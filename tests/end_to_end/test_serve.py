@@ -45,7 +45,7 @@ class Server:
             return json.load(answer)
 
     def stop(self) -> Any:
-        os.kill(self._commands._child, signal.SIGTERM)
+        os.kill(self._commands.child, signal.SIGTERM)
         return self._commands.wait(60)
 
     def kill(self) -> None:
@@ -68,7 +68,7 @@ def test_a_request_under_way_is_answered_before_the_server_stops(
     with socket.create_connection(("127.0.0.1", server.port)) as half:
         half.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:10])
         time.sleep(0.3)
-        os.kill(commands._child, signal.SIGTERM)
+        os.kill(commands.child, signal.SIGTERM)
         time.sleep(0.3)
         with pytest.raises(ConnectionError):  # nothing new is taken
             socket.create_connection(("127.0.0.1", server.port), timeout=5).recv(1)

@@ -135,17 +135,3 @@ def test_a_target_that_was_missed(
     found = re.search(r"([\d.]+) terms in an average document", ended.stderr)
     assert found is not None
     assert float(found[1]) == pytest.approx(reached["documents"], rel=0.1)
-
-
-def test_a_model_without_a_masked_lm_head(
-    commands: Any, small: list[str], model: Path, tmp_path: Path
-) -> None:
-    from transformers import AutoModel
-
-    AutoModel.from_pretrained(model / "final").save_pretrained(tmp_path / "bare")
-    for file in (model / "final").glob("tokenizer*"):
-        shutil.copy(file, tmp_path / "bare")
-    command = ["finetune", "--recipe", "splade", *small, "--output", tmp_path / "out"]
-    ended = commands.run(*command, "--model", tmp_path / "bare")
-    assert ended.returncode != 0
-    assert "has no masked-LM head" in " ".join(ended.stderr.split())

@@ -10,17 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isthmus.indexes.segments.index import open_index
 from isthmus.records import Query
 from isthmus.retrieval.searcher import Searcher, open_searcher
-
-
-def contents(folder: Path) -> dict[str, str]:
-    store = open_index(folder).store
-    documents = [store.document(row) for row in range(len(store))]
-    found = {document.id: document.text for document in documents}
-    assert len(found) == len(documents), "a document is there twice"
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +76,3 @@ def same_scores(one: Searcher, two: Searcher, queries: list[Query]) -> None:
     documents = [ranking.document_ids[0] for ranking in two.search(queries, 1)]
     assert [ranking.document_ids[0] for ranking in one.search(queries, 1)] == documents
     assert one.documents(documents) == two.documents(documents)
-
-
-def test_what_cannot_be_changed_is_refused(
-    commands: Any, corpora: dict[str, Path], model: Path, tmp_path: Path
-) -> None:
-    index = tmp_path / "bm25"
-    commands.succeed("index", "--corpus", corpora["first"], "--output", index)
-    empty = commands.run("delete", index)
-    assert "no id of a document" in empty.stderr
-    nothing = commands.run("merge", tmp_path / "nothing")
-    assert "there is no index" in nothing.stderr
-    dense = tmp_path / "dense"
-    commands.succeed("index", "--model", model, "--corpus", corpora["first"], "--output", dense)
-    other = commands.run("add", dense, "--corpus", corpora["more"], "--model", "package:nobody")
-    assert other.returncode == 2
-    assert contents(dense).keys() == contents(index).keys()

@@ -134,14 +134,6 @@ def test_markup_is_no_text(page: str, text: str, tmp_path: Path) -> None:
     assert only(tmp_path) == Document("a.html", text)
 
 
-def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
-    write(tmp_path, "a.txt", b"fine\nna\xefve\n")
-    write(tmp_path, "b.txt", "good")
-    with pytest.raises(InputError, match="wrong encoding: byte 0xef") as caught:
-        list(Folder(tmp_path, Problems("refuse")).documents())
-    assert f"{tmp_path / 'a.txt'}:2" in caught.value.what
-
-
 def test_files_that_cannot_be_read_are_skipped_and_named(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", b"na\xefve")
     write(tmp_path, "b.txt", "good")

@@ -160,17 +160,6 @@ def test_folders_nested_deeply(tmp_path: Path) -> None:
     assert problems.counts == {"wrong encoding": 1}
 
 
-def test_a_file_of_a_folder_over_the_limit(tmp_path: Path) -> None:
-    (tmp_path / "good.txt").write_text("text")
-    (tmp_path / "long.txt").write_text("texts")
-    with pytest.raises(InputError, match="too long: more than 4 bytes") as caught:
-        list(Folder(tmp_path, Problems("refuse", 4)).documents())
-    assert str(tmp_path / "long.txt") in caught.value.what
-    problems = Problems(line_limit=4)
-    assert [document.id for document in Folder(tmp_path, problems).documents()] == ["good.txt"]
-    assert problems.counts == {"too long": 1}
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.collections import open_corpus
-from isthmus.collections.spec import FORMATS
 from isthmus.errors import InputError, SettingsError
-
-
-def test_every_format_is_a_scheme() -> None:
-    expected = ["beir", "docstrings", "dpr", "folder", "hf", "irds", "jsonl", "msmarco"]
-    assert FORMATS.names() == expected
 
 
 def test_an_unknown_scheme_suggests_the_nearest() -> None:

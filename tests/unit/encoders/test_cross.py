@@ -110,18 +110,6 @@ def test_saving_restoring_and_the_fingerprint(tmp_path: Path) -> None:
     assert load_cross_encoder(str(tmp_path / "kept"), shorter).settings == shorter
 
 
-def test_rounded_weights_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: True)
-    encoder = cross(tmp_path / "one")
-    encoder.save(tmp_path / "kept")
-    with pytest.raises(SettingsError, match="were rounded to bf16"):
-        load_cross_encoder(str(tmp_path / "kept")).save(tmp_path / "again")
-    exact = load_cross_encoder(str(tmp_path / "kept"), exact=True)
-    np.testing.assert_allclose(exact.score(PAIRS), encoder.score(PAIRS), atol=1e-6)
-    exact.save(tmp_path / "again")
-    assert load_cross_encoder(str(tmp_path / "again")).fingerprint == encoder.fingerprint
-
-
 def test_low_precision_makes_no_ties(tmp_path: Path) -> None:
     encoder = cross(tmp_path)
     classifier = encoder.model.classifier

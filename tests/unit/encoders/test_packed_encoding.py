@@ -46,8 +46,8 @@ def made(kind: str) -> DenseEncoder | SparseEncoder:
         intermediate_size=128,
         max_position_embeddings=144,
         initializer_range=0.1,
+        attn_implementation="sdpa",
     )
-    config._attn_implementation = "sdpa"
     encoder, settings = ENCODERS[kind]
     return encoder(Backbone(BertForMaskedLM(config)), TOKENIZER, settings)  # type: ignore[arg-type, return-value]
 

@@ -34,9 +34,9 @@ def made() -> CrossEncoder:
         intermediate_size=128,
         max_position_embeddings=144,
         initializer_range=0.1,
+        attn_implementation="sdpa",
         num_labels=1,
     )
-    config._attn_implementation = "sdpa"
     settings = CrossSettings(query_max_length=30, document_max_length=100)
     return CrossEncoder(Classifier(BertForSequenceClassification(config)), TOKENIZER, settings)
 

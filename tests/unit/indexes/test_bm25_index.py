@@ -8,22 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import documents
 from tests.index_bytes import verify
 
 from isthmus.config.sealed_json import sealed
-from isthmus.errors import InputError, MismatchError, SettingsError
+from isthmus.errors import InputError, SettingsError
 from isthmus.indexes.bm25 import Analyzer, Bm25Index
 from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.records import Document, Ranking
 
+DOCUMENTS = documents()
+
 Build = Callable[..., Bm25Index]
 
 
-def test_finds_what_shares_a_term(build_bm25: Build, documents: list[Document]) -> None:
-    index = build_bm25(documents)
+def test_finds_what_shares_a_term(build_bm25: Build) -> None:
+    index = build_bm25(DOCUMENTS)
     (ranking,) = index.search(["Rivers and banks"], 1000, ["q"])
-    texts = {document.id: document.text for document in documents}
+    texts = {document.id: document.text for document in DOCUMENTS}
     assert len(ranking) == 30
     assert all(score > 0 for score in ranking.scores)
     assert {texts[document_id] for document_id in ranking.document_ids[:10]} == {
@@ -70,20 +73,16 @@ def test_terms_keep_order_and_repetitions() -> None:
     ]  # fmt: skip
 
 
-def test_two_builds_are_byte_identical(
-    build_bm25: Build, documents: list[Document], tmp_path: Path
-) -> None:
-    build_bm25(documents, "one")
-    build_bm25(documents, "two")
+def test_two_builds_are_byte_identical(build_bm25: Build, tmp_path: Path) -> None:
+    build_bm25(DOCUMENTS, "one")
+    build_bm25(DOCUMENTS, "two")
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
     verify(tmp_path / "one")
 
 
-def test_scores_are_memory_mapped_and_pickles_refused(build_bm25: Build, tmp_path: Path) -> None:
-    index = build_bm25([Document("a", "one text")])
-    arrays = (index._starts, index._rows, index._scores)
-    assert all(isinstance(part.base, np.memmap) for part in arrays)
+def test_pickles_are_refused(build_bm25: Build, tmp_path: Path) -> None:
+    build_bm25([Document("a", "one text")])
     file = tmp_path / "bm25" / "data.csc.index.npy"
     np.save(file, np.array([{"any": "object"}], dtype=object), allow_pickle=True)
     manifest = json.loads((tmp_path / "bm25" / "manifest.json").read_text())
@@ -100,11 +99,6 @@ def test_nothing_to_index_is_refused(build_bm25: Build, tmp_path: Path) -> None:
         build_bm25([Document("a", "the of"), Document("b", "?")])
     assert "bm25.stopwords=none" in caught.value.fix
     assert not (tmp_path / "bm25").exists()
-
-
-def test_other_kind_is_refused(dense_folder: Path) -> None:
-    with pytest.raises(MismatchError, match="is a dense index"):
-        Bm25Index.open(dense_folder)
 
 
 @pytest.mark.parametrize("values", [{"b": 1.5}, {"k1": -1.0}, {"stemmer": "englsh"}])

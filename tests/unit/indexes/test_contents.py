@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from tests.factories import described
 
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes import contents
 from isthmus.indexes.contents import Contents
 from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.inverted.builder import InvertedBuilder
-from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
+from isthmus.indexes.manifest import EncoderOrigin, InvertedSettings
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
@@ -35,15 +36,11 @@ def some_weights(count: int, seed: int = 0) -> scipy.sparse.csr_matrix:
 
 
 def build(folder: Path, kind: str, documents: list[Document], vectors: Any, **changes: Any) -> Path:
-    description = Description(
-        kind="dense" if kind == "dense" else "inverted",
-        corpus=CorpusOrigin(spec="corpus.jsonl", fingerprint="c0"),
-        titles=True,
+    description = described(
+        "dense" if kind == "dense" else "inverted",
         encoder=EncoderOrigin(name=kind, fingerprint=f"{kind}-1"),
-        dimension=vectors.shape[1],
-        dtype="float32" if kind == "dense" else None,
-        inverted=None if kind == "dense" else InvertedSettings(),
-    ).model_copy(update=changes)
+        **{"dimension": vectors.shape[1], **changes},
+    )
     small = DenseBuilder if kind == "dense" else InvertedBuilder
     with small(folder, description) as builder:
         builder.add(documents, vectors)
@@ -175,8 +172,8 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
             read(sparse, wrong)
 
 
-def test_bm25_holds_no_vectors(build_bm25: Any, documents: list[Document], tmp_path: Path) -> None:
-    build_bm25(documents)
+def test_bm25_holds_no_vectors(build_bm25: Any, tmp_path: Path) -> None:
+    build_bm25(documents_of(10))
     with pytest.raises(InputError, match="is a bm25 index") as caught:
         Contents([tmp_path / "bm25"])
     assert "its own BM25" in caught.value.fix

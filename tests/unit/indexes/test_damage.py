@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.sparse
+from tests.factories import described
 
 from isthmus.config.output import SNAPSHOT, write_json
 from isthmus.config.sealed_json import sealed
@@ -27,10 +28,6 @@ from isthmus.indexes.dense.index import DenseIndex
 from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     MANIFEST,
-    Bm25Settings,
-    CorpusOrigin,
-    Description,
-    EncoderOrigin,
     InvertedSettings,
 )
 from isthmus.indexes.segments.index import open_index
@@ -53,31 +50,22 @@ SPARSE = scipy.sparse.csr_matrix(WEIGHTS)
 BITS, CUTS, SWAPS = 4, 2, 2  # of a file, in the suite
 
 
-def described(**values: Any) -> Description:
-    return Description(
-        corpus=CorpusOrigin(spec="made up", fingerprint="c"),
-        titles=True,
-        **values if values["kind"] == "bm25"
-        else {"encoder": EncoderOrigin(name="e", fingerprint="e"), "dimension": SIZE, **values},
-    )  # fmt: skip
-
-
 def dense(folder: Path, **values: Any) -> Path:
-    description = described(**{"kind": "dense", "dtype": "float32", **values})
-    with DenseBuilder(folder, description) as builder:
+    with DenseBuilder(folder, described(dimension=SIZE, **values)) as builder:
         builder.add(DOCUMENTS, DENSE)
         return builder.finish({})
 
 
 def inverted(folder: Path, **values: Any) -> Path:
     settings = InvertedSettings.parse(values, where="test")
-    with InvertedBuilder(folder, described(kind="inverted", inverted=settings), 64) as builder:
+    description = described("inverted", dimension=SIZE, inverted=settings)
+    with InvertedBuilder(folder, description, 64) as builder:
         builder.add(DOCUMENTS, SPARSE)
         return builder.finish({})
 
 
 def bm25(folder: Path) -> Path:
-    return build_bm25(DOCUMENTS, folder, described(kind="bm25", bm25=Bm25Settings()), {})
+    return build_bm25(DOCUMENTS, folder, described("bm25"), {})
 
 
 def segments(folder: Path) -> Path:

@@ -6,24 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import described, documents, vectors
 
 from isthmus.errors import InputError, MismatchError
 from isthmus.indexes.dense.builder import DenseBuilder
 from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.manifest import Description
 from isthmus.records import Document
 
+DESCRIPTION = described()
+DOCUMENTS = documents()
+VECTORS = vectors()
 
-def test_vectors_are_a_plain_npy_file(dense_folder: Path, vectors: np.ndarray) -> None:
-    np.testing.assert_array_equal(np.load(dense_folder / "vectors.npy"), vectors)
+
+def test_vectors_are_a_plain_npy_file(dense_folder: Path) -> None:
+    np.testing.assert_array_equal(np.load(dense_folder / "vectors.npy"), VECTORS)
 
 
-def test_depth_beyond_the_collection(
-    dense_folder: Path, vectors: np.ndarray, documents: list[Document]
-) -> None:
-    (ranking,) = DenseIndex.open(dense_folder).search(vectors[:1], 1000, ["q"])
+def test_depth_beyond_the_collection(dense_folder: Path) -> None:
+    (ranking,) = DenseIndex.open(dense_folder).search(VECTORS[:1], 1000, ["q"])
     assert len(ranking) == 50
-    assert ranking.document_ids[0] == documents[int(np.argmax(vectors @ vectors[0]))].id
+    assert ranking.document_ids[0] == DOCUMENTS[int(np.argmax(VECTORS @ VECTORS[0]))].id
     assert list(ranking.scores) == sorted(ranking.scores, reverse=True)
 
 
@@ -31,12 +33,10 @@ def test_no_queries(dense_folder: Path) -> None:
     assert DenseIndex.open(dense_folder).search(np.empty((0, 4)), 10, []) == []
 
 
-def test_identical_vectors_tie_exactly_and_go_by_id(
-    tmp_path: Path, dense_description: Description
-) -> None:
+def test_identical_vectors_tie_exactly_and_go_by_id(tmp_path: Path) -> None:
     """Rounded products of equal vectors differ with their place in a block; the answer must not."""
     generator = np.random.default_rng(1)
-    description = dense_description.model_copy(update={"dimension": 97})
+    description = DESCRIPTION.model_copy(update={"dimension": 97})
     vectors = np.repeat(generator.standard_normal((1, 97)).astype(np.float32), 203, axis=0)
     documents = [Document(f"{row * 61 % 203:03}", "") for row in range(203)]
     with DenseBuilder(tmp_path / "ties", description) as builder:
@@ -51,14 +51,12 @@ def test_identical_vectors_tie_exactly_and_go_by_id(
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_best_documents_first_or_last_in_the_corpus(
-    tmp_path: Path, dense_description: Description, step: int
-) -> None:
+def test_best_documents_first_or_last_in_the_corpus(tmp_path: Path, step: int) -> None:
     """Early blocks must not raise the bar before `depth` documents are found."""
     scores = np.arange(20, dtype=np.float32)[::step]
     vectors = np.zeros((20, 4), dtype=np.float32)
     vectors[:, 1] = scores
-    with DenseBuilder(tmp_path / "index", dense_description) as builder:
+    with DenseBuilder(tmp_path / "index", DESCRIPTION) as builder:
         builder.add([Document(f"{score:.0f}", "") for score in scores], vectors)
         builder.finish({})
     index = DenseIndex.open(tmp_path / "index", block_rows=3)
@@ -66,12 +64,10 @@ def test_best_documents_first_or_last_in_the_corpus(
     assert ranking.document_ids == tuple(str(score) for score in range(19, 9, -1))
 
 
-def test_answer_does_not_depend_on_blocks_or_batch(
-    tmp_path: Path, dense_description: Description
-) -> None:
+def test_answer_does_not_depend_on_blocks_or_batch(tmp_path: Path) -> None:
     """Equal to the last bit, where plain float32 products would differ."""
     generator = np.random.default_rng(2)
-    description = dense_description.model_copy(update={"dimension": 64})
+    description = DESCRIPTION.model_copy(update={"dimension": 64})
     vectors = generator.standard_normal((1000, 64)).astype(np.float32)
     documents = [Document(str(row), "") for row in range(1000)]
     with DenseBuilder(tmp_path / "index", description) as builder:
@@ -87,21 +83,19 @@ def test_answer_does_not_depend_on_blocks_or_batch(
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
-def test_unusable_vectors_are_refused_by_name(
-    tmp_path: Path, dense_description: Description, bad: float
-) -> None:
+def test_unusable_vectors_are_refused_by_name(tmp_path: Path, bad: float) -> None:
     vectors = np.ones((3, 4), dtype=np.float32)
     vectors[1, 2] = bad
     documents = [Document(name, "") for name in "xyz"]
-    with DenseBuilder(tmp_path / "index", dense_description) as builder:
+    with DenseBuilder(tmp_path / "index", DESCRIPTION) as builder:
         builder.add(documents, np.ones((3, 4)))
         with pytest.raises(InputError) as caught:
             builder.add(documents, vectors)
     assert "document 'y' (number 5 of the corpus) is not finite" in caught.value.what
 
 
-def test_float16_overflow_is_refused(tmp_path: Path, dense_description: Description) -> None:
-    description = dense_description.model_copy(update={"dtype": "float16"})
+def test_float16_overflow_is_refused(tmp_path: Path) -> None:
+    description = DESCRIPTION.model_copy(update={"dtype": "float16"})
     with (
         DenseBuilder(tmp_path / "index", description) as builder,
         pytest.raises(InputError, match="not finite in float16"),
@@ -115,9 +109,3 @@ def test_bad_queries_are_refused(dense_folder: Path) -> None:
         index.search(np.array([[0, 0, 0, 0], [0, np.nan, 0, 0]]), 3, ["a", "b"])
     with pytest.raises(MismatchError, match=r"shape \(1, 3\)"):
         index.search(np.zeros((1, 3)), 3, ["a"])
-
-
-def test_other_kind_is_refused(build_bm25: object, tmp_path: Path) -> None:
-    build_bm25([Document("a", "some words")])  # type: ignore[operator]
-    with pytest.raises(MismatchError, match="is a bm25 index"):
-        DenseIndex.open(tmp_path / "bm25")

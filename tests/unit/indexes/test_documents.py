@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import documents
 
 from isthmus.errors import InputError
 from isthmus.indexes.documents import DocumentStore, DocumentWriter
 from isthmus.records import Document
+
+DOCUMENTS = documents()
 
 
 def _write(folder: Path, blocks: list[list[Document]], texts: bool = True) -> DocumentStore:
@@ -20,20 +23,20 @@ def _write(folder: Path, blocks: list[list[Document]], texts: bool = True) -> Do
     return DocumentStore(folder)
 
 
-def test_rows_and_ids(tmp_path: Path, documents: list[Document]) -> None:
-    store = _write(tmp_path, [documents[:7], documents[7:8], documents[8:]])
-    assert [store.document(row) for row in range(len(store))] == documents
-    assert [store.row(document.id) for document in documents] == list(range(50))
+def test_rows_and_ids(tmp_path: Path) -> None:
+    store = _write(tmp_path, [DOCUMENTS[:7], DOCUMENTS[7:8], DOCUMENTS[8:]])
+    assert [store.document(row) for row in range(len(store))] == DOCUMENTS
+    assert [store.row(document.id) for document in DOCUMENTS] == list(range(50))
     assert store.row("absent") is None
     assert store.row("zzz") is None
     assert store.row("") is None
     rows = np.array([49, 0, 8, 7, 7, 6])
-    assert store.ids(rows) == [documents[row].id for row in rows]
+    assert store.ids(rows) == [DOCUMENTS[row].id for row in rows]
     assert store.ids(np.array([], dtype=np.int64)) == []
     many = np.tile(rows, 20)  # taken block by block, not one by one
-    assert store.ids(many) == [documents[row].id for row in many]
+    assert store.ids(many) == [DOCUMENTS[row].id for row in many]
     for some in (rows, many):
-        assert store.documents(some) == [documents[row] for row in some]
+        assert store.documents(some) == [DOCUMENTS[row] for row in some]
 
 
 def test_ranks_are_the_order_of_python_strings(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import described
 from tests.index_bytes import verify
 
 from isthmus.config.sealed_json import sealed
@@ -21,7 +22,6 @@ from isthmus.indexes.dense.hnsw import (
     has_hnsw,
 )
 from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.manifest import Description
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Document, Ranking
@@ -50,21 +50,21 @@ def documents(first: int, last: int) -> list[Document]:
     return [Document(f"d{row}", "") for row in range(first, last)]
 
 
-def make(folder: Path, vectors: np.ndarray, description: Description) -> Path:
-    with DenseBuilder(folder, description.model_copy(update={"dimension": 16})) as builder:
+def make(folder: Path, vectors: np.ndarray) -> Path:
+    with DenseBuilder(folder, described(dimension=16)) as builder:
         builder.add(documents(0, len(vectors)), vectors)
         return builder.finish({})
 
 
 @pytest.fixture
-def folder(tmp_path: Path, vectors: np.ndarray, dense_description: Description) -> Path:
-    return make(tmp_path / "index", vectors, dense_description)
+def folder(tmp_path: Path, vectors: np.ndarray) -> Path:
+    return make(tmp_path / "index", vectors)
 
 
 @pytest.fixture
-def lazy(tmp_path: Path, vectors: np.ndarray, dense_description: Description) -> Path:
+def lazy(tmp_path: Path, vectors: np.ndarray) -> Path:
     """A small index with a graph beside it."""
-    folder = make(tmp_path / "lazy", vectors[:ROWS], dense_description)
+    folder = make(tmp_path / "lazy", vectors[:ROWS])
     build(folder, LAZY)
     return folder
 

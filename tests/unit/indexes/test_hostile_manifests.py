@@ -9,19 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.factories import described, documents, vectors
 
 from isthmus.config.output import SNAPSHOT, read_snapshot
 from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError
+from isthmus.indexes import integrity
 from isthmus.indexes.construction import PROGRESS, read_progress
 from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.integrity import described
-from isthmus.indexes.manifest import MANIFEST, SEGMENTS, Description, workplace
+from isthmus.indexes.manifest import MANIFEST, SEGMENTS, workplace
 from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
+
+DESCRIPTION = described()
+DOCUMENTS = documents()
+VECTORS = vectors()
 
 DEEP = "[" * 200_000
 OUTSIDE = [
@@ -87,7 +92,7 @@ def test_a_name_that_leads_outside_is_refused(dense_folder: Path, place: str, na
 
 def test_nothing_outside_is_deleted(dense_folder: Path, victim: Path) -> None:
     precious = victim / "precious.npy"
-    stored = described(victim, ["precious.npy"])["precious.npy"].model_dump()
+    stored = integrity.described(victim, ["precious.npy"])["precious.npy"].model_dump()
     edit(dense_folder, lambda values: values["files"].update({str(precious): stored}))
     before = sorted(file.name for file in dense_folder.iterdir())
     with pytest.raises(InputError):
@@ -154,7 +159,7 @@ def test_deleted_rows_are_rows(dense_folder: Path, rows: np.ndarray) -> None:
     (deleted,) = (dense_folder / SEGMENTS).glob("*.npy")
     np.save(deleted, rows)
     name = f"{SEGMENTS}/{deleted.name}"
-    stored = described(dense_folder, [name])[name].model_dump()
+    stored = integrity.described(dense_folder, [name])[name].model_dump()
     edit(dense_folder, lambda values: values["files"].update({name: stored}))
     with pytest.raises(InputError, match=r"deleted-1\.npy.* is damaged"):
         open_index(dense_folder)
@@ -186,19 +191,18 @@ def test_snapshots_that_are_none_are_refused(dense_folder: Path, content: bytes)
     ],
 )  # fmt: skip
 def test_progress_that_is_none_starts_anew(
-    tmp_path: Path, dense_description: Description, documents: list[Document],
-    vectors: np.ndarray, change: Callable[[dict[str, Any]], dict[str, Any]],
-) -> None:  # fmt: skip
-    with DenseBuilder(tmp_path / "index", dense_description) as builder:
-        builder.add(documents[:8], vectors[:8])
+    tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    with DenseBuilder(tmp_path / "index", DESCRIPTION) as builder:
+        builder.add(DOCUMENTS[:8], VECTORS[:8])
     file = workplace(tmp_path / "index") / PROGRESS
     values = json.loads(file.read_text())
-    assert read_progress(tmp_path / "index", dense_description) is not None
+    assert read_progress(tmp_path / "index", DESCRIPTION) is not None
     file.write_text(json.dumps(values | {"rows": 7}))
-    assert read_progress(tmp_path / "index", dense_description) is None, "its checksum fails"
+    assert read_progress(tmp_path / "index", DESCRIPTION) is None, "its checksum fails"
     file.write_text(json.dumps(sealed(change(values))))
-    assert read_progress(tmp_path / "index", dense_description) is None
+    assert read_progress(tmp_path / "index", DESCRIPTION) is None
     for content in BROKEN:
         file.write_bytes(content)
-        with DenseBuilder(tmp_path / "index", dense_description) as builder:
+        with DenseBuilder(tmp_path / "index", DESCRIPTION) as builder:
             assert builder.rows == 0

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.indexes.conftest import CORPUS
+from tests.factories import described
 
 from isthmus.errors import InputError
 from isthmus.indexes.documents import check_passages
 from isthmus.indexes.kinds import builder_for
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.indexes.manifest import (
-    Bm25Settings,
     Description,
     replace_manifest,
     stated_manifest,
@@ -26,6 +25,8 @@ from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.records import Passage, Ranking, document_of
 from isthmus.text.passages import Cut
 
+CUT = Cut(length=16, overlap=0.1)
+LONG = described(passages=CUT)
 # "a#b" is a document whose passages stand among those of "a", "a!" one before them.
 DOCUMENTS = ("a", "a!", "a#b", "b", "c", "d", "e")
 
@@ -35,11 +36,6 @@ def passages(document: str, count: int, text: str = "text") -> list[Passage]:
         Passage(f"{document}#{n}", f"{text} {document} {n}", "Title", "Head", n, n + 1)
         for n in range(1, count + 1)
     ]
-
-
-@pytest.fixture
-def described(dense_description: Description) -> Description:
-    return dense_description.model_copy(update={"passages": Cut(length=16, overlap=0.1)})
 
 
 def build(folder: Path, description: Description, rows: list[Passage], vectors: Any) -> Path:
@@ -58,14 +54,14 @@ def best(scores: Iterable[tuple[str, float]], depth: int) -> list[tuple[str, flo
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 7, 50])
 def test_documents_rank_by_their_best_passage_with_ties_by_their_own_ids(
-    tmp_path: Path, described: Description, depth: int
+    tmp_path: Path, depth: int
 ) -> None:
     draw = np.random.default_rng(3)
     # One document has most of the best passages, so that a shallow search finds few others.
     rows = [one for name in DOCUMENTS for one in passages(name, 60 if name == "b" else 3)]
     vectors = draw.integers(-2, 3, (len(rows), 4)).astype(np.float32)
     vectors[[row.id.startswith("b#") for row in rows]] += 1
-    index = LongDocuments(open_index(build(tmp_path / "i", described, rows, vectors)))
+    index = LongDocuments(open_index(build(tmp_path / "i", LONG, rows, vectors)))
     queries = draw.integers(0, 3, (5, 4)).astype(np.float32)
     found = index.search(queries, depth, [f"q{n}" for n in range(5)])
     for query, ranking in zip(queries, found, strict=True):
@@ -78,31 +74,25 @@ def test_documents_rank_by_their_best_passage_with_ties_by_their_own_ids(
     assert [index.store.row(index.store.id(row)) for row in range(7)] == list(range(7))
 
 
-def test_equal_scores_of_many_passages_are_all_looked_at(
-    tmp_path: Path, described: Description
-) -> None:
+def test_equal_scores_of_many_passages_are_all_looked_at(tmp_path: Path) -> None:
     rows = passages("a!", 30) + passages("a", 1)  # "a!#30" sorts before "a#1", "a" before "a!"
-    index = open_index(build(tmp_path / "i", described, rows, np.ones((31, 4), dtype=np.float32)))
+    index = open_index(build(tmp_path / "i", LONG, rows, np.ones((31, 4), dtype=np.float32)))
     (ranking,) = LongDocuments(index).search(np.ones((1, 4), dtype=np.float32), 1, ["q"])
     assert ranking.document_ids == ("a",)
 
 
-def test_the_best_passage_is_shown_with_its_heading_and_place(
-    tmp_path: Path, described: Description
-) -> None:
+def test_the_best_passage_is_shown_with_its_heading_and_place(tmp_path: Path) -> None:
     rows = passages("a", 3) + passages("a#b", 2)
     vectors = np.eye(5, 4, dtype=np.float32)
-    folder = build(tmp_path / "i", described, rows, vectors)
+    folder = build(tmp_path / "i", LONG, rows, vectors)
     index = LongDocuments(open_index(folder))
     query = np.array([[0, 1, 0, 2]], dtype=np.float32)
     assert index.shown(query, ["a#b", "a"]) == [rows[3], rows[1]]
     assert index.shown(None, ["a"]) == [rows[0]]
 
 
-def test_bm25_answers_with_documents_too(tmp_path: Path, described: Description) -> None:
-    of_words = Description(
-        kind="bm25", corpus=CORPUS, titles=True, bm25=Bm25Settings(), passages=described.passages
-    )
+def test_bm25_answers_with_documents_too(tmp_path: Path) -> None:
+    of_words = described("bm25", passages=CUT)
     rows = [*passages("a", 9, "river"), *passages("b", 2, "river bank"), *passages("c", 1, "snow")]
     index = LongDocuments(open_index(build(tmp_path / "i", of_words, rows, None)))
     assert index.has_tokens("river")
@@ -118,11 +108,9 @@ def texts(folder: Path) -> dict[str, str]:
     return {(one := store.document(row)).id: one.text for row in range(len(store))}
 
 
-def test_all_passages_of_a_document_come_and_go_together(
-    tmp_path: Path, described: Description
-) -> None:
+def test_all_passages_of_a_document_come_and_go_together(tmp_path: Path) -> None:
     rows = passages("a", 4) + passages("a#b", 2) + passages("b", 1)
-    folder = build(tmp_path / "i", described, rows, np.ones((7, 4), dtype=np.float32))
+    folder = build(tmp_path / "i", LONG, rows, np.ones((7, 4), dtype=np.float32))
     with IndexWriter(folder) as writer:
         assert writer.missing(["a", "a#b", "a#1", "c"]) == ["a#1", "c"]
         new = passages("a", 2, "new") + passages("c", 3, "first") + passages("c", 2, "second")
@@ -148,12 +136,10 @@ def test_all_passages_of_a_document_come_and_go_together(
     assert shown == Passage("a#1", "new a 1", "Title", "Head", 1, 2)
 
 
-def test_rows_that_are_not_the_stated_passages_are_refused(
-    tmp_path: Path, dense_description: Description, described: Description
-) -> None:
+def test_rows_that_are_not_the_stated_passages_are_refused(tmp_path: Path) -> None:
     vectors = np.ones((2, 4), dtype=np.float32)
-    folder = build(tmp_path / "i", dense_description, passages("a", 2), vectors)
-    stated = stated_manifest(folder).model_copy(update={"passages": described.passages})
+    folder = build(tmp_path / "i", described(), passages("a", 2), vectors)
+    stated = stated_manifest(folder).model_copy(update={"passages": CUT})
     replace_manifest(folder, stated)
     with pytest.raises(InputError, match="its rows are not what is stated"):
         open_index(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from tests.index_bytes import verify
 
 from isthmus.config.sealed_json import UnreadableError, read_bounded, sealed
 from isthmus.errors import InputError
-from isthmus.indexes.manifest import FORMAT, Manifest, workplace
+from isthmus.indexes.manifest import FORMAT, workplace
 from isthmus.indexes.verification import read_manifest
 
 
@@ -42,39 +41,6 @@ def test_another_format_is_refused(dense_folder: Path) -> None:
     error = _refusal(dense_folder)
     assert f"format version {FORMAT + 1}" in error.what
     assert "--upgrade" in error.fix
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "1"}', '{"format": 1}'])
-def test_damaged_manifest_is_refused(dense_folder: Path, content: str) -> None:
-    (dense_folder / "manifest.json").write_text(content)
-    error = _refusal(dense_folder)
-    assert str(dense_folder) in error.what
-
-
-@pytest.mark.parametrize("name", ["vectors.npy", "documents.arrow", "order.npy"])
-def test_truncated_and_missing_files_are_refused(dense_folder: Path, name: str) -> None:
-    file = dense_folder / name
-    size = file.stat().st_size
-    with file.open("r+b") as stream:
-        stream.truncate(size - 1)
-    error = _refusal(dense_folder)
-    assert f"{name}' is damaged" in error.what
-    assert f"isthmus doctor {dense_folder}" in error.fix
-    assert f"{size - 1:,} bytes, not {size:,}" in error.what
-    assert str(file) in error.what
-    file.unlink()
-    assert f"{name}' is damaged: it is missing" in _refusal(dense_folder).what
-
-
-@pytest.mark.parametrize("found", [read_manifest, verify])
-def test_changed_byte_is_found(dense_folder: Path, found: Callable[[Path], Manifest]) -> None:
-    with (dense_folder / "vectors.npy").open("r+b") as stream:
-        stream.seek(-1, 2)
-        last = stream.read(1)
-        stream.seek(-1, 2)
-        stream.write(bytes([last[0] ^ 1]))
-    with pytest.raises(InputError, match=r"vectors.npy' is damaged: it was changed"):
-        found(dense_folder)
 
 
 def test_index_without_manifest_is_half_written(dense_folder: Path) -> None:

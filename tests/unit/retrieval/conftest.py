@@ -16,6 +16,8 @@ from scipy.sparse import csr_matrix
 
 from isthmus.config.models import on_this_disk
 from isthmus.records import Document
+from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.retrieval.verbs.index import index
 from isthmus.text.truncation import CutTexts
 
 
@@ -105,3 +107,13 @@ def corpus(tmp_path: Path) -> str:
             record = {"_id": f"d{row}", "title": f"Title{row}", "text": text}
             stream.write(json.dumps(record) + "\n")
     return str(file)
+
+
+@pytest.fixture
+def bm25(corpus: str, tmp_path: Path) -> Searcher:
+    return open_searcher(index(corpus, tmp_path / "bm25"))
+
+
+@pytest.fixture
+def dense(corpus: str, tmp_path: Path, encoder: object) -> Searcher:
+    return open_searcher(index(corpus, tmp_path / "dense", "model"))

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from isthmus.collections import Problems, open_corpus
+from isthmus.collections import Problems
 from isthmus.errors import InputError
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.hybrid import CascadeSearcher, HybridSearcher
-from isthmus.retrieval.searcher import Searcher, open_searcher
-from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.searcher import Searcher
 from isthmus.retrieval.verbs.search import SearchSettings, search
 
 QUERIES = [Query("q1", "river bank"), Query("q2", "snow on the river"), Query("q3", "loan")]
-
-
-@pytest.fixture
-def bm25(corpus: str, tmp_path: Path) -> Searcher:
-    return open_searcher(index(corpus, tmp_path / "bm25"))
-
-
-@pytest.fixture
-def dense(corpus: str, tmp_path: Path, encoder: object) -> Searcher:
-    return open_searcher(str(index(corpus, tmp_path / "dense", "model")))
 
 
 def test_scores_of_candidates_are_those_of_a_search(bm25: Searcher, dense: Searcher) -> None:
@@ -78,20 +66,3 @@ def test_settings_reach_the_pipeline(bm25: Searcher, dense: Searcher, tmp_path: 
     hits = search(tmp_path / "bm25", "river bank", settings=settings)
     assert {hit.id for hit in hits} == set(bm25.search(QUERIES[:1])[0].document_ids)
     assert len(hits) < 5  # which the other index would have found
-
-
-def test_real_documents(shared_data: Path, tmp_path: Path, encoder: object) -> None:
-    """Medline: BM25's candidates by words counted into buckets, against the whole product."""
-    corpus = f"beir:{shared_data / 'collections' / 'medline'}"
-    bm25 = open_searcher(index(corpus, tmp_path / "bm25"))
-    dense = open_searcher(index(corpus, tmp_path / "dense", "model"))
-    documents = list(open_corpus(corpus).documents())
-    queries = [Query(d.id, d.text[:100]) for d in documents[:20]]
-    stored = encoder.encode_documents(documents)  # type: ignore[attr-defined]
-    asked = encoder.encode_queries([q.text for q in queries])  # type: ignore[attr-defined]
-    rows = {document.id: row for row, document in enumerate(documents)}
-    found = CascadeSearcher([bm25, dense], weights=[0, 1], candidates=50).search(queries, 5)
-    for vector, ranking, candidates in zip(asked, found, bm25.search(queries, 50), strict=True):
-        scores = {d: float(np.dot(stored[rows[d]], vector)) for d in candidates.document_ids}
-        order = Ranking.sorted(ranking.query_id, scores).document_ids
-        assert ranking.document_ids == order[:5]

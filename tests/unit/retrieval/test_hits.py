@@ -21,6 +21,11 @@ def shown(*found: Hit) -> str:
     return capture.get()
 
 
+def in_a_notebook(hits: Hits) -> str:
+    """The page that a notebook asks for."""
+    return hits._repr_html_()
+
+
 def in_cells(html: str) -> list[str]:
     """The texts of a page's table cells, and an error where anything but a table is in it."""
     cells: list[str] = []
@@ -58,9 +63,9 @@ def test_a_text_without_spaces_is_shown_whole() -> None:
 
 def test_control_characters_are_shown_and_not_obeyed() -> None:
     hits = Hits("a\x1bquery", [HOSTILE])
-    for text in (shown(HOSTILE), repr(hits), hits._repr_html_(), repr(hits[0])):
+    for text in (shown(HOSTILE), repr(hits), in_a_notebook(hits), repr(hits[0])):
         assert text.replace("\n", "").isprintable()
-    for text in (shown(HOSTILE), repr(hits), hits._repr_html_()):
+    for text in (shown(HOSTILE), repr(hits), in_a_notebook(hits)):
         for escape in ESCAPED:
             assert escape in text
 
@@ -68,10 +73,10 @@ def test_control_characters_are_shown_and_not_obeyed() -> None:
 def test_nothing_in_a_document_is_markup() -> None:
     assert "<script>[bold]&" in shown(HOSTILE)
     hits = Hits("<b>", [HOSTILE])
-    assert in_cells(hits._repr_html_()) == [
+    assert in_cells(in_a_notebook(hits)) == [
         "1", "1.000", r"\x9b2Jd\x1b]0;t\x07", r"te\u202ext\x0d <script>[bold]&"
     ]  # fmt: skip
-    assert "“&lt;b&gt;”" in hits._repr_html_()
+    assert "“&lt;b&gt;”" in in_a_notebook(hits)
 
 
 def test_a_title_that_is_the_id_is_shown_once() -> None:
@@ -81,7 +86,7 @@ def test_a_title_that_is_the_id_is_shown_once() -> None:
 
 def test_nothing_found_is_said() -> None:
     assert "no results" in shown()
-    assert "no results" in Hits("a query")._repr_html_()
+    assert "no results" in in_a_notebook(Hits("a query"))
 
 
 def test_hits_are_a_list() -> None:

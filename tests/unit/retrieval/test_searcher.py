@@ -25,16 +25,6 @@ from isthmus.retrieval.verbs.search import SearchSettings, search
 from isthmus.retrieval.verbs.update import open_writer
 
 
-@pytest.fixture
-def bm25(corpus: str, tmp_path: Path) -> Searcher:
-    return open_searcher(index(corpus, tmp_path / "bm25"))
-
-
-@pytest.fixture
-def dense(corpus: str, tmp_path: Path, encoder: object) -> Searcher:
-    return open_searcher(str(index(corpus, tmp_path / "dense", "model")))
-
-
 def test_search_and_show(bm25: Searcher, dense: Searcher) -> None:
     queries = [Query("q1", "river"), Query("q2", "snow")]
     for searcher in (bm25, dense):
@@ -285,23 +275,6 @@ def test_hybrid_answers_what_one_of_them_can(bm25: Searcher, dense: Searcher) ->
     assert problems.counts == {"query without tokens": 1}
 
 
-def test_hybrid_looks_deeper_than_it_answers(
-    bm25: Searcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    plain = bm25.search
-
-    def watched(queries: list[Query], depth: int, problems: Problems) -> list[Ranking]:
-        asked.append(depth)
-        return plain(queries, depth, problems)
-
-    monkeypatch.setattr(bm25, "search", watched)
-    hybrid = HybridSearcher([bm25], candidates=50)
-    hybrid.search([Query("q", "river")], depth=1)
-    hybrid.search([Query("q", "river")], depth=70)
-    assert asked == [50, 70]
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -314,13 +287,6 @@ def test_impossible_weights(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         HybridSearcher([bm25, dense], weights=weights)
-
-
-def test_unwritable_run_file(bm25: Searcher, tmp_path: Path) -> None:
-    (tmp_path / "queries.tsv").write_text("q1\triver\n")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="a file is where a folder should be"):
-        search(tmp_path / "bm25", queries=tmp_path / "queries.tsv", run=tmp_path / "file" / "out")
 
 
 def test_bm25_search_starts_without_torch(tmp_path: Path) -> None:
