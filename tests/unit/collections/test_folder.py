@@ -42,6 +42,12 @@ def test_white_space_in_names_is_encoded_in_ids(tmp_path: Path) -> None:
         list(Folder(tmp_path).documents())
 
 
+def test_one_file_is_no_folder(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", "text")
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        Folder(tmp_path / "a.txt")
+
+
 def test_the_first_markdown_heading_is_the_title(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "```\n# a comment\n```\n\n## The title ##\nText.\n# Another\n")
     assert only(tmp_path) == Document(

@@ -49,6 +49,11 @@ class Folder(Corpus):
     def __init__(self, folder: str | Path, problems: Problems | None = None) -> None:
         self.folder = Path(folder)
         self._problems = problems or Problems()
+        if self.folder.is_file():
+            raise InputError(
+                f"{str(folder)!r} is a file, not a folder",
+                "name the folder that holds it; all files there that can be read are documents",
+            )
         if not self.folder.is_dir():
             raise InputError(
                 f"there is no folder {str(folder)!r}",
