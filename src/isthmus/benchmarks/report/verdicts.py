@@ -20,7 +20,6 @@ from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
 from isthmus.evaluation.significance import corrected, joined, letters_of
 
 Decision = Literal["held", "did not hold", "undecided", "incomplete"]
-DECISIONS: tuple[Decision, ...] = ("held", "did not hold", "undecided", "incomplete")
 
 
 @dataclass(frozen=True)
