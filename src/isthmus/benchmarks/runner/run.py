@@ -13,14 +13,14 @@ from isthmus.benchmarks.protocol.plan import Plan
 from isthmus.benchmarks.protocol.settings import PROTOCOL, Protocol, read_protocol, write_protocol
 from isthmus.benchmarks.report.report import REPORT, benchmark_report
 from isthmus.benchmarks.runner.schedule import Schedule
-from isthmus.benchmarks.runner.steps import MODELS, Place
+from isthmus.benchmarks.runner.steps import MODELS, WORK, Place
 from isthmus.benchmarks.runner.workers import Ended, Here, Workers, devices
 from isthmus.config import Overrides, find_recipe
 from isthmus.config.output import SNAPSHOT, only_writer, write_snapshot, writing
 from isthmus.errors import InputError, OutputError, SettingsError
 from isthmus.progress import notice, result
 
-_OURS = (CELLS, MODELS, PROTOCOL, SNAPSHOT, "work", "logs", REPORT, "results")
+_OURS = (CELLS, MODELS, PROTOCOL, SNAPSHOT, WORK, "logs", REPORT, "results")
 _PER_GPU = 6  # processes: small models leave most of a large card idle
 _LOOK = 1.0  # seconds between two looks at the clock
 _SAY = 30.0  # seconds between two lines of progress where nothing ends

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from isthmus.benchmarks.protocol.cells import CellResult, damaged, read_result, write_result
 from isthmus.benchmarks.protocol.plan import Plan, Step
-from isthmus.benchmarks.runner.steps import MODELS, Place
+from isthmus.benchmarks.runner.steps import MODELS, WORK, Place
 from isthmus.config.output import environment
 from isthmus.errors import MismatchError
 from isthmus.evaluation.measures import parse_measure
@@ -113,13 +113,17 @@ class Schedule:
                 self._give_up(other, f"{step.name}: {reason}")
 
     def remove_models(self) -> None:
-        """Removes the models that neither cells that are left nor their models need."""
+        """Removes the models that neither cells that are left nor their models need.
+
+        Also what a step left in its folder of work, if it was killed after its model was whole.
+        """
         cells = [step for step in self.plan.steps.values() if step.cell is not None]
         needed = {name for step in self._needed(cells).values() for name in step.needs}
         for name, folder in self.place.folders.items():
             if name not in needed and name != "base":
                 self.done.discard(name)
-                shutil.rmtree(self.place.folder / MODELS / folder, ignore_errors=True)
+                for parent in (MODELS, WORK):
+                    shutil.rmtree(self.place.folder / parent / folder, ignore_errors=True)
 
     def expected(self, step: Step) -> float:
         """The seconds that a step takes: as others like it took, or a guess scaled by others."""

@@ -31,7 +31,7 @@ from isthmus.errors import SettingsError
 MODELS = "models"
 RECORD = "benchmark.json"
 """The file that says of what a finished model of the benchmark was made, and what it took."""
-_WORK = "work"  # what is unfinished
+WORK = "work"  # what is unfinished
 _WEIGHTS = "model.safetensors"
 Values = dict[str, Any]
 
@@ -52,7 +52,7 @@ class Place:
 
     def work(self, step: Step) -> Path:
         """Where a step keeps what is unfinished."""
-        return self.folder / _WORK / step.folder
+        return self.folder / WORK / step.folder
 
     def checkpoint(self, name: str) -> str:
         """The model of a step, or the checkpoint of this name itself."""
