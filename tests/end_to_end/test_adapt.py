@@ -171,7 +171,7 @@ def test_sparse(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("query_max_length=8",), "nothing beside"),
+        (("query_max_length=8",), "does not say how it makes vectors"),
         (
             (*PLAIN, "dense.losses.keep=null", "dense.losses.contrastive=null"),
             "--set dense.losses.NAME.weight=1.0",

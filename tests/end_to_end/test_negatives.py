@@ -79,7 +79,8 @@ def test_the_audit_of_a_run(commands: Any, first: Path, tmp_path: Path) -> None:
 def test_a_run_file(
     commands: Any, collection: Path, first: Path, stage: Run, tmp_path: Path
 ) -> None:
-    commands.succeed("index", "--corpus", collection, "--output", tmp_path / "bm25")
+    mined = ["--set", "bm25.k1=0.9", "--set", "bm25.b=0.4"]  # as `negatives.bm25.scoring`
+    commands.succeed("index", "--corpus", collection, "--output", tmp_path / "bm25", *mined)
     queries = collection / "queries.jsonl"
     commands.succeed(
         "search", tmp_path / "bm25", "--queries", queries, "--run", tmp_path / "good.trec"
