@@ -136,11 +136,11 @@ def test_the_encoder_is_used_with_the_vector_that_was_trained(
                   f"objectives.bag_of_words.vector={pooling}"),
     )  # fmt: skip
     described = json.loads((run / "final" / "encoder.json").read_text(encoding="utf-8"))
-    said = {
-        "kind": "dense", "pooling": pooling, "similarity": "dot", "query_max_length": 16,
-        "document_max_length": 16, "titles": True,
+    assert described == {
+        "kind": "dense", "pooling": pooling, "include_prompt": True, "truncate_dim": None,
+        "similarity": "dot", "query_max_length": 16, "document_max_length": 16,
+        "query_prompt": "", "document_prompt": "", "titles": True,
     }  # fmt: skip
-    assert {key: described[key] for key in said} == said
     commands.succeed("index", "--model", run, "--corpus", collection, "--output", index)
     vectors = np.load(index / "vectors.npy")
     lines = (collection / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
