@@ -241,7 +241,7 @@ def test_the_best_model_is_kept(
     else:
         saved = {name: start[f"backbone.model.{name}"] for name in kept}
     assert kept.keys() == saved.keys()
-    assert all(torch.equal(kept[name], saved[name]) for name in kept)
+    assert all(torch.equal(kept[name].cpu(), saved[name].cpu()) for name in kept)
 
 
 @pytest.mark.parametrize(
