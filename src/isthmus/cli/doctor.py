@@ -10,20 +10,20 @@ import isthmus
 
 
 def doctor(
-    folder: Annotated[
-        str | None,
-        typer.Argument(metavar="INDEX", help="An index or hybrid, of which to verify every byte."),
+    things: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[THING]...",
+            help="Documents, collections, models and indexes, each recognised by what it is. Of a "
+            "model and documents together: how much of them it reads.",
+        ),
     ] = None,
-    corpus: Annotated[str | None, typer.Option(help="A corpus to read through.")] = None,
-    collection: Annotated[str | None, typer.Option(help="A judged collection to check.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model to load.")] = None,
-    index: Annotated[str | None, typer.Option(help="An index or hybrid; INDEX is shorter.")] = None,
 ) -> None:
-    """Check versions, hardware, disk and, where named, data, model and index.
+    """Check this machine, and any documents, models or indexes you name.
 
-    With --quiet, versions and hardware are printed only where something is wrong with them.
+    With --quiet, only what is wrong is printed.
 
-    Example: isthmus doctor --collection beir:scifact --model bert-base-uncased;
+    Example: isthmus doctor beir:scifact bert-base-uncased;
     isthmus doctor indexes/dense
     """
     from rich.console import Console
@@ -31,10 +31,9 @@ def doctor(
     from isthmus.inspection.doctor import findings_table
     from isthmus.progress import console
 
-    findings = isthmus.doctor(folder or index, corpus=corpus, collection=collection, model=model)
-    if console.quiet:
-        findings = [one for one in findings if one.verdict == "wrong" or not one.of_machine]
-    if findings:
-        Console().print(findings_table(findings))
-    if any(finding.verdict == "wrong" for finding in findings):
+    findings = isthmus.doctor(things or ())
+    wrong = [one for one in findings if not one.ok]
+    if shown := wrong if console.quiet else findings:
+        Console().print(findings_table(shown))
+    if wrong:
         raise typer.Exit(1)

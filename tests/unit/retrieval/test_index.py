@@ -153,7 +153,7 @@ def test_what_isthmus_made_is_overwritten_even_where_it_is_damaged(
     index(corpus, folder, hybrid=both, overwrite=True)
     for damaged in ("hybrid.json", "000001/bm25/manifest.json"):
         (folder / damaged).write_text("{", encoding="utf-8")
-        (wrong,) = (one for one in doctor(str(folder)) if one.verdict == "wrong")
+        (wrong,) = (one for one in doctor([folder]) if not one.ok)
         assert "--overwrite" in wrong.fix
         index(corpus, folder, hybrid=both, overwrite=True, settings=other)
         assert len(search(folder, "river")) == 5
