@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from isthmus.inspection.catalogue import listing as listing
     from isthmus.inspection.coverage import Coverage as Coverage
     from isthmus.inspection.doctor import doctor as doctor
+    from isthmus.inspection.explain import Explanation as Explanation
     from isthmus.inspection.explain import explain as explain
-    from isthmus.inspection.explanation import Explanation as Explanation
     from isthmus.inspection.inspect import inspect as inspect
     from isthmus.inspection.inspected import Inspection as Inspection
     from isthmus.inspection.negatives import negatives as negatives
@@ -79,8 +79,7 @@ _HOMES = {
     "isthmus.inspection.catalogue": ["listing"],
     "isthmus.inspection.coverage": ["Coverage"],
     "isthmus.inspection.doctor": ["doctor"],
-    "isthmus.inspection.explain": ["explain"],
-    "isthmus.inspection.explanation": ["Explanation"],
+    "isthmus.inspection.explain": ["Explanation", "explain"],
     "isthmus.inspection.inspect": ["inspect"],
     "isthmus.inspection.inspected": ["Inspection"],
     "isthmus.inspection.negatives": ["negatives"],

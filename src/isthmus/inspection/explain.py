@@ -1,25 +1,20 @@
-"""The verb `isthmus explain`: why a document matched a query."""
+"""Why a document matched a query: what adds up to its score, and at which rank it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, pairwise
 from math import fsum
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from isthmus.config import Overrides
 from isthmus.config.settings import check_arguments, several
+from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.indexes.long_documents import LongDocuments
-from isthmus.inspection.explanation import (
-    Explanation,
-    FusedPart,
-    FusedParts,
-    Kind,
-    SentencePart,
-    TermPart,
-)
 from isthmus.records import Document, Passage, Query, Ranking
 from isthmus.retrieval.fusion import fuse
 from isthmus.retrieval.hybrid import HybridSearcher, Retriever
@@ -27,15 +22,116 @@ from isthmus.retrieval.many_queries import check_query
 from isthmus.retrieval.reranker import RerankingSearcher
 from isthmus.retrieval.searcher import Searcher
 from isthmus.retrieval.verbs.search import SearchSettings, open_retriever
+from isthmus.text.sentences import sentence_starts
 
 if TYPE_CHECKING:
     from isthmus.encoders.dense import DenseEncoder
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.index import Index
+    from isthmus.text.tokenizer import Tokenizer
 
-DEPTH = 1000  # documents that are ranked to say at which rank one is
+Kind = Literal["bm25", "sparse", "dense", "hybrid", "reranked"]
 _KINDS: dict[str, Kind] = {"bm25": "bm25", "dense": "dense", "inverted": "sparse"}
+_RANKED = 1000  # documents among which the rank is looked for
+_SHORT, _PER_TOKEN = 20_000, 16  # characters of a document, and of a token, that are looked at
+_LONGEST = 160  # characters of a sentence that a table shows
 _NO_TEXT = "the index keeps no texts, so that there are no sentences to leave out"
+
+
+@dataclass(frozen=True, slots=True)
+class TermPart:
+    """A term of the query: its weights in query and document, whose product is added to the score.
+
+    For BM25, the weight in the query is how often it is there, `frequency` that in the document,
+    and `documents` how many hold the term (or how many passages, in an index of these).
+    """
+
+    term: str
+    query_weight: float
+    document_weight: float
+    contribution: float
+    frequency: int | None = None
+    documents: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePart:
+    """A sentence, or a title, and how much the score falls without it; None if it is not read."""
+
+    text: str
+    contribution: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPart:
+    """What one retriever adds to a fused score: its weight times its vote."""
+
+    weight: float
+    vote: float
+    contribution: float
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class FusedParts:
+    """How scores were made comparable, and what each retriever added."""
+
+    name: str
+    parts: tuple[FusedPart, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
+    """Why a document has its score for a query, by the type of retriever.
+
+    `terms` (bm25, sparse) and the parts of `fusion` (hybrid) add up to the score; `sentences`
+    (dense, re-ranked) say how much lower it is without each. What a retriever has none of is None,
+    and `notes` say why. `rank` is None below the first 1,000.
+    """
+
+    query: str
+    id: str
+    title: str
+    kind: Kind
+    model: str | None = None
+    score: float | None = None
+    rank: int | None = None
+    passage: Passage | None = None
+    terms: tuple[TermPart, ...] | None = None
+    sentences: tuple[SentencePart, ...] | None = None
+    fusion: FusedParts | None = None
+    before: Explanation | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        return asdict(self, dict_factory=_facts)
+
+    def to_json(self) -> str:
+        """Everything, as a text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+
+    def tables(self) -> Iterator[str | Table]:
+        """Lines and tables, in the order in which they are shown."""
+        name = f"{self.id} “{self.title}”" if self.title else self.id
+        model = f" of {self.model}" if self.model else ""
+        rank = "below the first 1,000" if self.rank is None else f"rank {self.rank}"
+        yield f"{name} for “{self.query}” by {self.kind}{model}: {_scored(self.score)}, {rank}"
+        if (one := self.passage) is not None:
+            below = f" below “{one.heading}”" if one.heading else ""
+            yield f"its passage {one.number}{below}, characters {one.start:,}–{one.end:,}, counts"
+        if self.terms is not None:
+            yield _term_table(self)
+        if self.sentences is not None:
+            yield _sentence_table(self.sentences)
+        if self.fusion is not None:
+            yield _fusion_table(self.fusion, self.score)
+        yield from self.notes
+        for part in self.fusion.parts if self.fusion else ():
+            yield from part.explanation.tables()
+        if self.before is not None:
+            yield "before it was re-ranked:"
+            yield from self.before.tables()
 
 
 def explain(
@@ -52,8 +148,17 @@ def explain(
 
     For BM25 and sparse vectors, what each term adds; for dense ones, how much the score falls
     without each sentence; for several indexes, that of each and how they were fused; re-ranked,
-    before and after. `index` is a folder or a retriever that
-    is open already; everything else is as for `search`.
+    before and after.
+
+    Args:
+        index: Index folder, or a retriever that is open.
+        query: Text of the query.
+        document: Id of the document, whether the query finds it or not.
+        hybrid: Further index folders, whose answers are fused in.
+        rerank: Cross-encoder that re-ranks what the index finds.
+        model: Encoder of the index, if it was moved.
+        settings: Settings of search.
+
     """
     check_arguments("explain", {"query": query, "document": document})
     if not isinstance(index, str | PathLike):
@@ -68,12 +173,12 @@ def explain(
 
 def explained(retriever: Retriever, query: str, document_id: str) -> Explanation:
     """Why a retriever gives the document of this id its score."""
-    asked = Query("query", query)
-    check_query(retriever, query)
     retriever.documents([document_id])  # refuses unknown ids
+    check_query(retriever, query)
+    asked = Query("query", query)
     if isinstance(retriever, RerankingSearcher):
         return _reranked(retriever, asked, document_id)
-    (ranking,) = retriever.search([asked], DEPTH)
+    (ranking,) = retriever.search([asked], _RANKED)
     return _explained(retriever, asked, document_id, ranking)
 
 
@@ -86,15 +191,10 @@ def _explained(
     if not isinstance(retriever, Searcher):  # re-ranked, inside a hybrid
         return explained(retriever, query.text, document_id)
     (shown,) = retriever.documents([document_id], query.text)
-    found = Explanation(
-        query.text,
-        document_id,
-        shown.title,
-        _KINDS[retriever.index.manifest.kind],
-        None if retriever.encoder is None else retriever.encoder.name,
-        rank=_rank(ranking, document_id),
-        passage=shown if isinstance(shown, Passage) else None,
-    )
+    kind = _KINDS[retriever.index.manifest.kind]
+    found = _of(shown, document_id, query, kind, ranking)
+    if retriever.encoder is not None:
+        found = replace(found, model=retriever.encoder.name)
     if not retriever.has_tokens(query.text):  # in a hybrid, others may read it
         return replace(found, notes=("the query has no words that it could search for",))
     # As search returns it, in the same arithmetic.
@@ -102,27 +202,31 @@ def _explained(
     found = replace(found, score=scored.scores[0])
     # The row that counts: the document itself, or its best passage.
     index = retriever.index.index if isinstance(retriever.index, LongDocuments) else retriever.index
-    if found.kind == "bm25":
-        return replace(found, terms=_bm25_terms(cast("Bm25Index", index), query.text, shown.id))
-    if found.kind == "sparse":
-        return replace(found, terms=_sparse_terms(retriever, index, query.text, shown.id))
+    if kind == "bm25":
+        terms = _bm25_terms(cast("Bm25Index", index), query.text, shown.id)
+        return replace(found, terms=_largest_first(terms))
+    if kind == "sparse":
+        terms = _sparse_terms(retriever, index, query.text, shown.id)
+        return replace(found, terms=_largest_first(terms))
     return _dense(found, retriever, shown)
 
 
-def _rank(ranking: Ranking, document_id: str) -> int | None:
+def _of(
+    shown: Document, document_id: str, query: Query, kind: Kind, ranking: Ranking
+) -> Explanation:
+    """What is known of a document as soon as the query is answered."""
     ids = ranking.document_ids
-    return ids.index(document_id) + 1 if document_id in ids else None
+    rank = ids.index(document_id) + 1 if document_id in ids else None
+    passage = shown if isinstance(shown, Passage) else None
+    return Explanation(query.text, document_id, shown.title, kind, rank=rank, passage=passage)
 
 
-def _bm25_terms(index: Bm25Index, query: str, row: str) -> tuple[TermPart, ...]:
-    found = (
-        TermPart(term, times, score, times * score, frequency, documents)
-        for term, times, score, frequency, documents in index.term_scores(query, row)
-    )
-    return _largest_first(found)
+def _bm25_terms(index: Bm25Index, query: str, row: str) -> Iterator[TermPart]:
+    for term, times, score, frequency, documents in index.term_scores(query, row):
+        yield TermPart(term, times, score, times * score, frequency, documents)
 
 
-def _sparse_terms(searcher: Searcher, index: Index, query: str, row: str) -> tuple[TermPart, ...]:
+def _sparse_terms(searcher: Searcher, index: Index, query: str, row: str) -> Iterator[TermPart]:
     """The terms of a query, each searched for alone: what it adds is its score."""
     import numpy as np
     from scipy.sparse import csr_matrix
@@ -138,17 +242,13 @@ def _sparse_terms(searcher: Searcher, index: Index, query: str, row: str) -> tup
     kept = np.isin(vector.indices, weights.indices)  # others are too light for the index
     terms, count = vector.indices[kept], int(kept.sum())
     if not count:
-        return ()
+        return
     alone = csr_matrix((vector.data[kept], terms, np.arange(count + 1)), (count, vector.shape[1]))
-    names = [str(number) for number in range(count)]
-    answers = index.search(alone, 1, names, among=[row])
-    added = [ranking.scores[0] if len(ranking) else 0.0 for ranking in answers]
-    in_query = [float(weights[0, term]) for term in terms.tolist()]
+    answers = index.search(alone, 1, [str(number) for number in range(count)], among=[row])
     tokens = encoder.tokenizer.names(terms.tolist())
-    return _largest_first(
-        TermPart(token, weight, score / weight, score)
-        for token, weight, score in zip(tokens, in_query, added, strict=True)
-    )
+    for token, term, answer in zip(tokens, terms.tolist(), answers, strict=True):
+        weight, score = float(weights[0, term]), answer.scores[0] if len(answer) else 0.0
+        yield TermPart(token, weight, score / weight, score)
 
 
 def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
@@ -157,38 +257,72 @@ def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
 
 def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanation:
     from isthmus.encoders.light_dense import QuickEncoder
-    from isthmus.inspection.sentence_scores import beginning, read_by_encoder, sentence_scores
 
     if not searcher.keeps_texts:
         return replace(found, notes=(_NO_TEXT,))
     encoder = cast("DenseEncoder", searcher.encoder)
     if isinstance(encoder, QuickEncoder):
         encoder = encoder.loaded
-    settings, whole = encoder.settings, shown
-    shown = beginning(whole, settings.titles, encoder.tokenizer, settings.document_max_length)
-    contents = shown.contents(settings.titles)
-    read = read_by_encoder(encoder, contents)
+    settings, tokenizer = encoder.settings, encoder.tokenizer
     asked = encoder.encode_queries([found.query])[0]
+    prompt = settings.document_prompt
+    room = settings.document_max_length - len(tokenizer.prefix) - len(tokenizer.suffix)
+
+    def read(contents: str) -> int:
+        return _reached(tokenizer, prompt + contents, room) - len(prompt)
 
     def score(documents: Sequence[Document]) -> list[float]:
-        scores: list[float] = (encoder.encode_documents(documents) @ asked).tolist()
-        return scores
+        return cast("list[float]", (encoder.encode_documents(documents) @ asked).tolist())
 
-    sentences = sentence_scores(shown, settings.titles, read, score)
-    return replace(found, sentences=sentences, notes=_unread(shown, whole, read))
+    return _by_sentences(found, shown, settings.titles, room, read, score)
 
 
-def _unread(shown: Document, whole: Document, read: int) -> tuple[str, ...]:
-    """A note where not even all the sentences are shown that the model does not read."""
-    if shown is whole:
-        return ()
-    length = len(whole.text)
-    return (f"the model reads {read:,} of {length:,} characters: not all that follow are shown",)
+def _by_sentences(
+    found: Explanation,
+    document: Document,
+    titles: bool,
+    tokens: int,
+    read: Callable[[str], int],
+    score: Callable[[Sequence[Document]], list[float]],
+) -> Explanation:
+    """The explanation with title, headings and sentences, each with the score's fall without it.
+
+    `read` gives how many characters of a document's contents a model of `tokens` reads: what is
+    beyond them is not read either when something before it is left out. `score` gives the scores of
+    texts that have neither title nor heading.
+    """
+    shown = replace(document, text=document.text[: max(_SHORT, _PER_TOKEN * tokens)])
+    contents = shown.contents(titles)
+    reached, above = read(contents), contents[: len(contents) - len(shown.text)]
+    edges = [*sentence_starts(shown.text), len(shown.text)]
+    pieces = above.splitlines(keepends=True)
+    pieces += [shown.text[start:end] for start, end in pairwise(edges)]
+    starts = accumulate(map(len, pieces), initial=0)
+    kept = [piece[: max(0, reached - start)] for piece, start in zip(pieces, starts, strict=False)]
+    places = [place for place, piece in enumerate(kept) if piece.strip()]
+    variants = ["".join(kept), *("".join(kept[:at] + kept[at + 1 :]) for at in places)]
+    whole, *without = score([Document("", text) for text in variants])
+    falls = {place: whole - left for place, left in zip(places, without, strict=True)}
+    sentences = tuple(
+        SentencePart(piece.strip(), falls.get(place))
+        for place, piece in enumerate(pieces)
+        if piece.strip()
+    )
+    notes: tuple[str, ...] = ()
+    if shown.text != document.text:
+        of = f"{reached:,} of {len(document.text):,} characters"
+        notes = (f"the model reads {of}: not all that follow are shown",)
+    return replace(found, sentences=sentences, notes=notes)
+
+
+def _reached(tokenizer: Tokenizer, text: str, tokens: int) -> int:
+    """The character at which the first token begins that is not read."""
+    (starts,) = tokenizer.starts([text])
+    return len(text) if len(starts) <= tokens else int(starts[tokens])
 
 
 def _fused(hybrid: HybridSearcher, query: Query, document_id: str) -> Explanation:
-    rankings = [answer[0] for answer in hybrid.components([query], DEPTH)]
-    ranking = fuse(rankings, hybrid.weights, hybrid.fusion)
+    rankings = [answer[0] for answer in hybrid.components([query], _RANKED)]
     parts = []
     for searcher, own, weight in zip(hybrid.searchers, rankings, hybrid.weights, strict=True):
         vote = 0.0
@@ -198,65 +332,108 @@ def _fused(hybrid: HybridSearcher, query: Query, document_id: str) -> Explanatio
         inner = _explained(searcher, query, document_id, own)
         parts.append(FusedPart(weight, vote, weight * vote, inner))
     (shown,) = hybrid.documents([document_id], query.text)
-    rank = _rank(ranking, document_id)
-    nowhere = f"no retriever has it among its first {max(DEPTH, hybrid.candidates):,}"
-    return Explanation(
-        query.text,
-        document_id,
-        shown.title,
-        "hybrid",
-        score=None if rank is None else fsum(one.contribution for one in parts),
-        rank=rank,
-        passage=shown if isinstance(shown, Passage) else None,
-        fusion=FusedParts(getattr(hybrid.fusion, "__name__", "fusion"), tuple(parts)),
-        notes=(nowhere,) if rank is None else (),
-    )
+    ranking = fuse(rankings, hybrid.weights, hybrid.fusion)
+    fusion = FusedParts(getattr(hybrid.fusion, "__name__", "fusion"), tuple(parts))
+    found = replace(_of(shown, document_id, query, "hybrid", ranking), fusion=fusion)
+    if found.rank is None:
+        first = max(_RANKED, hybrid.candidates)
+        return replace(found, notes=(f"no retriever has it among its first {first:,}",))
+    return replace(found, score=fsum(one.contribution for one in parts))
 
 
 def _reranked(searcher: RerankingSearcher, query: Query, document_id: str) -> Explanation:
-    (before,) = searcher.searcher.search([query], max(DEPTH, searcher.candidates))
-    (after,) = searcher.search([query], DEPTH)
-    (shown,) = searcher.documents([document_id], query.text)
-    rank = _rank(after, document_id)
-    unread = (
-        f"not among the {searcher.candidates:,} candidates that were read again: it follows below "
-        "them in the order it had"
-    )
-    sentences: tuple[SentencePart, ...] | None = None
-    notes: tuple[str, ...] = (unread,)
-    if document_id in before.document_ids[: searcher.candidates]:
-        sentences, notes = _reread(searcher, query.text, shown)
-    return Explanation(
-        query.text,
-        document_id,
-        shown.title,
-        "reranked",
-        getattr(searcher.scorer, "name", None),
-        score=None if rank is None else after.scores[rank - 1],
-        rank=rank,
-        passage=shown if isinstance(shown, Passage) else None,
-        sentences=sentences,
-        before=_explained(searcher.searcher, query, document_id, before),
-        notes=notes,
-    )
-
-
-def _reread(
-    searcher: RerankingSearcher, query: str, whole: Document
-) -> tuple[tuple[SentencePart, ...], tuple[str, ...]]:
-    """The sentences of a document that was read again, and notes about them."""
     from isthmus.encoders.cross import CrossEncoder
-    from isthmus.inspection.sentence_scores import beginning, read_by_reranker, sentence_scores
 
-    scorer, shown = searcher.scorer, whole
-    titles, read = True, len(shown.contents())
-    if isinstance(scorer, CrossEncoder):
-        titles = scorer.settings.titles
-        shown = beginning(whole, titles, scorer.tokenizer, scorer.pairing.max_length)
-        read = read_by_reranker(scorer, query, shown.contents(titles))
+    (before,) = searcher.searcher.search([query], max(_RANKED, searcher.candidates))
+    (after,) = searcher.search([query], _RANKED)
+    (shown,) = searcher.documents([document_id], query.text)
+    scorer, found = searcher.scorer, _of(shown, document_id, query, "reranked", after)
+    found = replace(
+        found,
+        model=getattr(scorer, "name", None),
+        score=None if found.rank is None else after.scores[found.rank - 1],
+        before=_explained(searcher.searcher, query, document_id, before),
+    )
+    if document_id not in before.document_ids[: searcher.candidates]:
+        note = (
+            f"not among the {searcher.candidates:,} candidates that were re-ranked: it follows "
+            "below them in the order it had"
+        )
+        return replace(found, notes=(note,))
+
+    def read(contents: str) -> int:
+        if not isinstance(scorer, CrossEncoder):
+            return len(contents)
+        asked, text = scorer.tokens([query.text, contents])
+        return _reached(scorer.tokenizer, contents, len(scorer.pairing.cut(asked, text)[1]))
 
     def score(documents: Sequence[Document]) -> list[float]:
-        scores: list[float] = scorer.score([(query, one) for one in documents]).tolist()
-        return scores
+        return cast("list[float]", scorer.score([(query.text, one) for one in documents]).tolist())
 
-    return sentence_scores(shown, titles, read, score), _unread(shown, whole, read)
+    if isinstance(scorer, CrossEncoder):
+        longest = scorer.pairing.max_length
+        return _by_sentences(found, shown, scorer.settings.titles, longest, read, score)
+    return _by_sentences(found, shown, True, len(shown.text), read, score)
+
+
+def _facts(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a part; of a passage, also its number."""
+    values = dict(pairs)
+    if "heading" in values:
+        values["number"] = int(values["id"].rpartition("#")[2])
+    return values
+
+
+def _scored(score: float | None) -> str:
+    return "no score" if score is None else f"score {score:.4f}"
+
+
+def _term_table(found: Explanation) -> Table:
+    terms = found.terms or ()
+    counted = any(one.documents is not None for one in terms)
+    unit = "documents" if found.passage is None else "passages"
+    more = ("times", f"{unit} with it") if counted else ()
+    rows = tuple(
+        (
+            Cell(one.term),
+            *(Cell(f"{x:.4g}") for x in (one.query_weight, one.document_weight)),
+            Cell(f"{one.contribution:.4f}", quiet=not one.contribution),
+            *(Cell(_number(x)) for x in (one.frequency, one.documents) if counted),
+        )
+        for one in terms
+    )
+    caption = f"Products of both weights; their sum is the {_scored(found.score)}."
+    return Table(("term", "in the query", "in the document", "adds", *more), rows, caption)
+
+
+def _sentence_table(sentences: tuple[SentencePart, ...]) -> Table:
+    best = max((one.contribution for one in sentences if one.contribution is not None), default=0)
+    rows = tuple(
+        (
+            Cell(" ".join(f"{one.text[:_LONGEST]}{' …' * (len(one.text) > _LONGEST)}".split())),
+            Cell("not read", quiet=True)
+            if one.contribution is None
+            else Cell(f"{one.contribution:+.4f}", best=one.contribution == best > 0),
+        )
+        for one in sentences
+    )
+    caption = "How much the score falls without a sentence; they need not add up to it."
+    return Table(("sentence", "adds"), rows, caption)
+
+
+def _fusion_table(fusion: FusedParts, score: float | None) -> Table:
+    rows = tuple(
+        (
+            Cell(" of ".join(filter(None, (one.explanation.kind, one.explanation.model)))),
+            Cell(_number(one.explanation.rank)),
+            Cell("–" if one.explanation.score is None else f"{one.explanation.score:.4f}"),
+            *(Cell(f"{x:.4f}") for x in (one.weight, one.vote, one.contribution)),
+        )
+        for one in fusion.parts
+    )
+    caption = f"{fusion.name}: weight times vote of each retriever; sum: {_scored(score)}."
+    return Table(("retriever", "rank", "score", "weight", "vote", "adds"), rows, caption)
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"

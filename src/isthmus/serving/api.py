@@ -121,7 +121,7 @@ def _add_explaining(api: APIRouter, service: Service) -> None:
             _check_words(offer, q)
             if now.encoders and offer.kind != "bm25":
                 import_models()
-            return _placeless(explained(offer.plain, q, id).as_dict())
+            return _placeless(explained(offer.plain, q, id).to_dict())
 
         return JSONResponse(await service.other(found))
 

@@ -46,7 +46,8 @@ def import_models() -> None:
         import transformers
 
         import isthmus.encoders
-        import isthmus.inspection.sentence_scores  # noqa: F401 (imported for others)
+        import isthmus.encoders.cross
+        import isthmus.encoders.light_dense  # noqa: F401 (imported for others)
 
         for name in ("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoTokenizer"):
             getattr(transformers, name)  # which imports its module

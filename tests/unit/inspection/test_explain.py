@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import isthmus
 from isthmus.cli import app
 from isthmus.errors import InputError
-from isthmus.inspection.explanation import Explanation
+from isthmus.inspection.explain import Explanation
 from isthmus.records import Document, Query
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.reranker import RerankingSearcher
@@ -196,7 +196,7 @@ def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str | Non
     assert found.passage is not None
     (best,) = searcher.documents(["long.md"], "storm of friday")
     assert found.passage == best
-    assert found.as_dict()["passage"]["number"] == best.number  # type: ignore[attr-defined]
+    assert found.to_dict()["passage"]["number"] == best.number  # type: ignore[attr-defined]
     (ranking,) = searcher.search([Query("q", "storm of friday")], 10)
     assert found.score == pytest.approx(dict(ranking)["long.md"])
     if model is None:
