@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from isthmus.finetuning.merge import Merger, MergeSettings, largest_share, set_average, weights_of
+from isthmus.finetuning.merge import Merger, largest_share, set_average, weights_of
+from isthmus.finetuning.settings import MergeSettings
 
 
 def module(value: float) -> nn.Linear:

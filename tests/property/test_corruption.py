@@ -25,8 +25,8 @@ from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders import enhanced
 from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.parts import CORRUPTIONS as REGISTERED
 from isthmus.pretraining.parts import Corruption, Side, Text
+from isthmus.pretraining.registries import CORRUPTIONS as REGISTERED
 from isthmus.pretraining.views import neighbours, same
 from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
 from isthmus.pretraining.views.same import Same, SameSettings

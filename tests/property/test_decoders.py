@@ -18,7 +18,8 @@ from isthmus.nn.randomness import key
 from isthmus.pretraining.decoders.autoregressive import window as visible_window
 from isthmus.pretraining.decoders.enhanced import visibility
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.parts import DECODERS, Decoder, decoder_prediction
+from isthmus.pretraining.parts import Decoder, decoder_prediction
+from isthmus.pretraining.registries import DECODERS
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 

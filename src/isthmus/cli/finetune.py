@@ -42,7 +42,7 @@ def finetune(
     --output runs/dense --set stages.mined.negatives.num_negatives=7; isthmus finetune --resume
     runs/dense
     """
-    from isthmus.finetuning import next_step, summary
+    from isthmus.finetuning.summary import next_step, summary
     from isthmus.progress import result
 
     refuse_new_recipe(context, resume)

@@ -77,3 +77,26 @@ class EncodingChoice(PromptSettings):
         """Those that are set, by name."""
         values = {name: getattr(self, name) for name in EncodingChoice.model_fields}
         return {name: value for name, value in values.items() if value is not None}
+
+
+class SparseForm(Settings):
+    """How a text becomes weighted terms."""
+
+    form: Literal["splade", "lexmae"] = Field(
+        "splade", description="lexmae: positions of special tokens give no weight"
+    )
+    activation: Literal["relu", "log1p_relu"] = Field(
+        "relu", description="log1p_relu: a second logarithm, as OpenSearch's models have"
+    )
+    pooling_strategy: Literal["max", "sum"] = Field(
+        "max", description="the largest weight of a term at any position, or the sum of all"
+    )
+    query: Literal["encoder", "terms"] = Field(
+        "encoder", description="terms: a learned weight per term, no transformer reads the query"
+    )
+    query_terms: int | None = Field(
+        None, ge=1, description="the heaviest that are kept when encoding; null: all"
+    )
+    document_terms: int | None = Field(
+        None, ge=1, description="the heaviest that are kept when encoding; null: all"
+    )

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 import xxhash
-from pydantic import Field
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
 
-from isthmus.config import Settings
+from isthmus.config.encoding import SparseForm
 from isthmus.encoders.encoder import Encoder, Tokens, VectorSettings, write_modules
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.router import write_router
@@ -24,29 +23,6 @@ from isthmus.nn.backbone import Backbone
 from isthmus.progress import notice
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer
-
-
-class SparseForm(Settings):
-    """How a text becomes weighted terms."""
-
-    form: Literal["splade", "lexmae"] = Field(
-        "splade", description="lexmae: positions of special tokens give no weight"
-    )
-    activation: Literal["relu", "log1p_relu"] = Field(
-        "relu", description="log1p_relu: a second logarithm, as OpenSearch's models have"
-    )
-    pooling_strategy: Literal["max", "sum"] = Field(
-        "max", description="the largest weight of a term at any position, or the sum of all"
-    )
-    query: Literal["encoder", "terms"] = Field(
-        "encoder", description="terms: a learned weight per term, no transformer reads the query"
-    )
-    query_terms: int | None = Field(
-        None, ge=1, description="the heaviest that are kept when encoding; null: all"
-    )
-    document_terms: int | None = Field(
-        None, ge=1, description="the heaviest that are kept when encoding; null: all"
-    )
 
 
 class SparseSettings(VectorSettings, SparseForm):

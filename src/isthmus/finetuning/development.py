@@ -6,19 +6,18 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, Field
 
 from isthmus.collections import Collection
-from isthmus.config import Settings
 from isthmus.errors import SettingsError, choices
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.finetuning.mining.candidates import NOTHING, Scores, TrainingCorpus, candidates
 from isthmus.finetuning.negatives.bm25 import Bm25
 from isthmus.finetuning.pairs import LabelledQueries
+from isthmus.finetuning.settings import SHORTEST, USUAL_SPLITS, DevelopmentSettings
 from isthmus.progress import notice, waiting
 from isthmus.records import Judgements, Query, Ranking, Run
 from isthmus.text.corpus import TokenisedCorpus
@@ -31,52 +30,9 @@ from isthmus.training.evaluation import (
     best_evaluation,
     report_curves,
 )
-from isthmus.training.settings import Steps
 from isthmus.training.trainer import Trainer
 
-SHORTEST = 10
-"""Steps between two evaluations at least, where a share of all steps is asked for."""
-_USUAL = ("dev", "validation", "valid")
 Places = npt.NDArray[np.int64]
-
-
-def _several(value: float) -> float:
-    if value >= 1 and (value < 2 or value != int(value)):
-        raise ValueError("a share below 1, or a whole number of queries from 2 on")
-    return value
-
-
-class DevelopmentSettings(Settings):
-    """Held-out queries, the documents to rank, how often to evaluate, and when to stop."""
-
-    split: str | None = Field(
-        None,
-        description=f"the queries to evaluate on; null: {' or '.join(_USUAL)}, where there is one",
-    )
-    held_out: Annotated[float, AfterValidator(_several)] | None = Field(
-        None,
-        gt=0,
-        description="instead of a split: so many of the training queries, or below 1 that share "
-        "of them, which are then not trained on",
-    )
-    queries: int = Field(300, ge=1, description="drawn from the split, or from what is held out")
-    documents: int = Field(
-        2000, ge=0, description="drawn from the corpus, beside what the queries need"
-    )
-    bm25: int = Field(
-        10, ge=0, description="each query's best by BM25, so that finding the right one is not easy"
-    )
-    measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
-    every: Steps = Field(
-        0.1,
-        description="steps between two evaluations; below 1: a share of all steps, and "
-        f"{SHORTEST} at least",
-    )
-    patience: int | None = Field(
-        None,
-        ge=1,
-        description="evaluations without a better measure before training stops; null: never",
-    )
 
 
 def check_development(settings: DevelopmentSettings | None, retrieves: bool) -> None:
@@ -119,8 +75,8 @@ def development_split(
     fix = "--set development.held_out=0.1 measures on a tenth of the training queries"
     if offered:
         fix = f"--set development.split=NAME measures on another; {fix}"
-    usual = " or ".join(_USUAL)
-    found = settings.split or next((split for split in _USUAL if split in splits), None)
+    usual = " or ".join(USUAL_SPLITS)
+    found = settings.split or next((split for split in USUAL_SPLITS if split in splits), None)
     if found is None and settings.patience is None:
         notice(
             f"no development measure: the collection has no split {usual}; the last model becomes "

@@ -10,34 +10,14 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as functional
-from pydantic import Field
 from torch import Tensor, nn
 
-from isthmus.config import Settings
+from isthmus.finetuning.settings import MergeSettings
 from isthmus.progress import Bar, notice
 
 Value = TypeVar("Value")
 _LEAST_SPREAD = 1e-6  # of documents that all have one vector
 _SHARES = tuple(round(0.05 * step, 2) for step in range(20, 0, -1))  # 1.0, 0.95, … 0.05
-
-
-class MergeSettings(Settings):
-    """How much of the trained weights the average holds."""
-
-    share: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="of the trained weights; null: the largest, up to max_share, with which "
-        "held-out documents move by at most max_change, or none where queries drawn from them lose",
-    )
-    max_share: float = Field(0.5, gt=0, le=1, description="the largest that is tried")
-    max_change: float = Field(
-        0.01,
-        ge=0,
-        description="1 - the mean cosine of documents to their vectors before training, over that "
-        "of two different documents: 0 is no change, 1 as far away as another document",
-    )
 
 
 @dataclass(frozen=True)

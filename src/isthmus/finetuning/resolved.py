@@ -89,6 +89,9 @@ def resolve_stage(
     `earlier` are the folders of earlier stages. None: of a pipeline that has not run yet, whose
     references to stages are left as they are.
     """
+    if not written.losses:  # written down, as all that a run is repeated with
+        usual = KINDS.load(written.encoder, "encoder").usual_loss
+        written = written.model_copy(update={"losses": {usual: {}}})
     settings = written if earlier is None else with_folders(written, earlier)
     sources = tuple(negative_sources(settings.negatives, teacher=settings.teacher is not None))
     _check_foreign(settings)

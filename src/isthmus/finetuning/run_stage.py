@@ -30,9 +30,8 @@ from isthmus.finetuning.pairs import (
     with_other_passages,
 )
 from isthmus.finetuning.pseudo_collection import held_out_documents
-from isthmus.finetuning.pseudo_queries._base import HELD_OUT_DOCUMENTS
 from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
-from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.settings import HELD_OUT_DOCUMENTS, FinetuneSettings
 from isthmus.finetuning.stage_data import (
     Selection,
     check_split,

@@ -2,19 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from isthmus.collections.problems import ReadingSettings
-from isthmus.config.encoding import Pooling, PromptSettings, Similarity
-from isthmus.encoders.sparse import SparseForm
-from isthmus.finetuning.development import DevelopmentSettings
-from isthmus.finetuning.kinds._base import KINDS
-from isthmus.finetuning.merge import MergeSettings
-from isthmus.finetuning.pseudo_queries._base import PseudoQuerySettings
-from isthmus.retrieval.passage_cutter import Chosen
-from isthmus.training.settings import TrainingSettings
+from isthmus.config import Settings
+from isthmus.config.encoding import Pooling, PromptSettings, Similarity, SparseForm
+from isthmus.text.passages import Chosen
+from isthmus.training.settings import Steps, TrainingSettings
+
+USUAL_SPLITS = ("dev", "validation", "valid")
+SHORTEST = 10
+"""Fewest steps between two evaluations, where their number is a fraction of all steps."""
+HELD_OUT_DOCUMENTS = 256
+
+
+def _several(value: float) -> float:
+    if value >= 1 and (value < 2 or value != int(value)):
+        raise ValueError("a share below 1, or a whole number of queries from 2 on")
+    return value
+
+
+class DevelopmentSettings(Settings):
+    """Held-out queries, the documents to rank, how often to evaluate, and when to stop."""
+
+    split: str | None = Field(
+        None,
+        description="the queries to evaluate on; null: "
+        f"{' or '.join(USUAL_SPLITS)}, where there is one",
+    )
+    held_out: Annotated[float, AfterValidator(_several)] | None = Field(
+        None,
+        gt=0,
+        description="instead of a split: so many of the training queries, or below 1 that share "
+        "of them, which are then not trained on",
+    )
+    queries: int = Field(300, ge=1, description="drawn from the split, or from what is held out")
+    documents: int = Field(
+        2000, ge=0, description="drawn from the corpus, beside what the queries need"
+    )
+    bm25: int = Field(
+        10, ge=0, description="each query's best by BM25, so that finding the right one is not easy"
+    )
+    measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
+    every: Steps = Field(
+        0.1,
+        description="steps between two evaluations; below 1: a share of all steps, and "
+        f"{SHORTEST} at least",
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="evaluations without a better measure before training stops; null: never",
+    )
+
+
+class MergeSettings(Settings):
+    """How much of the trained weights the average holds."""
+
+    share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="of the trained weights; null: the largest, up to max_share, with which "
+        "held-out documents move by at most max_change, or none where queries drawn from them lose",
+    )
+    max_share: float = Field(0.5, gt=0, le=1, description="the largest that is tried")
+    max_change: float = Field(
+        0.01,
+        ge=0,
+        description="1 - the mean cosine of documents to their vectors before training, over that "
+        "of two different documents: 0 is no change, 1 as far away as another document",
+    )
+
+
+class PseudoQuerySettings(Settings):
+    """Which sources queries are drawn from, how many, and which documents are left out."""
+
+    sources: dict[str, Any] = Field(min_length=1, description="NAME: {share}; null leaves one out")
+    per_document: int | None = Field(
+        None, ge=1, description="null: as many as training takes, at most 8"
+    )
+    held_out: int = Field(
+        HELD_OUT_DOCUMENTS,
+        ge=1,
+        description="documents not trained on, at most a tenth: the split dev",
+    )
 
 
 class FinetuneSettings(ReadingSettings, PromptSettings):
@@ -88,15 +162,6 @@ class FinetuneSettings(ReadingSettings, PromptSettings):
         None, description="average the trained weights with those at the start; null: as trained"
     )
     training: TrainingSettings = Field(default_factory=TrainingSettings)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _losses_of_the_kind(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or values.get("losses"):
-            return values
-        kind = values.get("encoder", cls.model_fields["encoder"].default)
-        known = isinstance(kind, str) and kind in KINDS.names()  # resolve_stage refuses others
-        return {**values, "losses": {KINDS.load(kind).usual_loss: {}}} if known else values
 
     @field_validator("queries")
     @classmethod

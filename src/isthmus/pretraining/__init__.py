@@ -1,5 +1,1 @@
-"""Teaching an encoder a corpus without labels: parts, recipes, and the verb `pretrain`."""
-
-from isthmus.pretraining.pretrain import pretrain
-
-__all__ = ["pretrain"]
+"""Training an encoder on documents without labels: parts, recipes, the command `pretrain`."""

@@ -13,9 +13,10 @@ from isthmus.encoders.modules import projecting
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.parts import OBJECTIVES, Objective
+from isthmus.pretraining.parts import Objective
 from isthmus.pretraining.probes._base import LEXICON_TERMS
 from isthmus.pretraining.recipe import Parts, assemble
+from isthmus.pretraining.registries import OBJECTIVES
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer

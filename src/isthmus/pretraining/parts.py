@@ -31,17 +31,9 @@ from isthmus.nn.heads import Prediction
 from isthmus.nn.randomness import draw, draw_together
 from isthmus.pretraining.corruption._budget import MaskingSettings, replace
 from isthmus.pretraining.labels import IGNORED, Vocabulary, at_labels
-from isthmus.registry import Registry
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
-
-VIEWS = Registry("isthmus.pretraining.views", "view")
-CORRUPTIONS = Registry("isthmus.pretraining.corruption", "corruption")
-BOTTLENECKS = Registry("isthmus.pretraining.bottlenecks", "bottleneck")
-DECODERS = Registry("isthmus.pretraining.decoders", "decoder")
-OBJECTIVES = Registry("isthmus.pretraining.objectives", "objective")
-PROBES = Registry("isthmus.pretraining.probes", "probe")
 
 BACKBONE_PROVIDES = frozenset({"hidden_states", "middle_states"})
 Side = Literal["encoder", "decoder"]

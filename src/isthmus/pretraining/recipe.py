@@ -9,11 +9,6 @@ from typing import Any
 from isthmus.errors import SettingsError
 from isthmus.pretraining.parts import (
     BACKBONE_PROVIDES,
-    BOTTLENECKS,
-    CORRUPTIONS,
-    DECODERS,
-    OBJECTIVES,
-    VIEWS,
     Bottleneck,
     Corruption,
     Decoder,
@@ -23,6 +18,7 @@ from isthmus.pretraining.parts import (
     Vector,
     View,
 )
+from isthmus.pretraining.registries import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.registry import Registry
 

@@ -12,8 +12,8 @@ from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.encoding import Similarity
 from isthmus.errors import SettingsError
-from isthmus.nn.sizes import SIZES
-from isthmus.pretraining.parts import OBJECTIVES, PROBES
+from isthmus.nn.shapes import SIZES
+from isthmus.pretraining.registries import OBJECTIVES, PROBES
 from isthmus.training.settings import Steps, TrainingSettings
 
 
@@ -103,7 +103,7 @@ class PretrainSettings(ReadingSettings):
             return value
         for name, inner in value.items():
             if inner is False:  # a misspelt one is not taken out either
-                OBJECTIVES.load(name, f"objectives.{name}")
+                OBJECTIVES.check(name, f"objectives.{name}")
         return {
             name: {"weight": float(inner)} if isinstance(inner, int | float) else inner or {}
             for name, inner in value.items()

@@ -12,14 +12,11 @@ from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.manifest import EncoderOrigin, Manifest, stated_manifest
 from isthmus.records import Document, Passage
 from isthmus.retrieval.searcher import Unit, encoder_name
-from isthmus.text.passages import WORDS, Cut, Cutter, PassageSettings
+from isthmus.text.passages import WORDS, Chosen, Cut, Cutter, PassageSettings
 
 if TYPE_CHECKING:
     from isthmus.encoders.encoder import TextModel
     from isthmus.text.tokenizer import Tokenizer
-
-Chosen = bool | PassageSettings | None
-"""What settings say of passages: null leaves it to the corpus."""
 
 
 def chosen_cutter(chosen: Chosen, corpus: Corpus, encoder: TextModel | None) -> Cutter | None:

@@ -47,6 +47,10 @@ class PassageSettings(Settings):
     )
 
 
+Chosen = bool | PassageSettings | None
+"""What settings say of passages: null leaves it to the documents."""
+
+
 class Cut(Settings):
     """How the passages of an index were made: units, and the tokenizer that counts them.
 

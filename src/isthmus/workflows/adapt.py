@@ -14,6 +14,7 @@ import torch
 
 from isthmus.collections import Collection, Problems, open_collection, open_corpus
 from isthmus.config import Overrides
+from isthmus.config.encoding import SparseForm
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.output import claimed, read_snapshot, whole_folder
@@ -21,7 +22,7 @@ from isthmus.config.recipes import merged
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import known_settings, stored_settings
-from isthmus.encoders.sparse import SparseForm, SparseSettings
+from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation import Report
 from isthmus.finetuning.resolved import resolve_stage

@@ -10,7 +10,7 @@ from isthmus.collections.problems import ReadingSettings
 from isthmus.config.encoding import EncodingChoice
 from isthmus.evaluation import EvaluationSettings
 from isthmus.indexes.manifest import Bm25Settings
-from isthmus.retrieval.passage_cutter import Chosen
+from isthmus.text.passages import Chosen
 
 
 class AdaptSettings(ReadingSettings, EncodingChoice):

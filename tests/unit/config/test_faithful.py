@@ -16,7 +16,7 @@ from isthmus.finetuning.losses._base import LossSettings
 from isthmus.finetuning.negatives._base import NEGATIVES
 from isthmus.finetuning.regularizers._base import RegularizerSettings
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.pretraining.parts import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
+from isthmus.pretraining.registries import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.registry import Registry
 from isthmus.training.settings import TrainingSettings

@@ -22,10 +22,10 @@ from isthmus.cli import main
 from isthmus.encoders import load_cross_encoder, load_encoder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import InputError, IsthmusError
-from isthmus.finetuning import finetune
+from isthmus.finetuning.finetune import finetune
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
-from isthmus.pretraining import pretrain
+from isthmus.pretraining.pretrain import pretrain
 from isthmus.retrieval.reranker import RerankSettings
 from isthmus.retrieval.verbs.index import index
 from isthmus.retrieval.verbs.search import SearchSettings, search

@@ -13,6 +13,7 @@ from isthmus.config import resolve
 from isthmus.errors import SettingsError
 from isthmus.finetuning.losses._base import LOSSES, losses, outweighed_batch
 from isthmus.finetuning.regularizers._base import regularizers
+from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.settings import PretrainSettings
@@ -46,9 +47,13 @@ def test_a_loss_gets_what_it_needs_by_name() -> None:
 
 
 def test_the_usual_loss_of_each_kind_is_written_down() -> None:
-    assert settings().losses == settings(encoder="sparse").losses == {"contrastive": {}}
-    assert settings(encoder="cross").losses == {"listwise": {}}
-    assert settings(losses={"kl": {}}).losses == {"kl": {}}, "and not added to a choice"
+    def written(**more: Any) -> dict[str, Any]:
+        return resolve_stage(settings(**NEGATIVES, **more)).written.losses
+
+    assert written() == written(encoder="sparse") == {"contrastive": {}}
+    assert written(encoder="cross") == {"listwise": {}}
+    chosen = {"contrastive": None, "listwise": {}}
+    assert written(losses=chosen) == chosen, "and not added to a choice"
 
 
 def test_null_leaves_out_what_a_recipe_chose() -> None:

@@ -29,7 +29,6 @@ from isthmus.finetuning import run_stage as stage
 from isthmus.finetuning.development import (
     Development,
     DevelopmentSet,
-    DevelopmentSettings,
     development_split,
     draw_development_set,
 )
@@ -37,7 +36,7 @@ from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, labelled_queries
 from isthmus.finetuning.run_stage import run
-from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.settings import DevelopmentSettings, FinetuneSettings
 from isthmus.finetuning.summary import next_step
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier

@@ -13,8 +13,9 @@ from isthmus.collections import open_collection
 from isthmus.config import resolve
 from isthmus.config.output import claimed, finish, is_complete, read_snapshot
 from isthmus.errors import IsthmusError, OutputError, SettingsError
-from isthmus.finetuning import finetune, pipeline
+from isthmus.finetuning import pipeline
 from isthmus.finetuning import run_pipeline as staging
+from isthmus.finetuning.finetune import finetune
 from isthmus.finetuning.resolved import ResolvedStage, references, with_folders
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.workflows.rerun import rerun

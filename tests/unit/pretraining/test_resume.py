@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.config.output import claimed
 from isthmus.errors import InputError, SettingsError
-from isthmus.pretraining import pretrain
+from isthmus.pretraining.pretrain import pretrain
 
 
 @pytest.mark.parametrize(

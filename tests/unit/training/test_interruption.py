@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.errors import SettingsError, TrainingError
-from isthmus.finetuning import finetune
-from isthmus.pretraining import pretrain
+from isthmus.finetuning.finetune import finetune
+from isthmus.pretraining.pretrain import pretrain
 from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task

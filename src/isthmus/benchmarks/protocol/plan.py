@@ -34,7 +34,7 @@ from isthmus.finetuning import pipeline
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.pretrained import read_config
-from isthmus.nn.sizes import shape_of
+from isthmus.nn.shapes import shape_of
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 

@@ -18,7 +18,6 @@ from isthmus.records import Document
 from isthmus.registry import Registry
 
 _BLOCK = 1024  # documents
-HELD_OUT_DOCUMENTS = 256
 PSEUDO_QUERIES = Registry("isthmus.finetuning.pseudo_queries", "source of pseudo-queries")
 
 
@@ -28,20 +27,6 @@ class PseudoQuery:
 
     text: str
     cut: str = ""  # left out of the document where the pair is trained on; empty: nothing
-
-
-class PseudoQuerySettings(Settings):
-    """Which sources queries are drawn from, how many, and which documents are left out."""
-
-    sources: dict[str, Any] = Field(min_length=1, description="NAME: {share}; null leaves one out")
-    per_document: int | None = Field(
-        None, ge=1, description="null: as many as training takes, at most 8"
-    )
-    held_out: int = Field(
-        HELD_OUT_DOCUMENTS,
-        ge=1,
-        description="documents not trained on, at most a tenth: the split dev",
-    )
 
 
 class SourceSettings(Settings):

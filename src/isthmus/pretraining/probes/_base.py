@@ -11,9 +11,10 @@ from torch import Tensor
 
 from isthmus.encoders.dense import pool
 from isthmus.errors import SettingsError, choices
-from isthmus.pretraining.parts import PROBES, Part, Vector
+from isthmus.pretraining.parts import Part, Vector
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.recipe import Parts
+from isthmus.pretraining.registries import PROBES
 from isthmus.pretraining.settings import MeasurementSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.training.task import Batch

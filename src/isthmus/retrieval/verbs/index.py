@@ -39,9 +39,9 @@ from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice, said_once, track, waiting
 from isthmus.retrieval.hnsw import ChosenHnsw, add_hnsw, check_hnsw
 from isthmus.retrieval.living_hybrid import build_hybrid, by_name
-from isthmus.retrieval.passage_cutter import Chosen, chosen_cutter, rows
+from isthmus.retrieval.passage_cutter import chosen_cutter, rows
 from isthmus.retrieval.shards import fill_shards
-from isthmus.text.passages import Cutter
+from isthmus.text.passages import Chosen, Cutter
 from isthmus.text.truncation import CutTexts
 
 if TYPE_CHECKING:

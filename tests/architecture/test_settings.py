@@ -1,0 +1,32 @@
+"""Settings are known without the libraries of models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import isthmus
+
+SOURCE = Path(isthmus.__file__).parent
+SETTINGS = [*SOURCE.rglob("settings.py"), *SOURCE.rglob("*_settings.py")]
+HEAVY = ("torch", "transformers", "accelerate", "tokenizers")
+
+
+def test_no_settings_load_the_libraries_of_models() -> None:
+    """One process imports them all: a heavy import stays until its end."""
+    modules = [
+        ".".join(("isthmus", *file.relative_to(SOURCE).with_suffix("").parts))
+        for file in SETTINGS
+        if "encoders" not in file.parts
+    ]
+    assert {"isthmus.pretraining.settings", "isthmus.finetuning.settings"} <= set(modules)
+    program = (
+        "import sys, importlib\n"
+        f"for name in {modules!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    heavy = [library for library in {HEAVY!r} if library in sys.modules]\n"
+        "    assert not heavy, (name, heavy)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
