@@ -22,7 +22,6 @@ from pathlib import Path
 
 import isthmus
 from isthmus.collections import Problems, open_queries
-from isthmus.evaluation import evaluate
 from isthmus.indexes.bm25 import Bm25Index
 from isthmus.indexes.bm25.postings import Source, write_merged
 from isthmus.indexes.manifest import stated_manifest
@@ -77,7 +76,7 @@ def _ndcg(collection: str, place: Path) -> list[float]:
             index = Bm25Index(manifest.model_copy(update={"bm25": scoring}), folder)
             rankings = index.search(texts, 10, ids)
         run = isthmus.Run("bm25", {ranking.query_id: ranking for ranking in rankings})
-        report = evaluate(run, collection, split="test", measures="nDCG@10", settings=skip)
+        report = isthmus.evaluate(collection, run, measures="nDCG@10", settings=skip)
         found.append(report.means["nDCG@10"]["bm25"])
     return found
 

@@ -106,9 +106,8 @@ def measure(collection: Path, output: Path, model: str) -> isthmus.Report:
             isthmus.search(index, queries=asked, run=run, hybrid=further, depth=100)
             runs.append(run)
     return isthmus.evaluate(
-        runs,
         collection / "qrels" / "test.tsv",
-        measures="nDCG@10 RR@10 R@100",
+        runs,
         settings={"correction": "holm"},
         output=output / "report",
     )

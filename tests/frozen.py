@@ -579,7 +579,7 @@ def evaluation(values: Values, place: Path) -> None:
             for correction in ("bonferroni", "holm"):
                 with values.case(f"{name}/{test}/{correction}"):
                     how = [f"test={test}", f"correction={correction}", "bootstrap_samples=2000"]
-                    told = isthmus.evaluate(made, judged, measures=MEASURES, settings=how)
+                    told = isthmus.evaluate(judged, made, measures=MEASURES, settings=how)
                     tests(values, f"{name}/{test}/{correction}", told)
         with values.case(name):
             for measure, by_run in told.per_query.items():
@@ -607,7 +607,7 @@ def made_run(
 
 
 def tests(values: Values, name: str, report: Any) -> None:
-    for measure, compared in report.comparisons.items():
+    for measure, compared in report.tests.items():
         for pair in compared.pairs:
             own = f"{name}/{measure}/{pair.first}-{pair.second}"
             values.keep(own, pair.difference, pair.p_value, pair.corrected_p_value)
@@ -633,7 +633,7 @@ def answered(values: Values, folder: Path) -> None:
     by_query = {one: {str(number + 1): 1} for number, one in enumerate(ids)}
     run = made_run("run", 7, by_query, [str(n) for n in range(1, 401)])
     measures = "Answer@1 Answer@5 Answer@20 Answer@100"
-    told = isthmus.evaluate(run, f"dpr:{folder}", split=split, measures=measures)
+    told = isthmus.evaluate(f"dpr:{folder}", run, split=split, measures=measures)
     for measure, by_run in told.per_query.items():
         values.keep(f"answers/{measure}", *(int(hit) for hit in by_run["run"].values()))
 

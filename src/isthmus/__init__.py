@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from isthmus.encoders.loader import load_encoder as load_encoder
     from isthmus.errors import IsthmusError as IsthmusError
     from isthmus.evaluation.report import Report as Report
-    from isthmus.evaluation.suite import SuiteReport as SuiteReport
     from isthmus.finetuning.finetune import finetune as finetune
     from isthmus.inspection.catalogue import listing as listing
     from isthmus.inspection.coverage import Coverage as Coverage
@@ -61,10 +60,9 @@ if TYPE_CHECKING:
     from isthmus.serving.serve import open_app as open_app
     from isthmus.serving.serve import serve as serve
     from isthmus.workflows.adapt import adapt as adapt
-    from isthmus.workflows.comparison import evaluate as evaluate
+    from isthmus.workflows.evaluate import evaluate as evaluate
     from isthmus.workflows.quickstart import quickstart as quickstart
     from isthmus.workflows.rerun import rerun as rerun
-    from isthmus.workflows.several_collections import evaluate_suite as evaluate_suite
 
 _HOMES = {
     "isthmus.benchmarks.report.report": ["BenchmarkReport", "benchmark_report"],
@@ -74,7 +72,6 @@ _HOMES = {
     "isthmus.encoders.loader": ["load_cross_encoder", "load_encoder"],
     "isthmus.errors": ["IsthmusError"],
     "isthmus.evaluation.report": ["Report"],
-    "isthmus.evaluation.suite": ["SuiteReport"],
     "isthmus.finetuning.finetune": ["finetune"],
     "isthmus.inspection.catalogue": ["listing"],
     "isthmus.inspection.coverage": ["Coverage"],
@@ -100,10 +97,9 @@ _HOMES = {
     "isthmus.retrieval.verbs.update": ["Writer", "add", "delete", "merge", "open_writer"],
     "isthmus.serving.serve": ["open_app", "serve"],
     "isthmus.workflows.adapt": ["adapt"],
-    "isthmus.workflows.comparison": ["evaluate"],
+    "isthmus.workflows.evaluate": ["evaluate"],
     "isthmus.workflows.quickstart": ["quickstart"],
     "isthmus.workflows.rerun": ["rerun"],
-    "isthmus.workflows.several_collections": ["evaluate_suite"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_HOME]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+import isthmus
 from isthmus.cli import app
-from isthmus.evaluation import EvaluationSettings, evaluate
 
 
 def run(*arguments: str | Path) -> str:
@@ -38,7 +38,7 @@ def test_tuned_on_real_queries(shared_data: Path, tmp_path: Path) -> None:
     results = json.loads((tmp_path / "hybrid" / "isthmus.json").read_text())["results"]
     run_file = tmp_path / "hybrid.trec"
     run("search", tmp_path / "hybrid", "--queries", queries, "--run", run_file, "--depth", "100")
-    report = evaluate(run_file, qrels, settings=EvaluationSettings(measures=["nDCG@10"]))
+    report = isthmus.evaluate(qrels, run_file, measures="nDCG@10")
     (value,) = report.means["nDCG@10"].values()
     assert abs(value - results["value"]) < 1e-9
     assert len(results["weights"]) == 3

@@ -82,9 +82,10 @@ def test_runs_hold_documents_or_passages_and_both_are_evaluated(
     first = (tmp_path / "passages.trec").read_text(encoding="utf-8").split()[2]
     assert ranked == "cluster.md"
     assert re.fullmatch(r"cluster\.md#\d+", first)
-    by_document = ("evaluate", tmp_path / "passages.trec", "--qrels", qrels, "--set", "by=document")
-    assert "1.000" in commands.succeed(*by_document, "--measures", "RR@10").stdout
-    refused = commands.run("evaluate", tmp_path / "documents.trec", *by_document[2:])
+    by_document = ("--set", "by=document", "--measures", "RR@10")
+    shown = commands.succeed("evaluate", qrels, tmp_path / "passages.trec", *by_document)
+    assert "1.000" in shown.stdout
+    refused = commands.run("evaluate", qrels, tmp_path / "documents.trec", *by_document)
     assert refused.returncode
     assert "'cluster.md', a result of query 'q' in run 'documents', is no passage" in refused.stderr
     cut_otherwise = ("search", indexes / "dense", QUESTION, "--with", indexes / "bm25")

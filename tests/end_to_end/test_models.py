@@ -169,7 +169,7 @@ def test_a_t5_encoder_as_gtr_is_one(
     text = json.loads((collection / "corpus.jsonl").read_text().splitlines()[7])["text"]
     assert "d7" in commands.succeed("search", index, text).stdout
     table = commands.succeed(
-        "evaluate", "--collection", collection, "--models", tmp_path / "gtr", run,
+        "evaluate", collection, tmp_path / "gtr", run,
         "--split", "train", "--output", tmp_path / "report",
     ).stdout  # fmt: skip
     assert "run" in table

@@ -29,7 +29,7 @@ def snapshot(folder: Path) -> dict[str, Any]:
 
 def report_of(commands: Any, runs: list[Path], qrels: Path, output: Path) -> dict[str, Any]:
     """The report of some runs, after checking its files."""
-    ended = commands.succeed("evaluate", *runs, "--qrels", qrels, "--output", output)
+    ended = commands.succeed("evaluate", qrels, *runs, "--output", output)
     print(ended.stdout)
     assert {file.name for file in output.iterdir()} >= {
         "isthmus.json", "report.json", "table.md", "table.tex", "per_query.tsv",
@@ -39,8 +39,8 @@ def report_of(commands: Any, runs: list[Path], qrels: Path, output: Path) -> dic
     for of in report["means"].values():
         assert all(math.isfinite(mean) and 0 <= mean <= 1 for mean in of.values())
     recorded = snapshot(output)["identity"]
-    assert recorded["judgements"]
-    assert all(run["fingerprint"] for run in recorded["runs"].values())
+    assert recorded["collections"]
+    assert all(recorded["systems"].values())
     return report
 
 

@@ -68,7 +68,7 @@ def search(
     if isinstance(found, list):
         show(found, as_json)
     else:
-        result(f"run: {found}\nnext: isthmus evaluate {found} --qrels {_qrels(queries, split)}")
+        result(f"run: {found}\nnext: isthmus evaluate {_qrels(queries, split)} {found}")
 
 
 def _qrels(queries: str | None, split: str | None) -> str:

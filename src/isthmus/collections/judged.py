@@ -38,7 +38,7 @@ def open_queries(
     A collection without judgements gives all its queries.
     """
     spec = str(source)
-    if _is_file(spec):
+    if is_file(spec):
         _refuse_split(split, spec)
         return read_queries(spec, problems)
     collection = open_corpus(spec, problems)
@@ -82,7 +82,7 @@ def open_judged(
 ) -> Judged:
     """The judgements of a file, or judgements and answers of a split of a collection."""
     spec = str(source)
-    if _is_file(spec):
+    if is_file(spec):
         _refuse_split(split, spec)
         found = read_judgements(spec, problems)
         return Judged({query: documents for query, documents in found.items() if documents})
@@ -100,7 +100,7 @@ def usual_split(collection: Collection, named: str | None, where: str) -> str:
     return choose_split({split: split for split in splits}, named or _USUAL, where)
 
 
-def _is_file(spec: str) -> bool:
+def is_file(spec: str) -> bool:
     """Whether a source is a file, or leads nowhere and names no scheme."""
     path = Path(spec)
     return path.is_file() or not (path.is_dir() or ":" in spec)

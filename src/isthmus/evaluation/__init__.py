@@ -1,7 +1,7 @@
 """Measures, paired tests, intervals and tables: how good a run is, and how sure one can be."""
 
 from isthmus.evaluation.answers import answer_accuracy, contains_answer
-from isthmus.evaluation.evaluate import evaluate
+from isthmus.evaluation.compare import compare_runs
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.evaluation.report import Report, RunCounts, summarise
 from isthmus.evaluation.settings import EvaluationSettings
@@ -27,8 +27,8 @@ __all__ = [
     "answer_accuracy",
     "bonferroni",
     "compare",
+    "compare_runs",
     "contains_answer",
-    "evaluate",
     "holm",
     "paired_t_test",
     "parse_measure",

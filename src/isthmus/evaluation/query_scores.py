@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import xxhash
-
 from isthmus.collections import Judged
 from isthmus.errors import SettingsError
 from isthmus.evaluation.answers import answer_accuracy, answer_texts
 from isthmus.evaluation.measures import AnswerAccuracy, best_first, parse_measure, per_query
+from isthmus.evaluation.settings import USUAL_MEASURES
 from isthmus.records import Ranking, Run
 
 ANSWER_MEASURES = ("Answer@5", "Answer@20", "Answer@100")
@@ -18,6 +17,17 @@ ANSWER_MEASURES = ("Answer@5", "Answer@20", "Answer@100")
 def counts_answers(measure: str) -> bool:
     """Whether a measure is `Answer@k`."""
     return isinstance(parse_measure(measure, answers=True), AnswerAccuracy)
+
+
+def known_measures(measures: tuple[str, ...], judged: Judged) -> tuple[str, ...]:
+    """The measures; of queries with answers alone `Answer@k`, where the usual ones were chosen.
+
+    Raises on measures that what is known of the queries does not suffice for.
+    """
+    if not judged.judgements and measures == USUAL_MEASURES:
+        return ANSWER_MEASURES
+    check_measures(measures, judged)
+    return measures
 
 
 def check_measures(measures: Sequence[str], judged: Judged) -> None:
@@ -54,13 +64,6 @@ class QueryScores:
         self._others = [name for name in self._measures if name not in self._cutoffs]
         self._scores: dict[str, dict[str, dict[str, float]]] = {}
         self._first: list[Run] = []
-
-    def identity(self) -> dict[str, str]:
-        """A digest of the answers, where they are counted."""
-        if not self._cutoffs:
-            return {}
-        strings = repr(sorted(self._judged.answers.items())).encode()
-        return {"answers": xxhash.xxh3_128_hexdigest(strings)}
 
     def add(self, run: Run) -> None:
         """Takes a run of a name of its own."""

@@ -6,13 +6,16 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from isthmus.config import Overrides
-from isthmus.errors import InputError
-from isthmus.evaluation.first_hits import Example
+from isthmus.config.output import writing
+from isthmus.errors import InputError, needing
+from isthmus.evaluation.examples import Example
 from isthmus.evaluation.settings import EvaluationSettings
 from isthmus.evaluation.significance import Comparisons, compare, mean_intervals
 from isthmus.evaluation.tables import Cell, Shown, Table, format_score
@@ -40,7 +43,11 @@ class RunCounts:
 
 
 class Report(Shown, BaseModel):
-    """Systems compared over one set of judged queries; tables by measure, then by system."""
+    """Systems compared on judged queries; every table is a mapping by measure, then by system.
+
+    With several collections the numbers are those of the first, and `also` holds a report of each
+    other one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +56,7 @@ class Report(Shown, BaseModel):
     queries: int
     means: dict[str, dict[str, float]]
     intervals: dict[str, dict[str, tuple[float, float]]]
-    comparisons: dict[str, Comparisons]
+    tests: dict[str, Comparisons]
     counts: dict[str, RunCounts]
     settings: EvaluationSettings
     per_query: dict[str, dict[str, dict[str, float]]]
@@ -57,24 +64,52 @@ class Report(Shown, BaseModel):
     """Sentences about what the numbers may be mistaken for; part of the caption."""
     examples: tuple[Example, ...] = ()
     """Queries to which the systems' first documents differ, where they were wanted."""
+    name: str = ""
+    """Name of the collection."""
+    also: dict[str, Report] = {}
+    """Reports of further collections, by name."""
+
+    @property
+    def collections(self) -> dict[str, Report]:
+        """The report of each collection, by name; this one is the first."""
+        return {self.name: self, **self.also}
 
     @property
     def letters(self) -> dict[str, str]:
         """The letter by which the tables name each system."""
-        return self.comparisons[self.measures[0]].letters
+        return self.tests[self.measures[0]].letters
 
     def best(self, measure: str) -> set[str]:
         """The system with the highest mean; all of them where several share it."""
         highest = max(self.means[measure].values())
         return {system for system, mean in self.means[measure].items() if mean == highest}
 
-    def table(self) -> Table:
-        """One row per system, one column per measure: mean, letters of beaten systems, interval."""
+    def averages(self, measure: str) -> dict[str, float]:
+        """Each system's mean over the collections, every collection with the same weight."""
+        every = [report.means[measure] for report in self.collections.values()]
+        return {system: fmean(means[system] for means in every) for system in self.systems}
+
+    def best_on(self, measure: str) -> dict[str, int]:
+        """On how many collections each system has the highest mean; a shared one counts for all."""
+        best = [report.best(measure) for report in self.collections.values()]
+        return {system: sum(system in winners for winners in best) for system in self.systems}
+
+    def table(self, measure: str | None = None) -> Table:
+        """The means, letters of the systems that are significantly worse, and intervals.
+
+        Args:
+            measure: Measure whose means on all collections are compared (default: all measures on
+                this collection, or the first measure where there are several collections).
+
+        """
+        if self.also:
+            return self._of_collections(measure or self.measures[0])
+        measures = self.measures if measure is None else (measure,)
         rows = [
             (
                 Cell(self.letters[system]),
                 Cell(system),
-                *(self._cell(system, measure) for measure in self.measures),
+                *(self._cell(system, one, interval=True) for one in measures),
             )
             for system in self.systems
         ]
@@ -83,60 +118,114 @@ class Report(Shown, BaseModel):
             f"Ranges: {settings.confidence:.0%} bootstrap interval of the mean "
             f"({settings.bootstrap_samples:,} samples, seed {settings.seed})."
         )
-        columns = ("#", "system", *self.measures)
+        columns = ("#", "system", *measures)
         return Table(columns, tuple(rows), self._caption(), names=2, interval_note=note)
 
+    def _of_collections(self, measure: str) -> Table:
+        """One row per system, one column per collection, the average and the count of best ones."""
+        averages, best_on = self.averages(measure), self.best_on(measure)
+        every, several = self.collections, len(self.systems) > 1
+        rows = [
+            (
+                Cell(self.letters[system]),
+                Cell(system),
+                *(report._cell(system, measure) for report in every.values()),
+                Cell(
+                    format_score(averages[system]),
+                    best=several and averages[system] == max(averages.values()),
+                ),
+                Cell(
+                    f"{best_on[system]} of {len(every)}",
+                    best=several and best_on[system] == max(best_on.values()),
+                ),
+            )
+            for system in self.systems
+        ]
+        judged = ", ".join(f"{name} {one.queries:,}" for name, one in every.items())
+        letters = self._letters()
+        caption = [
+            f"{measure}. Judged queries: {judged}.",
+            *([f"On each collection, {letters[0].lower()}{letters[1:]}"] if letters else []),
+            "Average: every collection with the same weight; not tested. "
+            "Best on: collections where the mean is the highest.",
+            *dict.fromkeys(note for report in every.values() for note in report.notes),
+        ]
+        columns = ("#", "system", *every, "average", "best on")
+        return Table(columns, tuple(rows), " ".join(caption), names=2)
+
     def tables(self) -> list[Table]:
-        """Its table, and those of the examples."""
-        return [self.table(), *self.example_tables()]
+        """Its table (one for each measure where there are several collections) and the examples."""
+        found = [self.table(one) for one in self.measures] if self.also else [self.table()]
+        return [*found, *(one.table() for one in self.examples)]
 
-    def example_tables(self) -> list[Table]:
-        """A table for each example."""
-        return [example.table() for example in self.examples]
-
-    def _cell(self, system: str, measure: str) -> Cell:
+    def _cell(self, system: str, measure: str, interval: bool = False) -> Cell:
         low, high = self.intervals[measure][system]
         return Cell(
             format_score(self.means[measure][system]),
-            letters=self.comparisons[measure].beats[system],
-            interval=f"{format_score(low)}–{format_score(high)}",
+            letters=self.tests[measure].beats[system],
+            interval=f"{format_score(low)}–{format_score(high)}" if interval else "",
             best=len(self.systems) > 1 and system in self.best(measure),
         )
 
     def _caption(self) -> str:
-        settings = self.settings
-        sentences = [f"Means over {self.queries:,} judged queries.", *filter(None, [self.tests()])]
+        sentences = [
+            f"Means over {self.queries:,} judged queries.",
+            *filter(None, [self._letters()]),
+        ]
         for system, counts in self.counts.items():
             of_documents = not all(name.startswith("Answer@") for name in self.measures)
             if of_documents and not counts.judged_documents:
                 sentences.append(f"Not one document that {system} retrieved is judged.")
-        if settings.drop_self:
+        if self.settings.drop_self:
             sentences.append("Results whose document is the query itself were dropped.")
         return " ".join([*sentences, *self.notes])
 
-    def tests(self) -> str:
+    def _letters(self) -> str:
         """A sentence on what the letters mean; "" where there is nothing to compare."""
-        settings, pairs = self.settings, len(self.comparisons[self.measures[0]].pairs)
+        settings, pairs = self.settings, len(self.tests[self.measures[0]].pairs)
         if not pairs:
             return ""
         test = _TESTS[settings.test]
         if settings.test == "randomisation":
             test += f" with {settings.randomisation_samples:,} samples"
+        over = f"over {pairs} pair{'s' * (pairs > 1)} per measure"
         return (
             f"Letters: significantly better than the systems of those letters ({test}, "
-            f"{_CORRECTIONS[settings.correction]} over {pairs} pairs per measure, "
-            f"level {settings.alpha:g})."
+            f"{_CORRECTIONS[settings.correction]} {over}, level {settings.alpha:g})."
         )
+
+    def to_dataframe(self) -> Any:
+        """The means as a pandas DataFrame: a row per system, a column per measure.
+
+        With several collections, the rows are of collection and system.
+        """
+        with needing("pandas", extra="report", needed_for="Report.to_dataframe()"):
+            import pandas
+        frames = {
+            name: pandas.DataFrame(one.means).rename_axis(index="system", columns="measure")
+            for name, one in self.collections.items()
+        }
+        return pandas.concat(frames, names=["collection"]) if self.also else frames[self.name]
+
+    def markdown(self) -> str:
+        """Its tables as GitHub renders them."""
+        return "\n".join(table.markdown() for table in self.tables())
+
+    def latex(self) -> str:
+        """Its tables as LaTeX floats, without the examples; they need the package booktabs."""
+        count = len(self.measures) if self.also else 1
+        return "\n".join(table.latex() for table in self.tables()[:count])
 
     def per_query_tsv(self) -> str:
         """One line per measure and query, one column per system, every digit kept."""
         written = io.StringIO()
         writer = csv.writer(written, delimiter="\t", lineterminator="\n")
-        writer.writerow(["measure", "query", *self.systems])
-        for measure, by_system in self.per_query.items():
-            for query in by_system[self.systems[0]]:
-                values = [by_system[system][query] for system in self.systems]
-                writer.writerow([measure, query, *values])
+        writer.writerow([*(["collection"] if self.also else []), "measure", "query", *self.systems])
+        for name, report in self.collections.items():
+            for measure, by_system in report.per_query.items():
+                for query in by_system[self.systems[0]]:
+                    values = [by_system[system][query] for system in self.systems]
+                    writer.writerow([*([name] if self.also else []), measure, query, *values])
         return written.getvalue()
 
     def to_json(self) -> str:
@@ -153,9 +242,20 @@ class Report(Shown, BaseModel):
             place = ".".join(map(str, first["loc"]))
             raise InputError(
                 f"{where}: not a report: {place}{': ' if place else ''}{first['msg']}",
-                "check the path, or evaluate the runs again (isthmus evaluate --output writes "
-                "report.json)",
+                "check the path, or evaluate again (isthmus evaluate -o writes report.json)",
             ) from None
+
+    def write(self, folder: Path) -> None:
+        """Writes report.json, table.md, table.tex and per_query.tsv into a folder that is there."""
+        files = {
+            "report.json": f"{self.to_json()}\n",
+            "table.md": self.markdown(),
+            "table.tex": self.latex(),
+            "per_query.tsv": self.per_query_tsv(),
+        }
+        with writing(folder):
+            for name, text in files.items():
+                (folder / name).write_text(text, encoding="utf-8")
 
 
 def summarise(
@@ -163,11 +263,12 @@ def summarise(
     settings: EvaluationSettings | Overrides = None,
     counts: Mapping[str, RunCounts] | None = None,
     notes: Sequence[str] = (),
+    pairs: Sequence[tuple[str, str]] | None = None,
 ) -> Report:
     """The report of scores by system, measure and query, wherever they were computed.
 
-    `per_query` and `answer_accuracy` give one system's scores; all systems need the same
-    measures and the same queries.
+    All systems need the same measures and the same queries. `pairs` are those of the systems that
+    are tested; None: all of them.
     """
     settings = EvaluationSettings.given(settings)
     systems = tuple(scores)
@@ -177,10 +278,10 @@ def summarise(
         measure: {system: dict(scores[system][measure]) for system in systems}
         for measure in measures
     }
-    comparisons = {
+    tests = {
         measure: compare(
             of, settings.test, settings.correction, settings.alpha,
-            settings.randomisation_samples, settings.seed,
+            settings.randomisation_samples, settings.seed, pairs,
         )
         for measure, of in by_measure.items()
     }  # fmt: skip
@@ -202,7 +303,7 @@ def summarise(
         intervals={
             measure: {system: _pair(*next(intervals)) for system in systems} for measure in measures
         },
-        comparisons=comparisons,
+        tests=tests,
         counts=dict(counts or {}),
         settings=settings,
         per_query=by_measure,

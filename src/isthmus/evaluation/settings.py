@@ -10,6 +10,8 @@ from isthmus.collections.problems import ReadingSettings
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.significance import Correction, Test
 
+USUAL_MEASURES = ("nDCG@10", "RR@10", "R@100")
+
 
 class EvaluationSettings(ReadingSettings):
     """Measures, test, correction, level, samples and seed: what a report's numbers depend on."""
@@ -18,38 +20,42 @@ class EvaluationSettings(ReadingSettings):
 
     # A list in YAML, hence not strict; its names still are.
     measures: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        default=("RR@10", "nDCG@10", "R@100", "Success@100"),
+        default=USUAL_MEASURES,
         min_length=1,
-        description="names as in ir_measures, R_cap@k, and Answer@k where there are answers; of a "
-        "split with answers alone Answer@5, @20 and @100",
+        description="Names as in ir_measures, R_cap@k, and Answer@k for queries with answers",
     )
-    test: Test = Field("t_test", description="paired and two-sided, over queries")
+    test: Test = Field(
+        "t_test", description="Test of differences, paired and two-sided over queries"
+    )
     correction: Correction = Field(
-        "bonferroni", description="of p-values, for as many comparisons as there are"
+        "bonferroni", description="Correction of p-values for the number of comparisons"
     )
     alpha: float = Field(
-        default=0.05, gt=0, lt=1, description="a difference with a smaller p-value is significant"
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="Level: a difference with a smaller corrected p-value is significant",
     )
-    confidence: float = Field(default=0.95, gt=0, lt=1, description="of the bootstrap intervals")
+    confidence: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals")
     bootstrap_samples: int = Field(
-        default=10_000, ge=1, description="of queries, from which the intervals come"
+        default=10_000, ge=1, description="Bootstrap samples of the queries, for the intervals"
     )
     randomisation_samples: int = Field(
-        default=10_000, ge=1, description="random exchanges of two runs' scores in that test"
+        default=10_000, ge=1, description="Random sign changes of the randomisation test"
     )
-    seed: int = Field(default=0, ge=0, description="of the bootstrap and the randomisation test")
+    seed: int = Field(default=0, ge=0, description="Seed of bootstrap and randomisation")
     drop_self: bool = Field(
         default=False,
-        description="drops a result whose document id is the query's (ArguAna, Quora)",
+        description="Whether results with the query's own id are dropped (ArguAna, Quora)",
     )
     by: Literal["document"] | None = Field(
         default=None,
-        description="document: results are passages, DOCUMENT#NUMBER, and a document counts as its "
-        "best one; null: ids count as they are",
+        description="document: results are passages (DOCUMENT#NUMBER), and each document takes the "
+        "rank of its best passage; null: ids count unchanged",
     )
 
     problems: Literal["refuse", "skip"] = Field(
-        default="refuse", description="what to do with broken lines of run files and judgements"
+        default="refuse", description="What happens to broken lines of run files and qrels"
     )
 
     @field_validator("measures")

@@ -52,8 +52,9 @@ def compare(
     alpha: float = 0.05,
     samples: int = 10_000,
     seed: int = 0,
+    pairs: Sequence[tuple[str, str]] | None = None,
 ) -> Comparisons:
-    """Every system against every other over the same queries.
+    """Every system against every other over the same queries, or only these `pairs`.
 
     The correction counts all pairs of this call as one family. Samples and seed belong to the
     randomisation test alone.
@@ -62,7 +63,7 @@ def compare(
     _check(correction, get_args(Correction), "correction")
     queries = common_queries(scores)
     values = {name: np.array([of[q] for q in queries], float) for name, of in scores.items()}
-    pairs = list(combinations(values, 2))
+    pairs = list(combinations(values, 2)) if pairs is None else pairs
     differences = [values[first] - values[second] for first, second in pairs]
     if test == "t_test":
         raw = [paired_t_test(difference) for difference in differences]

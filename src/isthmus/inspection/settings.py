@@ -27,7 +27,7 @@ VERBS = {
     "serve": "isthmus.serving.settings:ServeSettings",
     "tune": "isthmus.retrieval.verbs.tune:TuneSettings",
     "sparsify": "isthmus.retrieval.verbs.sparsify:SparsifySettings",
-    "evaluate": "isthmus.workflows.comparison:EvaluateSettings",
+    "evaluate": "isthmus.workflows.evaluate:EvaluateSettings",
     "export": "isthmus.retrieval.verbs.export:ExportSettings",
     "inspect": "isthmus.inspection.inspect:InspectSettings",
     "explain": "isthmus.retrieval.verbs.search:SearchSettings",

@@ -8,7 +8,7 @@ from typing import Any
 
 from isthmus.collections import Collection, Problems, write_run
 from isthmus.config.output import writing
-from isthmus.evaluation import Report, evaluate
+from isthmus.evaluation import Report, compare_runs
 from isthmus.evaluation.tables import escape_html, page
 from isthmus.finetuning.merge import summary
 from isthmus.progress import track
@@ -88,7 +88,10 @@ def _compared(
         with writing(file):
             file.parent.mkdir(exist_ok=True, parents=True)
             write_run(file, run)
-    return evaluate(runs, judgements, settings=settings.evaluation, output=folder)
+    report = compare_runs(runs, judgements, settings.evaluation)
+    folder.mkdir(parents=True, exist_ok=True)
+    report.write(folder)
+    return report
 
 
 def compare_on_guard(
@@ -128,7 +131,7 @@ def verdict(
 
 def _sentence(report: Report, now: str, then: str) -> str:
     measure = report.measures[0]
-    for pair in report.comparisons[measure].pairs:
+    for pair in report.tests[measure].pairs:
         if {pair.first, pair.second} == {now, then}:
             means = report.means[measure]
             change = means[now] - means[then]

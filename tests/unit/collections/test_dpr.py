@@ -65,35 +65,33 @@ def test_a_split_of_answers_is_searched_and_counted(folder: Path, tmp_path: Path
     isthmus.index(str(folder), tmp_path / "index")
     run = tmp_path / "bm25.trec"
     isthmus.search(tmp_path / "index", queries=str(folder), split="nq-test", run=run)
-    report = isthmus.evaluate(run, str(folder), split="nq-test", output=tmp_path / "report")
+    report = isthmus.evaluate(str(folder), run, split="nq-test", output=tmp_path / "report")
     assert report.measures == ("Answer@5", "Answer@20", "Answer@100")
     assert report.means["Answer@20"]["bm25"] == pytest.approx(2 / 3)  # nothing says Bonn
     assert report.per_query["Answer@5"]["bm25"]["nq-test-1"] == 0.0
     assert "Not one document" not in report.table().caption
-    both = isthmus.evaluate(run, str(folder), split="nq-test", measures="Answer@1")
+    both = isthmus.evaluate(str(folder), run, split="nq-test", measures="Answer@1")
     assert both.measures == ("Answer@1",)
-    compared = isthmus.evaluate(collection=str(folder), split="nq-test", models="bm25")
+    compared = isthmus.evaluate(str(folder), "bm25", split="nq-test")
     assert compared.means["Answer@20"] == report.means["Answer@20"]
 
 
 def test_answers_stand_beside_judged_documents(folder: Path) -> None:
-    report = isthmus.evaluate(
-        collection=str(folder), split="nq-train", models="bm25", measures="RR@10 Answer@1"
-    )
+    report = isthmus.evaluate(str(folder), "bm25", split="nq-train", measures="RR@10 Answer@1")
     assert report.queries == 2
     assert report.means["RR@10"]["bm25"] == report.means["Answer@1"]["bm25"] == 1.0
 
 
 def test_measures_that_cannot_be_counted_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="'RR@10' needs judgements"):
-        isthmus.evaluate(collection=str(folder), split="nq-test", models="bm25", measures="RR@10")
+        isthmus.evaluate(str(folder), "bm25", split="nq-test", measures="RR@10")
     run = isthmus.Run("r", {"q": isthmus.Ranking("q", ("1",), (1.0,))})
     with pytest.raises(SettingsError, match="'Answer@5' needs answers"):
-        isthmus.evaluate(run, {"q": {"1": 1}}, measures="Answer@5")
+        isthmus.evaluate({"q": {"1": 1}}, run, measures="Answer@5")
     with pytest.raises(SettingsError, match="counts answer strings"):
         isthmus.tune(["a", "b"], "q", "r", tmp_path, measure="Answer@5")
     with pytest.raises(SettingsError, match="needs a cutoff"):
-        isthmus.evaluate(run, {"q": {"1": 1}}, measures="Answer")
+        isthmus.evaluate({"q": {"1": 1}}, run, measures="Answer")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 import isthmus
 from isthmus.collections import open_judged, open_queries, read_run
 from isthmus.errors import InputError, SettingsError
-from isthmus.evaluation import Report
 from isthmus.records import Query
 
 
@@ -76,17 +75,10 @@ def test_what_is_indexed_can_be_searched_and_measured_by_its_name(
     run = tmp_path / "train.trec"
     isthmus.search(index, queries=str(folder), split="train", run=run)
     assert set(read_run(run).rankings) == {"q2", "q3"}
-    report = isthmus.evaluate(run, str(folder), split="train", measures="RR@10")
+    report = isthmus.evaluate(str(folder), run, split="train", measures="RR@10")
     assert report.queries == 2
     assert report.means["RR@10"]["train"] == 1.0
-    by_file = isthmus.evaluate(run, folder / "qrels" / "train.tsv", measures="RR@10")
-    assert by_file == report
-    output = tmp_path / "reports"
-    both = isthmus.evaluate(
-        collection=str(folder), models="bm25", split=["test", "train"], output=output
-    )
-    assert {name: report.queries for name, report in both.items()} == {"test": 1, "train": 2}
-    for name, one in both.items():
-        assert Report.from_json((output / name / "report.json").read_text()) == one
+    by_file = isthmus.evaluate(folder / "qrels" / "train.tsv", run, measures="RR@10")
+    assert by_file.per_query == report.per_query
     with pytest.raises(isthmus.IsthmusError, match="answers none of the 1 judged queries"):
-        isthmus.evaluate(run, str(folder))
+        isthmus.evaluate(str(folder), run)

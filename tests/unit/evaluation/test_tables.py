@@ -49,7 +49,7 @@ def test_means_letters_intervals_and_the_method_stand_in_the_table() -> None:
     assert f"| b | dense | **{mean}**<sup>a</sup> ({low:.3f}–{high:.3f}) |" in markdown
     for text in (markdown, report.table().latex()):
         assert "50 judged queries" in text
-        assert "paired two-sided t-test, Bonferroni over 1 pairs per measure, level 0.05" in text
+        assert "paired two-sided t-test, Bonferroni over 1 pair per measure, level 0.05" in text
     assert "95% bootstrap interval of the mean (200 samples, seed 0)" in markdown
     assert "bootstrap" not in report.table().latex()
     assert rf"b & dense & \textbf{{{mean}}}$^{{a}}$ \\" in report.table().latex()

@@ -12,12 +12,12 @@ from tests.index_bytes import verify
 
 from isthmus.config.output import only_writer, reserved
 from isthmus.errors import OutputError
-from isthmus.evaluation import EvaluationSettings, evaluate
 from isthmus.indexes import construction as building
 from isthmus.retrieval.verbs.index import index
 from isthmus.retrieval.verbs.search import search
 from isthmus.retrieval.verbs.tune import tune
 from isthmus.retrieval.verbs.update import add, delete, merge
+from isthmus.workflows.evaluate import evaluate
 
 BUSY = "another process is writing into"
 
@@ -46,7 +46,7 @@ def files(corpus: str, tmp_path: Path, encoder: object) -> dict[str, Path]:
     return found
 
 
-MEASURED = EvaluationSettings(measures=("RR@10",), bootstrap_samples=10)
+MEASURED = {"bootstrap_samples": 10}
 
 # What each verb writes to, and whether the lock lies beside it.
 VERBS: dict[str, tuple[str, bool, Callable[[dict[str, Path], Path], object]]] = {
@@ -55,7 +55,7 @@ VERBS: dict[str, tuple[str, bool, Callable[[dict[str, Path], Path], object]]] = 
     "search": ("new.trec", True, lambda f, o: search(f["bm25"], None, f["queries"], o)),
     "evaluate": (
         "new", False,
-        lambda f, o: evaluate([f["run"]], f["qrels"], settings=MEASURED, output=o),
+        lambda f, o: evaluate(f["qrels"], f["run"], measures="RR@10", output=o, settings=MEASURED),
     ),
     "tune": ("new", False, lambda f, o: tune([f["bm25"], f["dense"]], f["queries"], f["qrels"], o)),
     "add": ("dense", False, lambda f, o: add(o, str(f["more"]))),

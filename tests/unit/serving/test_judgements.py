@@ -45,7 +45,7 @@ def test_judgements_are_a_split_that_evaluate_reads(
     texts = {query.id: query.text for query in collection.queries()}
     graded = {texts[i]: grades for i, grades in collection.judgements("judged").items()}
     assert graded == {"river bank": {"river": 3, "money": 1}, "cold winter": {"snow": 2}}
-    report = isthmus.evaluate(collection=str(judged), models=["bm25"], measures="RR@10")
+    report = isthmus.evaluate(str(judged), ["bm25"], measures="RR@10")
     assert "2 judged queries" in str(report)
 
 

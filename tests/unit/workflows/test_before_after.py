@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.evaluation import Report, evaluate
+from isthmus.evaluation import Report, compare_runs
 from isthmus.records import Ranking, Run
 from isthmus.workflows.before_after import AFTER, BEFORE, verdict
 
@@ -18,7 +18,7 @@ def report(ranks: dict[str, int]) -> Report:
         ids = (*("a", "b", "c")[: rank - 1], "right")
         scores = (3.0, 2.0, 1.0, 0.0)[:rank]
         runs.append(Run(name, {query: Ranking(query, ids, scores) for query in QUERIES}))
-    return evaluate(runs, {query: {"right": 1} for query in QUERIES}, measures="RR@10")
+    return compare_runs(runs, {query: {"right": 1} for query in QUERIES}, {"measures": ["RR@10"]})
 
 
 @pytest.mark.parametrize("order", [1, -1])

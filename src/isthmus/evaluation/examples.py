@@ -1,4 +1,4 @@
-"""Rank 1 of several systems side by side: queries to which their first documents differ."""
+"""Rank 1 of several systems compared: queries to which their first documents differ."""
 
 from __future__ import annotations
 
@@ -53,32 +53,6 @@ def _shown(hit: FirstHit | None) -> tuple[str, str, str]:
     return judged.get(hit.judgement, f"relevant ({hit.judgement})"), hit.document, hit.text
 
 
-def first_hits(run: Run, drop_self: bool) -> dict[str, str]:
-    """By query, the document at rank 1; with `drop_self`, not the query itself."""
-    found = {}
-    for query, ranking in run.rankings.items():
-        documents = (one for one in ranking.document_ids if not (drop_self and one == query))
-        if (first := next(documents, None)) is not None:
-            found[query] = first
-    return found
-
-
-def differing(
-    firsts: Mapping[str, Mapping[str, str]],
-    scores: Mapping[str, Mapping[str, float]],
-    count: int,
-) -> list[str]:
-    """Queries whose first documents differ, by system; those with the widest scores first."""
-    judged: Sequence[str] = sorted(next(iter(scores.values())))
-
-    def spread(query: str) -> float:
-        values = [of[query] for of in scores.values()]
-        return max(values) - min(values)
-
-    different = [query for query in judged if len({of.get(query) for of in firsts.values()}) > 1]
-    return sorted(different, key=lambda query: -spread(query))[:count]
-
-
 def examples(
     runs: Sequence[Run],
     judged: Judgements,
@@ -87,15 +61,36 @@ def examples(
     count: int,
     drop_self: bool = False,
 ) -> list[Example]:
-    """So many queries to which the systems' first documents differ, as yet without any text."""
-    firsts = {run.name: first_hits(run, drop_self) for run in runs}
+    """The `count` queries with the widest scores to whose first documents the systems differ.
+
+    They come without any text.
+    """
+    firsts = {run.name: _first_hits(run, drop_self) for run in runs}
+    widths = {
+        query: max(values) - min(values)
+        for query in sorted(next(iter(scores.values())))
+        if len({of.get(query) for of in firsts.values()}) > 1
+        and (values := [of[query] for of in scores.values()])
+    }
     found = []
-    for query in differing(firsts, scores, count):
+    for query in sorted(widths, key=lambda query: -widths[query])[:count]:
         grades = judged.get(query, {})
-        hits: dict[str, FirstHit | None] = dict.fromkeys(firsts)
-        for system, of in firsts.items():
-            if (document := of.get(query)) is not None:
-                hits[system] = FirstHit(document=document, judgement=grades.get(document))
-        values = {system: scores[system][query] for system in firsts}
-        found.append(Example(query=query, text="", measure=measure, scores=values, hits=hits))
+        hits = {
+            system: FirstHit(document=of[query], judgement=grades.get(of[query]))
+            if query in of
+            else None
+            for system, of in firsts.items()
+        }
+        each = {system: scores[system][query] for system in firsts}
+        found.append(Example(query=query, text="", measure=measure, scores=each, hits=hits))
+    return found
+
+
+def _first_hits(run: Run, drop_self: bool) -> dict[str, str]:
+    """By query, the document at rank 1; with `drop_self`, not the query itself."""
+    found = {}
+    for query, ranking in run.rankings.items():
+        documents = (one for one in ranking.document_ids if not (drop_self and one == query))
+        if (first := next(documents, None)) is not None:
+            found[query] = first
     return found

@@ -1,0 +1,378 @@
+"""The one way from a system to its rankings, for all that compares systems.
+
+A system is a model, an index, a run, BM25, or several of them fused. Indexes and rankings that are
+made for a comparison are kept in the cache folder under digests of all that they depend on, so that
+a second comparison begins with what the first has done, and a killed one resumes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from isthmus._version import __version__
+from isthmus.collections import Collection, Judged, Problems, read_run
+from isthmus.collections.files import fingerprint
+from isthmus.config.cache import cache_folder, digest, one_at_a_time
+from isthmus.config.models import PACKAGE, full_name, model_folder
+from isthmus.config.output import writing
+from isthmus.errors import InputError, MismatchError, SettingsError, shown
+from isthmus.indexes.manifest import HYBRID, MANIFEST, Bm25Settings, stated_manifest
+from isthmus.progress import notice
+from isthmus.records import Query, Ranking, Run
+from isthmus.retrieval.fusion import fuse, fusions
+from isthmus.retrieval.hybrid import Retriever
+from isthmus.retrieval.hybrid_folder import is_hybrid, open_hybrid, open_together, read_hybrid
+from isthmus.retrieval.many_queries import answers
+from isthmus.retrieval.searcher import open_searcher
+from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
+
+if TYPE_CHECKING:
+    from isthmus.encoders import DenseEncoder, SparseEncoder
+
+    Encoder: TypeAlias = DenseEncoder | SparseEncoder
+    Given: TypeAlias = str | Path | Run | Mapping[str, Mapping[str, float]] | Retriever | Encoder
+    """What names a system: a text, a run in memory, or an index or encoder that is open."""
+
+_USUAL = IndexSettings()
+_MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A part of a system that is in memory: a run, an index or an encoder."""
+
+    name: str
+    thing: Any
+
+
+Part: TypeAlias = str | Opened
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A row of a report: one part, or several whose rankings are fused."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+
+def systems(given: Sequence[Given] | Mapping[str, Given | Sequence[Given]] | Given) -> list[System]:
+    """The systems that are meant, each once, in their order; a mapping gives them names."""
+    if isinstance(given, Mapping):
+        return [System(str(name), _parts(one)) for name, one in given.items()]
+    several = given if isinstance(given, list | tuple) else [given]
+    found = list(dict.fromkeys(_parts(one) for one in several))
+    names = ["+".join(map(_short, parts)) for parts in found]
+    seen = Counter[str]()
+    rows = []
+    for name, parts in zip(names, found, strict=True):
+        if names.count(name) > 1 and all(isinstance(part, str) for part in parts):
+            name = "+".join(map(str, parts))
+        seen[name] += 1
+        rows.append(System(name if seen[name] == 1 else f"{name} {seen[name]}", parts))
+    return rows
+
+
+def _short(part: Part) -> str:
+    if isinstance(part, Opened):
+        return part.name
+    path = Path(part.removeprefix(PACKAGE))
+    return path.stem if Path(part).is_file() else path.name
+
+
+def _parts(given: Any) -> tuple[Part, ...]:
+    if isinstance(given, str | Path):
+        return _named_parts(str(given))
+    if isinstance(given, list | tuple):
+        return tuple(part for one in given for part in _parts(one))
+    if isinstance(given, Run):
+        return (Opened(given.name, given),)
+    if isinstance(given, Mapping):
+        return (Opened("run", _in_memory(given)),)
+    if hasattr(given, "encode_queries"):
+        return (Opened(_short(str(given.name)), given),)
+    if hasattr(given, "search"):
+        return (Opened(str(getattr(given, "name", "index")), given),)
+    raise InputError(
+        f"{shown(given)}, of type {type(given).__name__}, names no system",
+        "give a model, an index, a run file, bm25, A+B, a run {query: {document: score}}, or an "
+        "opened index or encoder",
+    )
+
+
+def _in_memory(run: Mapping[str, Mapping[str, float]]) -> Run:
+    for query, scores in run.items():
+        if not isinstance(scores, Mapping):
+            raise InputError(
+                f"the run in memory has {shown(scores)} for {query!r}, and no scores of documents",
+                "give {query: {document: score}}, in a list of systems or under its name",
+            )
+    return Run("run", {query: Ranking.sorted(query, found) for query, found in run.items()})
+
+
+def _named_parts(name: str) -> tuple[Part, ...]:
+    parts = (name,) if Path(name).exists() else tuple(name.split("+"))
+    if not all(parts):
+        raise SettingsError(
+            f"{name!r} names no system",
+            "give bm25, a model, an index, a run file, or several of them joined by + (A+B)",
+        )
+    for part in parts:
+        known = part == BM25 or Path(part).exists()
+        if not known and difflib.get_close_matches(part.lower(), (BM25,), n=1, cutoff=0.7):
+            raise SettingsError(
+                f"there is no system named {part!r}",
+                f"write {BM25}, or name a model, an index or a run file",
+            )
+    return parts
+
+
+def index_at(part: Part) -> Path | None:
+    """The index that a part names: its folder, or that inside the output of `adapt`."""
+    if isinstance(part, Opened):
+        return None
+    places = (Path(part), Path(part) / "index")
+    return next((at for at in places if is_hybrid(at) or (at / MANIFEST).is_file()), None)
+
+
+def is_run(part: Part) -> bool:
+    """Whether a part has its rankings already."""
+    if isinstance(part, Opened):
+        return isinstance(part.thing, Run)
+    return Path(part).is_file()
+
+
+def judged_queries(collection: Collection, split: str) -> tuple[list[Query], Judged]:
+    """The queries of a split that count, and what is known of their right documents."""
+    judged = Judged.of(collection, split)
+    return [query for query in collection.queries() if query.id in judged.queries], judged
+
+
+def run_of(
+    name: str,
+    retriever: Retriever,
+    queries: Sequence[Query],
+    depth: int,
+    problems: Problems | None = None,
+) -> Run:
+    """What a retriever answers to all queries, `depth` documents each."""
+    batches = answers(retriever, queries, depth, problems)
+    return Run(name, {ranking.query_id: ranking for batch in batches for ranking in batch})
+
+
+def fingerprint_of(nested: Mapping[str, Any]) -> str:
+    """A digest of rankings or judgements by query."""
+    found = xxhash.xxh3_128()
+    for query in sorted(nested):
+        entries = dict(nested[query])
+        found.update("\0".join([query, *entries]).encode())
+        found.update(np.fromiter(entries.values(), float, len(entries)).tobytes())
+    return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class Searches:
+    """Documents and the queries that every system answers, `depth` documents deep.
+
+    Without a `corpus`, only runs and indexes have rankings; without queries, only runs.
+    """
+
+    corpus: str | None
+    fingerprint: str
+    queries: Sequence[Query]
+    depth: int
+    settings: IndexSettings = _USUAL
+    problems: Problems | None = None
+    indexes: Sequence[Path] = ()
+    """Folders of indexes in which a model's vectors of these documents may be."""
+
+    @cached_property
+    def _asked(self) -> str:
+        return digest(*(text for query in self.queries for text in (query.id, query.text)))
+
+    def origin(self, part: Part) -> str:
+        """A digest of all that the rankings of a part depend on, besides the documents."""
+        if isinstance(part, Opened):
+            thing = part.thing
+            if isinstance(thing, Run):
+                return fingerprint_of(thing.rankings)
+            return str(getattr(thing, "fingerprint", id(thing)))
+        if part == BM25:
+            return BM25
+        if is_run(part):
+            return fingerprint([Path(part)])
+        if (folder := index_at(part)) is not None:
+            if is_hybrid(folder):
+                return fingerprint([folder / HYBRID])
+            return digest(repr(stated_manifest(folder).identity()))
+        folder = Path(model_folder(part, "the system"))
+        if folder.is_dir():
+            files = sorted(file for file in folder.rglob("*") if file.suffix in _MODEL_FILES)
+            return digest(
+                folder.name, fingerprint(files, root=folder)
+            )  # a name may tell its family
+        from isthmus.encoders import load_encoder  # of a hub name it alone knows
+
+        return load_encoder(part).fingerprint
+
+    def runs(self, rows: Sequence[System], fusion: str, depth: int) -> list[Run]:
+        """The answers of systems, `depth` documents deep; of several parts, fused.
+
+        Given runs are left as deep as they are, which measures without a cutoff depend on.
+        """
+        rankings: dict[Part, Mapping[str, Ranking]] = {}
+        for part in dict.fromkeys(part for row in rows for part in row.parts):
+            rankings[part] = self.rankings(part)
+        found = []
+        for row in rows:
+            each = [rankings[part] for part in row.parts]
+            best: Mapping[str, Ranking] = each[0]
+            if len(each) == 1 and not is_run(row.parts[0]):
+                best = {query: one.top(depth) for query, one in each[0].items()}
+            elif len(each) > 1:
+                best = self._fused(each, fusion, depth)
+            found.append(Run(row.name, best))
+        return found
+
+    def _fused(
+        self, each: Sequence[Mapping[str, Ranking]], fusion: str, depth: int
+    ) -> dict[str, Ranking]:
+        load, alike = fusions.load(fusion, where="fusion"), [1.0] * len(each)
+        queries = dict.fromkeys(query for one in each for query in one)
+        return {
+            query: fuse([one.get(query, Ranking(query)) for one in each], alike, load, depth)
+            for query in queries
+        }
+
+    def rankings(self, part: Part) -> Mapping[str, Ranking]:
+        """The rankings of one part of a system, by query id; from the cache if they are there."""
+        thing = part.thing if isinstance(part, Opened) else None
+        if isinstance(thing, Run):
+            return thing.rankings
+        if isinstance(part, str) and is_run(part):
+            return read_run(part, self.problems).rankings
+        if not self.queries:
+            raise SettingsError(
+                f"{part if isinstance(part, str) else part.name!r} has to search, and judgements "
+                "alone have no queries",
+                "give the collection in place of its qrels, or run files to measure",
+            )
+        if thing is not None and not hasattr(thing, "encode_queries"):
+            return self._searched(thing)
+        if (folder := index_at(part)) is not None:
+            return self._searched(
+                open_hybrid(folder) if is_hybrid(folder) else open_together([folder])[0]
+            )
+        if (retriever := self._vectors_of(part)) is not None:
+            return self._searched(retriever)
+        return self._indexed(part, thing)
+
+    def _indexed(self, part: Part, encoder: Any) -> Mapping[str, Ranking]:
+        """The rankings of a model or of BM25, by an index in the cache."""
+        if self.corpus is None:
+            raise SettingsError(
+                f"{part!r} has to be indexed, and an opened collection does not say where it is",
+                "give the collection by its path or name",
+            )
+        # What is there for the others alone is left out: it would be refused, or said to be unused.
+        chosen = self.settings.model_copy(update={"bm25": Bm25Settings()})
+        if part == BM25:
+            chosen = self.settings.for_bm25()
+        settings = chosen.model_dump_json(exclude={"cluster"})
+        key = digest(__version__, self.fingerprint, self.origin(part), settings)
+        place = cache_folder() / "rankings" / key
+        file = place.with_name(f"{key}-{digest(self._asked, str(self.depth))}.parquet")
+        name = part if isinstance(part, str) else part.name
+        with one_at_a_time(place):
+            kept: Mapping[str, Ranking] | None = _read(file)
+            if kept is None:
+                notice(f"{name}: indexing and searching; both are kept in {cache_folder()}")
+                model: Any = encoder or (None if part == BM25 else part)
+                folder = cache_folder() / "indexes" / key
+                index(self.corpus, folder, model, overwrite=True, settings=chosen)
+                _write(file, kept := self._searched(_open(folder, model)))
+            else:
+                notice(f"{name}: its rankings are in the cache")
+        return {query.id: kept.get(query.id, Ranking(query.id)) for query in self.queries}
+
+    def _vectors_of(self, part: Part) -> Retriever | None:
+        """A searcher over an index that holds this model's vectors of these documents, if any."""
+        if part == BM25 or self.settings.chosen() or self.settings.encoding.model_fields_set:
+            return None
+        if isinstance(part, Opened):
+            names = {full_name(part.thing.name)}
+        else:
+            names = {full_name(part), full_name(model_folder(part, "the system"))}
+        for folder in self.indexes:
+            found = stated_manifest(folder)
+            if found.encoder is None or found.encoder.name not in names:
+                continue
+            if found.corpus.fingerprint == self.fingerprint:
+                try:
+                    opened = _open(folder, part.thing if isinstance(part, Opened) else part)
+                except MismatchError:  # other weights than those that filled it
+                    continue
+                notice(f"{_short(part)}: {folder} has its vectors already")
+                return opened
+        return None
+
+    def _searched(self, retriever: Retriever) -> Mapping[str, Ranking]:
+        return run_of("", retriever, self.queries, self.depth, Problems("skip")).rankings
+
+
+def index_folders(parts: Sequence[Part]) -> list[Path]:
+    """The folders of all single indexes among the parts of systems."""
+    found: list[Path] = []
+    for part in parts:
+        if (folder := index_at(part)) is not None:
+            found += read_hybrid(folder).folders(folder) if is_hybrid(folder) else [folder]
+    return found
+
+
+def _open(folder: Path, model: Any) -> Retriever:
+    """A searcher over an index, with its encoder by name or as it is loaded."""
+    if model is None or isinstance(model, str):
+        return open_searcher(folder, model)
+    origin = stated_manifest(folder).encoder
+    assert origin is not None, "an encoder filled it"
+    if origin.fingerprint != model.fingerprint:
+        raise MismatchError(f"another encoder filled {folder}", "index the documents again")
+    return open_searcher(folder, encoders={f"{origin.fingerprint} {origin.backend}": model})
+
+
+def _write(file: Path, rankings: Mapping[str, Ranking]) -> None:
+    entries = [(r.query_id, i, score) for r in rankings.values() for i, score in r]
+    columns = zip(*entries, strict=True) if entries else ((), (), ())
+    types = {"query": pa.large_string(), "document": pa.large_string(), "score": pa.float64()}
+    table = pa.table(
+        {name: pa.array(c, of) for (name, of), c in zip(types.items(), columns, strict=True)}
+    )
+    partial = file.with_name(f".{file.name}.partial")
+    with writing(file):
+        pq.write_table(table, partial)
+        partial.replace(file)
+
+
+def _read(file: Path) -> dict[str, Ranking] | None:
+    try:
+        columns = pq.read_table(file).to_pydict()
+        found: dict[str, list[tuple[str, float]]] = {}
+        for query, document, score in zip(*columns.values(), strict=True):
+            found.setdefault(query, []).append((document, score))
+    except (OSError, ValueError, TypeError):  # absent, or damaged: it is made again
+        return None
+    return {
+        query: Ranking(query, tuple(i for i, _ in entries), tuple(s for _, s in entries))
+        for query, entries in found.items()
+    }
