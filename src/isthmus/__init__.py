@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from isthmus.evaluation.report import Report as Report
     from isthmus.finetuning.finetune import finetune as finetune
     from isthmus.inspection.catalogue import listing as listing
-    from isthmus.inspection.coverage import Coverage as Coverage
     from isthmus.inspection.doctor import doctor as doctor
     from isthmus.inspection.explain import Explanation as Explanation
     from isthmus.inspection.explain import explain as explain
+    from isthmus.inspection.inspect import Inspection as Inspection
     from isthmus.inspection.inspect import inspect as inspect
-    from isthmus.inspection.inspected import Inspection as Inspection
     from isthmus.inspection.negatives import negatives as negatives
     from isthmus.inspection.probe import ProbeReport as ProbeReport
     from isthmus.inspection.probe import probe as probe
@@ -74,11 +73,9 @@ _HOMES = {
     "isthmus.evaluation.report": ["Report"],
     "isthmus.finetuning.finetune": ["finetune"],
     "isthmus.inspection.catalogue": ["listing"],
-    "isthmus.inspection.coverage": ["Coverage"],
     "isthmus.inspection.doctor": ["doctor"],
     "isthmus.inspection.explain": ["Explanation", "explain"],
-    "isthmus.inspection.inspect": ["inspect"],
-    "isthmus.inspection.inspected": ["Inspection"],
+    "isthmus.inspection.inspect": ["Inspection", "inspect"],
     "isthmus.inspection.negatives": ["negatives"],
     "isthmus.inspection.probe": ["ProbeReport", "probe"],
     "isthmus.pretraining.pretrain": ["pretrain"],

@@ -104,8 +104,8 @@ def test_killed_and_run_again(
 def check_probed(commands: Any, run: Path, start: Path, collection: Path, output: Path) -> None:
     """Without training, `isthmus probe` finds what the probes of the training found."""
     told = commands.succeed(
-        "probe", start, run, "--corpus", collection, "--set", "max_length=32", "--output", output,
-        "--json",
+        "probe", start, run, "--documents", collection, "--output", output, "--json",
+        "--set", "max_length=32",
     )  # fmt: skip
     found = json.loads(told.stdout)
     assert found == json.loads((output / "report.json").read_text())

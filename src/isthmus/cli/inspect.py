@@ -9,48 +9,30 @@ import typer
 import isthmus
 from isthmus.cli.options import Json, settings_option, show
 
-Beside = Annotated[
-    list[str] | None,
-    typer.Option(metavar="MODEL", help="Another model, side by side. Repeatable."),
-]
-Recipe = Annotated[
-    str | None,
-    typer.Option(help="Show instead how often this pre-training recipe masks each word."),
-]
-Corpus = Annotated[
-    str | None,
-    typer.Option(help="Documents whose n-grams weigh words, for recipes that mask by importance."),
-]
-Coverage = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CORPUS",
-        help="Measure how many of a text's tokens its vector names, on a sample of this.",
-    ),
-]
-
 
 def inspect(
     model: Annotated[
         str, typer.Argument(help="A folder, a hub name, a run or one of its checkpoints.")
     ],
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT…", help="Whose vectors to look into.")
+        list[str] | None, typer.Argument(metavar="TEXT…", help="Texts to encode, as documents.")
     ] = None,
-    beside: Beside = None,
-    coverage: Coverage = None,
-    documents: Annotated[
-        int | None,
-        typer.Option(help="On how many coverage is measured: 300, held out, if none is given."),
+    compare: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL", help="Another model. Repeatable.")
     ] = None,
-    top: Annotated[int | None, typer.Option(help="Tokens to show of each vector: 20.")] = None,
-    queries: Annotated[
-        bool, typer.Option("--queries", help="Read the texts as queries, not as documents.")
-    ] = False,
-    recipe: Recipe = None,
-    corpus: Corpus = None,
+    coverage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DOCUMENTS",
+            help="Documents to measure coverage on; with --recipe, whose n-grams weigh words.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Show instead how often this pre-training recipe masks each word."),
+    ] = None,
     output: Annotated[
-        str | None, typer.Option(help="A folder for JSON, tables and the plot of the coverage.")
+        str | None, typer.Option(help="A folder for inspection.json and tables.md.")
     ] = None,
     as_json: Json = False,
     settings: Annotated[list[str] | None, settings_option("inspect", "pooling=mean")] = None,
@@ -61,21 +43,17 @@ def inspect(
     text, ✗ another. Of a sparse vector: terms of the text, expansions (+), and what was dropped.
     Why a document matched: isthmus explain.
 
-    Examples: isthmus inspect runs/bow "does vitamin D protect against infection" --beside runs/mlm
-    --beside bert-base-uncased; isthmus inspect runs/splade "a query" --queries; isthmus inspect
-    runs/bow --beside runs/retromae --coverage docs.jsonl --output runs/coverage;
-    isthmus inspect bert-base-uncased "Snow fell on the bridge." --recipe cdmae --corpus docs.jsonl
+    Examples: isthmus inspect runs/bow "does vitamin D protect against infection" --compare runs/mlm
+    --compare bert-base-uncased; isthmus inspect runs/bow --compare runs/retromae
+    --coverage docs.jsonl; isthmus inspect bert-base-uncased "Snow fell on the bridge."
+    --recipe cdmae --coverage docs.jsonl
     """
     found = isthmus.inspect(
         model,
         texts or (),
-        beside=beside or (),
+        compare=compare or (),
         coverage=coverage,
-        documents=documents,
-        top=top,
-        queries=queries,
         recipe=recipe,
-        corpus=corpus,
         output=output,
         settings=settings,
     )

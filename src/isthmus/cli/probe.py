@@ -15,13 +15,9 @@ def probe(
         list[str],
         typer.Argument(metavar="MODEL…", help="Folders, hub names, runs or their checkpoints."),
     ],
-    corpus: Annotated[
-        str, typer.Option(help="What to measure on: a .jsonl file, a folder, beir:PATH, …")
-    ],
     documents: Annotated[
-        int | None,
-        typer.Option(help="How many: 300, those that a training would hold out, if none is given."),
-    ] = None,
+        str, typer.Option(help="Documents to measure on: a .jsonl file, a folder, beir:PATH, …")
+    ],
     output: Annotated[
         str | None, typer.Option(help="A folder for report.json and table.md.")
     ] = None,
@@ -35,8 +31,8 @@ def probe(
     How well each knows the language of the corpus, how many of a text's words its vector names,
     what its decoder needs the vector for, and how it retrieves without labels.
 
-    Examples: isthmus probe bert-base-uncased runs/bow runs/bow/checkpoint-500 --corpus docs.jsonl;
-    isthmus probe runs/bow --corpus data/scifact --output runs/probed
+    Examples: isthmus probe bert-base-uncased runs/bow/checkpoint-500 --documents docs.jsonl;
+    isthmus probe runs/bow --documents data/scifact --output runs/probed
     """
-    report = isthmus.probe(models, corpus, documents=documents, output=output, settings=settings)
+    report = isthmus.probe(models, documents=documents, output=output, settings=settings)
     show(report, as_json)

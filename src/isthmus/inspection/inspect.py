@@ -1,50 +1,46 @@
-"""The command `isthmus inspect`: what vectors of texts hold, and what a recipe masks in texts."""
+"""What vectors of texts hold, and what a pre-training recipe masks in texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import islice
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
-from isthmus.collections import Problems, open_corpus
+from isthmus.collections import open_corpus
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.output import claimed, finish, writing
 from isthmus.encoders.dense import DenseEncoder
-from isthmus.encoders.light_dense import QuickEncoder
 from isthmus.encoders.loader import load_encoder
-from isthmus.encoders.model_settings import known_settings
+from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError
-from isthmus.inspection.coverage import Coverage, coverage_of, lines_of
-from isthmus.inspection.inspected import (
-    InspectedText,
-    Inspection,
-    NamedToken,
-    NamedTokens,
-)
-from isthmus.inspection.masked_words import masked_texts, no_tokens
-from isthmus.inspection.probe import measured_rows
-from isthmus.inspection.vocabulary_view import VocabularyView, no_own_head, special_tokens
+from isthmus.evaluation.tables import Cell, Shown, Table
+from isthmus.inspection.probe import probe
 from isthmus.nn.pretrained import lacks_head
-from isthmus.pretraining.examples import check_texts
-from isthmus.pretraining.probes.coverage import ranked_tokens
-from isthmus.pretraining.settings import MeasurementSettings
-from isthmus.progress import notice, said_once
+from isthmus.pretraining.examples import PretrainExamples
+from isthmus.pretraining.labels import IGNORED, Vocabulary
+from isthmus.pretraining.parts import Column
+from isthmus.pretraining.recipe import Parts, assemble
+from isthmus.pretraining.settings import PretrainSettings
+from isthmus.pretraining.views.same import Same
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
+from isthmus.training.task import Batch
 
-Model = str | DenseEncoder | SparseEncoder
-"""A folder or name, or an encoder that is loaded already."""
-Views = Mapping[str, VocabularyView]
+_LONGEST = 300  # characters of a text that a caption shows
+_DRAWS, _AT_ONCE = 1000, 64  # of each mask, and of those together
 
 
 class InspectSettings(EncodingChoice, ReadingSettings):
@@ -52,260 +48,338 @@ class InspectSettings(EncodingChoice, ReadingSettings):
 
     verb = "inspect"
 
-    top: int = Field(20, ge=1, description="tokens of each vector that are shown")
+    top: int = Field(20, ge=1, description="number of tokens shown of each vector")
     k: list[Annotated[int, Field(ge=1)]] = Field(
         [1, 5, 10, 20, 50, 100, 200, 500],
         min_length=1,
         description="numbers of tokens at which coverage is measured",
     )
-    documents: int = Field(
-        300,
-        ge=1,
-        description="on which coverage is measured: those that a training of this seed holds out, "
-        "at most a twentieth of the corpus; of a corpus too small for that, any",
-    )
-    draws: int = Field(1000, ge=1, description="of each masking of a recipe, to count chances")
+    documents: int = Field(300, ge=1, description="maximum number of documents for coverage")
     seed: int = Field(42, ge=0, description="draws the documents")
 
 
+@dataclass(frozen=True, slots=True)
+class NamedToken:
+    """A token that a vector predicts, its weight, and whether the text has it."""
+
+    token: str
+    weight: float
+    in_text: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTokens:
+    """What the vector that one model makes of a text predicts, largest weights first.
+
+    `coverage` is the fraction of the text's distinct tokens among them. Of a sparse vector,
+    `tokens` are all terms of the text that have a weight and the heaviest others, `expansion` is
+    the number of all others, and `dropped` are tokens of the text without a weight.
+    """
+
+    model: str
+    kind: Literal["dense", "sparse"]
+    coverage: float
+    tokens: tuple[NamedToken, ...]
+    expansion: int | None = None
+    dropped: tuple[str, ...] | None = None
+
+    def cells(self) -> Iterator[Cell]:
+        """A column of a table: ✓ is a token of the text, ✗ another, + an expansion."""
+        other = "✗" if self.dropped is None else "+"
+        for one in self.tokens:
+            mark = "✓" if one.in_text else other
+            yield Cell(f"{mark} {one.token} {one.weight:.2f}", quiet=not one.in_text)
+        more = ""
+        if self.dropped is not None:
+            more = f", {self.expansion} expansions, dropped: {', '.join(self.dropped) or 'nothing'}"
+        yield Cell(f"coverage {self.coverage:.0%}{more}")
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedText:
+    """A text, and what its vector predicts, by model."""
+
+    text: str
+    models: tuple[NamedTokens, ...]
+
+    def table(self) -> Table:
+        """A column per model."""
+        columns = zip_longest(*(one.cells() for one in self.models), fillvalue=Cell(""))
+        shown = " ".join(self.text.split())
+        shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} …"
+        names = tuple(one.model for one in self.models)
+        return Table(names, tuple(columns), f"“{shown}”", names=len(names))
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedText:
+    """The words of a text in their order, each with its chance of being masked, by setting."""
+
+    text: str
+    words: tuple[tuple[str, dict[str, float]], ...]
+
+    def table(self) -> Table:
+        """A row per word, a column per setting that masks."""
+        rows = tuple(
+            (Cell(word), *(Cell(f"{chance:.0%}") for chance in chances.values()))
+            for word, chances in self.words
+        )
+        caption = f"How often, in {_DRAWS:,} draws, the recipe masks a word."
+        return Table(("word", *self.words[0][1]), rows, caption)
+
+
+@dataclass(frozen=True, repr=False)
+class Inspection(Shown):
+    """What the vectors of texts predict, their coverage over documents, and what is masked.
+
+    `coverage` has, by model, the mean fraction of a text's tokens among the first k that its vector
+    predicts, for every k; also those of the k `most frequent` tokens, and the `ceiling` of k.
+    """
+
+    texts: tuple[InspectedText, ...] = ()
+    coverage: dict[str, dict[int, float]] | None = None
+    masked: tuple[MaskedText, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Everything, as a text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+
+    def tables(self) -> Iterator[Table]:
+        """A table per text, and that of the coverage."""
+        yield from (one.table() for one in self.texts)
+        yield from (one.table() for one in self.masked)
+        if self.coverage is not None:
+            rows = tuple(
+                (Cell(name), *(Cell(f"{share:.3f}".removeprefix("0")) for share in found.values()))
+                for name, found in self.coverage.items()
+            )
+            columns = ("k", *map(str, next(iter(self.coverage.values()))))
+            caption = "Coverage: fraction of a text's tokens among the first k of its vector."
+            yield Table(columns, rows, caption)
+
+
 def inspect(
-    model: Model,
+    model: str,
     texts: Sequence[str] | str = (),
     *,
-    beside: Sequence[Model] | Model = (),
+    compare: Sequence[str] | str = (),
     coverage: str | None = None,
-    documents: int | None = None,
-    top: int | None = None,
-    queries: bool = False,
-    recipe: str | Path | None = None,
-    corpus: str | None = None,
     output: str | Path | None = None,
+    recipe: str | Path | None = None,
     settings: InspectSettings | Overrides = None,
 ) -> Inspection:
-    """What the vectors of texts name, of a model and others `beside` it.
+    """What the vectors of texts hold: which tokens they predict, and how many of the text's own.
 
     A dense vector is projected to the vocabulary by the masked-LM head of its model; a sparse one
-    has terms of the text and expansions. With `coverage`, a corpus, also the share of a text's
-    tokens among the first k that its vector names, over so many `documents` of it. A dense model
-    without a head is refused. Texts are read as documents, or as `queries`. With `output`, that
-    folder holds everything as JSON, tables and the plot of the coverage.
+    has terms of the text and expansions. A dense model without a head is refused.
 
-    With a pre-training `recipe`, instead how often each of its maskings takes each word of the
-    texts; of the model, the tokenizer alone is loaded. A recipe that masks by importance weighs
-    words by the n-grams of `corpus`.
+    Args:
+        model: Model that encodes the texts.
+        texts: Texts to encode, as documents.
+        compare: Models to compare it with.
+        coverage: Documents to measure coverage on; with a recipe, documents whose n-grams weigh
+            words, where it masks by importance.
+        output: Folder for inspection.json and tables.md.
+        recipe: Pre-training recipe; shows instead how often it masks each word of the texts.
+        settings: Settings of the models, number of tokens, and documents for coverage.
+
     """
-    chosen = InspectSettings.given(settings, {"documents": documents, "top": top})
+    chosen = InspectSettings.given(settings)
     asked = [texts] if isinstance(texts, str) else list(texts)
-    if recipe is not None and (not asked or beside or coverage is not None):
+    others = [compare] if isinstance(compare, str) else compare
+    models = list(dict.fromkeys((model, *others)))
+    if recipe is None and not asked and coverage is None:
         raise SettingsError(
-            "what a recipe masks is asked of texts alone",
-            'isthmus inspect MODEL "a text" … --recipe NAME, without --beside and --coverage',
+            "there is neither a text to inspect nor documents to measure coverage on",
+            'isthmus research inspect MODEL "a text", or MODEL --coverage DOCUMENTS',
         )
-    if not asked and coverage is None:
+    if recipe is not None and (not asked or len(models) > 1):
         raise SettingsError(
-            "there is neither a text to inspect nor a corpus to measure coverage on",
-            'isthmus inspect MODEL "a text" …, or MODEL --coverage CORPUS',
+            "a recipe shows what it masks in texts, with the tokenizer of one model",
+            'isthmus research inspect MODEL "a text" --recipe RECIPE',
         )
-    if recipe is None:
-        run = partial(_inspected, _models(model, beside), asked, coverage, queries, chosen)
-    else:
-        run = partial(_masked, model, asked, str(recipe), corpus, chosen)
+    folders = {name: model_folder(name, "MODEL") for name in models}
     if output is None:
-        return run()
-    source = None if coverage is None else open_corpus(coverage, chosen.account()).fingerprint()
+        return _found(models, asked, coverage, recipe, chosen)
+    opened = None if coverage is None else open_corpus(coverage, chosen.account())
     identity = {
         "settings": chosen.model_dump(mode="json"),
-        "models": list(map(_identity, _models(model, beside))),
+        "models": {name: model_fingerprint(folder) or name for name, folder in folders.items()},
         "texts": asked,
-        "coverage": source,
-        "queries": queries,
+        "coverage": opened and opened.fingerprint(),
         "recipe": recipe and str(recipe),
-        "corpus": corpus,
     }
     with claimed(Path(output), "inspect", identity):
-        found = run()
+        found = _found(models, asked, coverage, recipe, chosen)
         with writing(Path(output)):
-            _save(found, Path(output))
+            tables = "\n".join(one.markdown() for one in found.tables())
+            for name, text in (("inspection.json", f"{found.to_json()}\n"), ("tables.md", tables)):
+                (Path(output) / name).write_text(text, encoding="utf-8")
             finish(Path(output))
     return found
 
 
-def _models(model: Model, beside: Sequence[Model] | Model) -> list[Model]:
-    """All models, each once."""
-    others = [beside] if isinstance(beside, str | DenseEncoder | SparseEncoder) else list(beside)
-    return list({_name(one): one for one in (model, *others)}.values())
-
-
-def _name(model: Model) -> str:
-    return model if isinstance(model, str) else model.name
-
-
-def _identity(model: Model) -> str:
-    if not isinstance(model, str):
-        return model.fingerprint
-    return model_fingerprint(model_folder(model, "MODEL")) or model
-
-
-def _inspected(
-    models: Sequence[Model],
+def _found(
+    models: Sequence[str],
     texts: Sequence[str],
     coverage: str | None,
-    queries: bool,
+    recipe: str | Path | None,
     settings: InspectSettings,
 ) -> Inspection:
-    _check_heads(models, settings)
-    measured: Sequence[Document] = ()
-    if coverage is not None:
-        # The first model's tokenizer decides which documents, as in a training of it.
-        first = _loaded(models[0], settings)
-        models = [first, *models[1:]]
-        measured, frequent = _held_out(coverage, first, settings)
-    views = _views(models, settings)
-    named = _named(views, texts, queries, settings.top)
-    if coverage is None:
-        return Inspection(named)
-    return Inspection(named, _coverage(views, coverage, measured, frequent, settings.k))
-
-
-def _masked(
-    model: Model, texts: list[str], recipe: str, corpus: str | None, settings: InspectSettings
-) -> Inspection:
-    tokenizer = (
-        Tokenizer.load(model_folder(model, "MODEL")) if isinstance(model, str) else model.tokenizer
-    )
-    return Inspection(masked=masked_texts(tokenizer, texts, recipe, corpus, settings.draws))
-
-
-def _loaded(model: Model, settings: InspectSettings) -> DenseEncoder | SparseEncoder:
-    if isinstance(model, QuickEncoder):
-        return model.loaded
-    if not isinstance(model, str):
-        return model
+    if recipe is not None:
+        return Inspection(masked=tuple(_masked(models[0], texts, str(recipe), coverage)))
     with named_at("MODEL"):
-        return load_encoder(model, settings.chosen(), exact=True)
-
-
-def _check_heads(models: Sequence[Model], settings: InspectSettings) -> None:
-    """Refuses, before weights are loaded, models by name that have no head."""
-    for name in (model for model in models if isinstance(model, str)):
-        with named_at("MODEL"):
+        for name in models:  # before weights are loaded
             sparse = isinstance(known_settings(name), SparseSettings)
             if not (sparse or settings.encoder == "sparse") and lacks_head(model_folder(name)):
                 raise _unreadable(f"{name} has no masked-LM head")
+    columns = [_predicted(name, texts, settings) for name in models] if texts else []
+    inspected = zip(texts, zip(*columns, strict=True), strict=False)
+    found = tuple(InspectedText(text, named) for text, named in inspected)
+    return Inspection(found, None if coverage is None else _coverage(models, coverage, settings))
 
 
 def _unreadable(reason: str) -> InputError:
     return InputError(
-        f"{reason}: what its vectors hold cannot be named",
+        f"{reason}: its vectors cannot be projected to the vocabulary",
         "inspect a sparse encoder, or a model with its masked-LM head (a run of `isthmus pretrain` "
         "keeps it)",
     )
 
 
-@said_once()
-def _views(models: Sequence[Model], settings: InspectSettings) -> Views:
-    """What each model names, by its name."""
-    views = {}
-    for encoder in (_loaded(model, settings) for model in models):
-        if reason := no_own_head(encoder):
-            raise _unreadable(reason)
-        views[encoder.name] = VocabularyView(encoder)
-    if len({view.encoder.tokenizer.fingerprint for view in views.values()}) > 1:
-        notice("the models have different tokenizers: what their vectors cover is not comparable")
-    return views
+def _predicted(name: str, texts: Sequence[str], settings: InspectSettings) -> list[NamedTokens]:
+    """What the vectors that a model makes of texts predict."""
+    with named_at("MODEL"):
+        encoder = load_encoder(name, settings.chosen(), exact=True)
+    if isinstance(encoder, DenseEncoder):
+        if not encoder.backbone.has_head:
+            raise _unreadable(f"{name} has no masked-LM head")
+        if encoder.projection is not None or encoder.settings.truncate_dim is not None:
+            raise _unreadable(f"the vectors of {name} are not states as its head reads them")
+    return [_tokens(name, encoder, text, settings.top) for text in texts]
 
 
-def _held_out(
-    corpus: str, encoder: DenseEncoder | SparseEncoder, settings: InspectSettings
-) -> tuple[list[Document], torch.Tensor]:
-    """The documents that coverage is measured on, and all tokens, the most frequent first."""
-    source = open_corpus(corpus, settings.account())
-    tokenised = tokenise(
-        source.documents(),
-        f"{source.fingerprint()} {settings.kept}",
-        encoder.tokenizer.serialised,
-        encoder.settings.titles,
-    )
-    check_texts(tokenised, corpus)
-    measured = MeasurementSettings(documents=settings.documents)
-    rest, rows = measured_rows(tokenised, measured, settings.seed)
-    wanted = set(rows.tolist())
-    again = open_corpus(corpus, Problems("skip", settings.line_limit)).documents()
-    documents = enumerate(islice(again, max(wanted) + 1))
-    return (
-        [document for row, document in documents if row in wanted],
-        ranked_tokens(tokenised, rest, special_tokens(encoder)),
-    )
-
-
-def _named(
-    views: Views, texts: Sequence[str], queries: bool, top: int
-) -> tuple[InspectedText, ...]:
-    for number, text in enumerate(texts, start=1):
-        if not all(view.encoder.has_tokens(text) for view in views.values()):
-            raise no_tokens(number, text)
-    return tuple(
-        InspectedText(text, tuple(_tokens(view, text, queries, top) for view in views.values()))
-        for text in texts
-    )
-
-
-def _tokens(view: VocabularyView, text: str, queries: bool, top: int) -> NamedTokens:
-    encoder, sparse = view.encoder, isinstance(view.encoder, SparseEncoder)
-    own = set(torch.nonzero(view.sets([text], queries)[0]).flatten().tolist())
-    (named,) = view.named([text], encoder.dimension if sparse else top, queries)
-    shown, expansion = named, 0
-    if sparse:
-        others = [token for token in named if token not in own]
-        expansion = len(others)
-        shown = {token: named[token] for token in named if token in own or token in others[:top]}
-    hits = own & set(named)
-    names = encoder.tokenizer.names
+def _tokens(name: str, encoder: DenseEncoder | SparseEncoder, text: str, top: int) -> NamedTokens:
+    tokenizer = encoder.tokenizer
+    (ids,) = (one.ids for one in tokenizer.split([text]))
+    read = dict.fromkeys(ids[: encoder.settings.room(tokenizer)])  # neither prompt nor special ones
+    own = set(read) - set(tokenizer.special_ids.tolist())
+    if not own:
+        raise InputError(f"the text {text!r} has no tokens", "give a text of some words, in quotes")
+    expansion: int | None = None
+    if isinstance(encoder, DenseEncoder):
+        (logits,) = encoder.vocabulary_logits(encoder.tokenise([Document("", text)]))
+        values, places = logits[: len(tokenizer)].topk(min(top, len(tokenizer)))
+        shown = dict(zip(places.tolist(), values.tolist(), strict=True))
+    else:
+        row = encoder.encode_documents([Document("", text)]).tocoo()
+        pairs = sorted(zip(row.col.tolist(), row.data.tolist(), strict=True), key=_by_weight)
+        others = [token for token, _ in pairs if token not in own]
+        expansion, kept = len(others), own | set(others[:top])
+        shown = {token: weight for token, weight in pairs if token in kept}
+    marked = zip(tokenizer.names(shown), shown.items(), strict=True)
     return NamedTokens(
-        encoder.name,
-        "sparse" if sparse else "dense",
-        len(hits) / max(len(own), 1),
-        tuple(
-            NamedToken(name, weight, token in own)
-            for name, (token, weight) in zip(names(shown), shown.items(), strict=True)
-        ),
-        len(hits) if sparse else None,
-        expansion if sparse else None,
-        tuple(names(sorted(own - hits))) if sparse else None,
+        name,
+        encoder.kind,  # type: ignore[arg-type]
+        len(own & shown.keys()) / len(own),
+        tuple(NamedToken(token, weight, number in own) for token, (number, weight) in marked),
+        expansion,
+        None if expansion is None else tuple(tokenizer.names(sorted(own - shown.keys()))),
     )
+
+
+def _by_weight(pair: tuple[int, float]) -> tuple[float, int]:
+    return -pair[1], pair[0]
 
 
 def _coverage(
-    views: Views,
-    corpus: str,
-    documents: Sequence[Document],
-    frequent: torch.Tensor,
-    k: Sequence[int],
-) -> Coverage:
-    lengths = {view.encoder.settings.document_max_length for view in views.values()}
-    if len(lengths) > 1:
-        notice(
-            f"the models read texts to different lengths, {min(lengths)} to {max(lengths)} tokens: "
-            f"--set document_max_length={min(lengths)} compares them on the same"
-        )
-
-    def texts(view: VocabularyView) -> list[str]:
-        return [document.contents(view.encoder.settings.titles) for document in documents]
-
-    first = next(iter(views.values()))
-    ordered = tuple(sorted(set(k)))
-    return Coverage(
-        corpus,
-        len(documents),
-        ordered,
-        {name: coverage_of(view, texts(view), ordered) for name, view in views.items()},
-        **lines_of(first, texts(first), frequent, ordered),
+    models: Sequence[str], documents: str, settings: InspectSettings
+) -> dict[str, dict[int, float]]:
+    """The curve of each model, as the probe of pre-training measures it, and the lines of any."""
+    ks = sorted(set(settings.k))
+    lengths = [stored_settings(name).settings.document_max_length for name in models]
+    vector = "lexicon" if settings.encoder == "sparse" else settings.pooling or "auto"
+    report = probe(
+        models,
+        documents=documents,
+        settings={
+            "measure": {"coverage": {"curve": ks}},
+            "vector": vector,
+            "documents": settings.documents,
+            "seed": settings.seed,
+            "max_length": min(settings.document_max_length or 512, *lengths),
+            **settings.reading.model_dump(),
+        },
     )
+    lines = {name: (name, "") for name in models}
+    lines |= {"most frequent": (models[0], "constant_"), "ceiling": (models[0], "ceiling_")}
+    return {
+        name: {k: report.values[of][f"coverage/{line}at_{k}"] or 0.0 for k in ks}
+        for name, (of, line) in lines.items()
+    }
 
 
-def _save(found: Inspection, folder: Path) -> None:
-    (folder / "inspection.json").write_text(f"{found.to_json()}\n", encoding="utf-8")
-    if tables := [one.markdown() for one in Inspection(found.texts, None, found.masked).tables()]:
-        (folder / "texts.md").write_text("\n".join(tables), encoding="utf-8")
-    if found.coverage is not None:
-        found.coverage.save(folder)
+def _masked(
+    model: str, texts: Sequence[str], recipe: str, documents: str | None
+) -> Iterator[MaskedText]:
+    """How often each mask of a recipe takes each word of texts; no model is loaded."""
+    flags = {"corpus": "-", "model": "-", "output": "-"}
+    settings = PretrainSettings.given(None, flags, recipe)
+    parts, tokenizer = assemble(settings, to_train=False), Tokenizer.load(model_folder(model))
+    corpus = [Document(f"#{number}", text) for number, text in enumerate(texts)]
+    if documents is not None:
+        corpus += open_corpus(documents, settings.account()).documents()
+    with TemporaryDirectory(prefix="isthmus-") as place:
+        own = tokenise(corpus, "texts", tokenizer.serialised, settings.titles, cache=Path(place))
+        columns: dict[str, Column] = {}
+        for part in filter(None, (parts.corruption, parts.decoder_corruption)):
+            columns |= part.columns(own, tokenizer)
+        view, seed = Same(Same.Settings()), settings.training.seed
+        examples = PretrainExamples(own, view, tokenizer, settings.max_length, seed, columns)
+        for row, text in enumerate(texts):
+            if not own.lengths[row]:
+                raise InputError(f"the text {text!r} has no tokens", "give a text of some words")
+            yield MaskedText(text, tuple(_words(examples, row, parts, tokenizer)))
+
+
+def _words(
+    examples: PretrainExamples, row: int, parts: Parts, tokenizer: Tokenizer
+) -> Iterator[tuple[str, dict[str, float]]]:
+    vocabulary = Vocabulary(tokenizer, len(tokenizer))
+    sums: dict[str, Tensor] = {}
+    for start in range(0, _DRAWS, _AT_ONCE):
+        epochs = range(start, min(start + _AT_ONCE, _DRAWS))
+        batch = examples.collate([examples[epoch, row] for epoch in epochs])
+        for name, chances in _masks(parts, batch, vocabulary).items():
+            sums[name] = sums.get(name, torch.zeros(())) + chances.sum(0)
+    if not sums:
+        fix = "choose a recipe with a corruption, or with a decoder that masks: isthmus recipes"
+        raise SettingsError("the recipe masks nothing", fix)
+    ids, numbers = batch["input_ids"][0], batch["words"][0].tolist()
+    for number, places in groupby(range(len(numbers)), key=numbers.__getitem__):
+        word = list(places)
+        if number >= 0 and not vocabulary.is_special(ids[word]).all():
+            mean = {name: float(total[word].mean()) / _DRAWS for name, total in sums.items()}
+            yield tokenizer.backend.decode(ids[word].tolist()).strip(), mean
+
+
+def _masks(parts: Parts, batch: Batch, vocabulary: Vocabulary) -> Mapping[str, Tensor]:
+    """The chance of each token [texts, length], by the setting that masks it."""
+    found: dict[str, Tensor] = {}
+    known = dict(batch)
+    if parts.corruption is not None:
+        mask = parts.corruption.choose(known, vocabulary)
+        known["labels"] = torch.where(mask, batch["input_ids"], IGNORED)
+        found["corruption"] = mask.float()
+    if parts.decoder_corruption is not None:
+        found["decoder_corruption"] = parts.decoder_corruption.choose(known, vocabulary).float()
+    decoder = parts.decoder
+    if decoder is not None and (hidden := decoder.hides(batch, vocabulary)) is not None:
+        # From so many of its rows; there is one for each token.
+        rows = (~vocabulary.is_special(batch["input_ids"])).sum(1)
+        found["decoder"] = hidden / rows[:, None]
+    return found

@@ -1,30 +1,28 @@
-"""What vectors hold: named tokens, marks, coverage curves, and what is refused."""
+"""What vectors hold and recipes mask: tokens, marks, coverage, chances, and what is refused."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.factories import write_corpus
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import isthmus
 from isthmus.cli import app
-from isthmus.encoders.light_dense import QuickEncoder
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection import inspect as module
-from isthmus.inspection.inspected import NamedTokens
+from isthmus.inspection.inspect import NamedTokens
 from isthmus.records import Document
+from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import Tokenizer
 
 TEXT = "The river bank of monday and a boat."
-
-
-def contents(small: Path) -> list[str]:
-    corpus = isthmus.open_corpus(str(small / "corpus.jsonl"))
-    return [document.contents() for document in corpus.documents()]
 
 
 def named_by_transformers(folder: Path, mean: bool, top: int) -> dict[str, float]:
@@ -40,7 +38,9 @@ def named_by_transformers(folder: Path, mean: bool, top: int) -> dict[str, float
 
 
 def test_tokens_are_those_of_the_masked_lm_head(small: Path) -> None:
-    found = isthmus.inspect(str(small / "cls"), TEXT, beside=str(small / "other"), top=15)
+    found = isthmus.inspect(
+        str(small / "cls"), TEXT, compare=str(small / "other"), settings={"top": 15}
+    )
     (text,) = found.texts
     own = set(AutoTokenizer.from_pretrained(small / "cls").tokenize(TEXT))
     for one, name, mean in zip(text.models, ("cls", "other"), (False, True), strict=True):
@@ -52,18 +52,18 @@ def test_tokens_are_those_of_the_masked_lm_head(small: Path) -> None:
         assert weights == pytest.approx(list(expected.values()), abs=1e-4)
         assert [token.in_text for token in one.tokens] == [token in own for token in expected]
         assert one.coverage == pytest.approx(len(own & set(expected)) / len(own))
-        assert one.terms is one.expansion is one.dropped is None
+        assert one.expansion is one.dropped is None
     assert "✓" in str(found) or "✗" in str(found)
     assert found.coverage is None
 
 
 def test_a_sparse_vector_has_terms_expansions_and_what_it_dropped(small: Path) -> None:
     encoder = isthmus.load_encoder(str(small / "sparse"), exact=True)  # type: ignore[call-arg]
-    found = isthmus.inspect(encoder, TEXT, top=4)  # type: ignore[arg-type]
+    found = isthmus.inspect(str(small / "sparse"), TEXT, settings={"top": 4})
     one: NamedTokens = found.texts[0].models[0]
     weights = dict(encoder.terms(encoder.encode_documents([Document("", TEXT)])))  # type: ignore[union-attr, arg-type]
     own = set(AutoTokenizer.from_pretrained(small / "sparse").tokenize(TEXT))
-    assert one.terms == len(own & set(weights))
+    assert one.coverage == len(own & set(weights)) / len(own)
     assert one.expansion == len(set(weights) - own)
     assert set(one.dropped or ()) == own - set(weights)
     assert one.dropped, "so that this test sees some"
@@ -76,63 +76,40 @@ def test_a_sparse_vector_has_terms_expansions_and_what_it_dropped(small: Path) -
     assert "dropped" in str(found)
 
 
-def test_the_encoder_of_a_searcher_is_loaded_whole(small: Path, tmp_path: Path) -> None:
-    corpus, exact = str(small / "corpus.jsonl"), {"encoding.backend": "torch-float32"}
-    isthmus.index(corpus, tmp_path / "index", str(small / "cls"), settings=exact)
-    encoder = isthmus.open_searcher(tmp_path / "index").encoder
-    assert isinstance(encoder, QuickEncoder), "which has no head"
-    found = isthmus.inspect(encoder, TEXT).texts
-    assert found == isthmus.inspect(str(small / "cls"), TEXT).texts
-
-
-def test_queries_are_read_as_queries(small: Path) -> None:
-    encoder = isthmus.load_encoder(
-        str(small / "cls"), {"query_prompt": "boat boat ", "query_max_length": 6}
-    )
-    alike, apart = (
-        isthmus.inspect(encoder, TEXT, queries=queries).texts[0].models[0]  # type: ignore[arg-type]
-        for queries in (False, True)
-    )
-    assert [one.weight for one in alike.tokens] != [one.weight for one in apart.tokens]
-    assert alike.coverage != apart.coverage, "of three tokens, beside prompt and special ones"
-
-
 def test_coverage_is_that_of_the_probe(small: Path, tmp_path: Path) -> None:
-    corpus, model = str(small / "corpus.jsonl"), str(small / "cls")
-    ks = {"k": [64, 3, 100_000]}
-    found = isthmus.inspect(model, coverage=corpus, output=tmp_path / "out", settings=ks).coverage
+    corpus, models = str(small / "corpus.jsonl"), [str(small / "cls"), str(small / "other")]
+    settings = {"k": [64, 3, 100_000]}
+    for _ in range(2):  # the same call finds its own folder
+        found = isthmus.inspect(
+            models[0],
+            compare=models[1],
+            coverage=corpus,
+            output=tmp_path / "out",
+            settings=settings,
+        ).coverage
+    probed = isthmus.probe(
+        models,
+        documents=corpus,
+        settings={"measure": {"coverage": {"k": 64}}, "max_length": 64},
+    )
     assert found is not None
-    settings = {"measure": {"coverage": {"k": 64}}, "max_length": 64}
-    probed = isthmus.probe(model, corpus, settings=settings).values[model]
-    assert (found.k, found.documents) == ((3, 64, 100_000), 25)
-    assert found.models[model][1] == pytest.approx(probed["coverage"], abs=1e-6)
-    assert found.constant[1] == pytest.approx(probed["coverage/constant"], abs=1e-6)
-    assert found.ceiling[1] == pytest.approx(probed["coverage/ceiling"], abs=1e-6)
-    assert found.models[model][2] == found.constant[2] == found.ceiling[2] == pytest.approx(1)
-    assert found.models[model] == tuple(sorted(found.models[model]))
-    files = {file.name for file in (tmp_path / "out").iterdir() if file.suffix != ".lock"}
-    drawn = {"isthmus.json", "inspection.json", "coverage.tsv", "coverage.md", "coverage.svg"}
-    assert drawn <= files
-    lines = (tmp_path / "out" / "coverage.tsv").read_text(encoding="utf-8").splitlines()
-    assert lines[0].split("\t") == ["k", model, "constant", "ceiling"]
-    assert float(lines[2].split("\t")[1]) == pytest.approx(found.models[model][1], abs=1e-6)
-
-
-def test_what_a_sparse_vector_drops_is_never_covered(small: Path) -> None:
-    corpus, model = str(small / "corpus.jsonl"), str(small / "sparse")
-    found = isthmus.inspect(model, contents(small), coverage=corpus, settings={"k": [100_000]})
-    assert found.coverage is not None
-    kept = [one.models[0] for one in found.texts]
-    shares = [one.terms / (one.terms + len(one.dropped)) for one in kept]  # type: ignore[operator, arg-type]
-    assert found.coverage.models[model] == pytest.approx((np.mean(shares),))
-    assert found.coverage.models[model][0] < 1
+    assert {*found} == {*models, "most frequent", "ceiling"}
+    for name in models:
+        assert found[name][64] == pytest.approx(probed.values[name]["coverage"], abs=1e-6)
+        assert list(found[name]) == [3, 64, 100_000]
+        assert found[name][100_000] == pytest.approx(1)
+    lines = (("most frequent", "coverage/constant"), ("ceiling", "coverage/ceiling"))
+    for line, name in lines:
+        assert found[line][64] == pytest.approx(probed.values[models[0]][name], abs=1e-6)
+    assert {"inspection.json", "tables.md"} <= {file.name for file in (tmp_path / "out").iterdir()}
+    assert "Coverage" in (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("model", "texts", "error", "what"),
     [
-        ("cls", [], SettingsError, "neither a text to inspect nor a corpus"),
-        ("cls", ["fine", "  "], InputError, "TEXT 2 has no tokens"),
+        ("cls", [], SettingsError, "neither a text to inspect nor documents"),
+        ("cls", ["fine", "  "], InputError, "the text '  ' has no tokens"),
         ("nowhere", [TEXT], InputError, "no model folder"),
     ],
 )
@@ -151,15 +128,15 @@ def test_a_model_without_a_head_is_refused_before_weights_are_loaded(
     models = [str(small / name) for name in ("cls", "sparse", "headless")]
     for more in ({}, {"coverage": str(small / "corpus.jsonl")}):
         with pytest.raises(InputError, match="headless has no masked-LM head"):
-            isthmus.inspect(models[0], TEXT, beside=models[1:], **more)
+            isthmus.inspect(models[0], TEXT, compare=models[1:], **more)
     for model in models[:2]:  # which have one
         with pytest.raises(AssertionError, match="weights are loaded"):
             isthmus.inspect(model, TEXT)
 
 
 def test_the_command(small: Path) -> None:
-    words = ["inspect", str(small / "cls"), TEXT, "a dog", "--beside", str(small / "other")]
-    said = ["--top", "5", "--json", "--quiet"]
+    words = ["inspect", str(small / "cls"), TEXT, "a dog", "--compare", str(small / "other")]
+    said = ["--set", "top=5", "--json", "--quiet"]
     ended = CliRunner().invoke(app, [*words, *said])
     assert ended.exit_code == 0, ended.output
     found = json.loads(ended.stdout)
@@ -170,3 +147,87 @@ def test_the_command(small: Path) -> None:
     ended = CliRunner().invoke(app, [*words, "--quiet"])
     assert ended.exit_code == 0
     assert "coverage" in ended.stdout
+
+
+CORPUS = ["a cat sat on a mat", "a dog sat on a mat", "the end of a dog", "the cat ran to the end"]
+SENTENCE = "the cat sat on a dog"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer with a token for every word, without a model, next to `corpus.jsonl`."""
+    folder = tmp_path_factory.mktemp("masked") / "tokenizer"
+    new_tokenizer([*CORPUS * 9], 200).save(folder)
+    write_corpus(folder / "corpus.jsonl", {str(n): text for n, text in enumerate(CORPUS)})
+    return folder
+
+
+def mutual_information(words: list[str]) -> float:
+    """PMI by counting words."""
+    texts = [*CORPUS, SENTENCE]
+    counts = {
+        n: Counter(
+            tuple(t.split()[k : k + n]) for t in texts for k in range(len(t.split()) - n + 1)
+        )
+        for n in (1, len(words))
+    }
+    count = counts[len(words)][tuple(words)]
+    if not count:
+        return 0.0
+    value = math.log(count / counts[len(words)].total())
+    return value - sum(math.log(counts[1][word,] / counts[1].total()) for word in words)
+
+
+def plain_importance(words: list[str], place: int) -> float:
+    begun = [words[place : place + n] for n in (2, 3, 4) if place + n <= len(words)]
+    ended = [words[place - n + 1 : place + 1] for n in (2, 3, 4) if place - n + 1 >= 0]
+    return sum(sum(map(mutual_information, some)) / len(some) for some in (begun, ended) if some)
+
+
+def test_importance_decides_what_is_masked(tokenizer: Path, tmp_path: Path) -> None:
+    tokens = Tokenizer.load(str(tokenizer)).backend.encode(SENTENCE).tokens[1:-1]
+    assert tokens == SENTENCE.split(), "a word is a token"
+    recipe = tmp_path / "sharp.yaml"
+    recipe.write_text("verb: pretrain\nbase: cdmae\nsettings: {decoder_corruption: {sigma: 0.0}}\n")
+    corpus = str(tokenizer / "corpus.jsonl")
+    found = isthmus.inspect(str(tokenizer), SENTENCE, recipe=recipe, coverage=corpus)
+    (masked,) = found.masked
+    words = SENTENCE.split()
+    assert [word for word, _ in masked.words] == words
+    expected = [plain_importance(words, place) for place in range(len(words))]
+    most = sorted(range(len(words)), key=lambda place: -expected[place])[:3]
+    for place, (_, chances) in enumerate(masked.words):
+        # Without noise the half that is most important, always.
+        assert chances["decoder_corruption"] == (place in most)
+        assert chances["corruption"] == pytest.approx(2 / 6, abs=0.1)
+    assert "cat" in str(found)
+
+
+def test_nested_masks_hold_the_encoders(tokenizer: Path) -> None:
+    found = isthmus.inspect(str(tokenizer), SENTENCE, recipe="lexmae")
+    chances = [one for _, one in found.masked[0].words]
+    assert all(one["decoder_corruption"] >= one["corruption"] for one in chances)
+    assert sum(one["decoder_corruption"] for one in chances) == pytest.approx(3)
+
+
+def test_the_command_of_a_recipe(tokenizer: Path) -> None:
+    words = ["inspect", str(tokenizer), SENTENCE, "--recipe", "retromae", "--json", "-q"]
+    ended = CliRunner().invoke(app, words)
+    assert ended.exit_code == 0, ended.output
+    _, chances = json.loads(ended.stdout)["masked"][0]["words"][0]
+    assert 0.4 < chances["decoder"] < 0.8, "half of the others, and itself"
+
+
+@pytest.mark.parametrize(
+    ("texts", "compare", "error", "what"),
+    [
+        (["the", " "], [], InputError, "the text ' ' has no tokens"),
+        ([SENTENCE], ["other"], SettingsError, "with the tokenizer of one model"),
+        ([], [], SettingsError, "what it masks in texts"),
+    ],
+)
+def test_what_cannot_be_masked(
+    tokenizer: Path, texts: list[str], compare: list[str], error: type, what: str
+) -> None:
+    with pytest.raises(error, match=what):
+        isthmus.inspect(str(tokenizer), texts, compare=compare, recipe="mlm")

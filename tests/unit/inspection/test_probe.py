@@ -46,7 +46,7 @@ def test_models_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "notice", said.append)
     names = [str(folder / name) for name in ("model", "headless")]
     corpus = str(folder / "corpus.jsonl")
-    report = isthmus.probe([*names, names[0]], corpus, settings={"max_length": 32})
+    report = isthmus.probe([*names, names[0]], documents=corpus, settings={"max_length": 32})
     assert list(report.values) == names, "each once"
     assert report.documents == len(TEXTS), "too few for a split: all of them"
     whole, headless = (report.values[name] for name in names)
@@ -60,12 +60,11 @@ def test_models_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     text = str(report)
     assert "masked_lm ↓" in text
     assert "–" in text
-    one = isthmus.probe(
-        names[0], corpus, documents=7, settings=["measure=[masked_lm]", "max_length=32"]
-    )
+    few = ["measure=[masked_lm]", "max_length=32", "documents=7"]
+    one = isthmus.probe(names[0], documents=corpus, settings=few)
     assert one.documents == 7
     assert set(one.values[names[0]]) == {"masked_lm"}
-    assert any("7 documents measure little" in line for line in said)
+    assert any("7 documents are few" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +79,11 @@ def test_models_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_refusals(folder: Path, models: list[str], changes: tuple[str, ...], what: str) -> None:
     named = [str(folder / name) for name in models]
     with pytest.raises(SettingsError, match=what):
-        isthmus.probe(named, str(folder / "corpus.jsonl"), settings=list(changes))
+        isthmus.probe(named, documents=str(folder / "corpus.jsonl"), settings=list(changes))
 
 
 def test_the_command(folder: Path) -> None:
-    words = ["probe", str(folder / "model"), "--corpus", str(folder / "corpus.jsonl")]
+    words = ["probe", str(folder / "model"), "--documents", str(folder / "corpus.jsonl")]
     changes = ["--set", "max_length=32", "--set", "measure=[coverage]"]
     ended = CliRunner().invoke(app, [*words, *changes, "--json", "--quiet"])
     assert ended.exit_code == 0, ended.output
