@@ -29,7 +29,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 # Those of the others are another command's, or a protocol's.
-SETTINGS = VERBS.keys() - {"benchmark run", "inspect", "negatives"}
+SETTINGS = VERBS.keys() - {"benchmark run", "inspect", "probe", "negatives"}
 EXAMPLES = re.compile(r"isthmus [a-z]+ (?:(?!Example|;).)*", re.DOTALL)
 
 
