@@ -147,7 +147,7 @@ def _serve() -> None:
     for module in _PRELOADED:
         importlib.import_module(module)
     # Models from nothing, smaller than the smallest that is published: most of what tests compute.
-    importlib.import_module("isthmus.nn.sizes").SIZES["tiny"] = (2, 64)
+    importlib.import_module("isthmus.nn.shapes").SIZES["tiny"] = (2, 64)
     warm_up()
     gc.freeze()  # or every child walks through all of it when it ends
     while line := sys.stdin.readline():
