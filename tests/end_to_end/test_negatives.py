@@ -70,10 +70,10 @@ def test_the_audit_of_a_run(commands: Any, first: Path, tmp_path: Path) -> None:
     ), "the same seed draws the same"
     refused = commands.run("negatives", first, "--model", "another")
     assert refused.returncode == 2
-    assert "a run is inspected as it is" in refused.stderr
+    assert "audited as it was trained" in refused.stderr
     refused = commands.run("negatives", tmp_path)
     assert refused.returncode == 2
-    assert "was not written by isthmus" in refused.stderr
+    assert "a tokenizer is needed" in refused.stderr
 
 
 def test_a_run_file(

@@ -29,27 +29,44 @@ from isthmus.text.tokenizer import Tokenizer
 
 
 def negatives(
-    run: str | None = None,
+    source: str | Path,
     *,
     model: str | None = None,
-    collection: str | None = None,
-    recipe: str = "dense",
+    recipe: str | Path = "dense",
     output: str | Path | None = None,
     settings: Overrides = None,
 ) -> Audit:
     """The audit of the negatives that a run was trained with, or that a recipe would draw.
 
-    A run holds all other settings; without one, only the tokenizer of `model` is used. Rankings
-    come from the cache, which training shares. With `output`, that .html file shows samples.
+    Rankings come from the cache, which training shares.
+
+    Args:
+        source: Output of a fine-tuning, or of one stage of it, which holds all settings; or a
+            collection with a training split.
+        model: Model whose tokenizer is used on a collection.
+        recipe: Recipe of the fine-tuning of a collection.
+        output: HTML file that shows examples.
+        settings: Settings of the fine-tuning of a collection.
+
     """
-    file = None if output is None else Path(output)
+    file, folder = None if output is None else Path(output), Path(source)
     with reserved(file):
-        flags = {"model": model, "collection": collection}
-        if run is None:
-            values = resolve("finetune", recipe, {**flags, "output": "-"}, settings)
-            found = _audit(_one_stage(values, f"recipe {recipe}"))
+        if (folder / SNAPSHOT).is_file():
+            if model or settings:
+                raise SettingsError(
+                    f"{source} is a run, which is audited as it was trained",
+                    "leave out --model and --set, or name its collection",
+                )
+            found = _audit(_of_run(folder))
+        elif model is None:
+            raise SettingsError(
+                f"a tokenizer is needed for the collection {source}, which is no run",
+                "isthmus research negatives COLLECTION --model MODEL",
+            )
         else:
-            found = _audit(_of_run(Path(run), flags, settings))
+            flags = {"model": model, "collection": str(source), "output": "-"}
+            values = resolve("finetune", str(recipe), flags, settings)
+            found = _audit(_one_stage(values, f"recipe {recipe}"))
         if file is not None:
             write_page(found, file)
     return found
@@ -63,18 +80,16 @@ def _audit(settings: FinetuneSettings) -> Audit:
             "negatives: there are none but those of the batch",
             "--set negatives=bm25, or another recipe",
         )
-    problems = settings.account()
+    problems, training = settings.account(), settings.training
     opened = stage_collection(settings, problems)
     check_split(opened, settings)
     source = f"{opened.fingerprint()} {settings.kept}"
     tokenizer = Tokenizer.load(model_folder(settings.model))
-    tokenised = tokenise(opened.documents(), source, tokenizer.serialised, settings.titles)
-    training = settings.training
     corpus = TrainingCorpus(
         settings.collection,
         opened,
         source,
-        tokenised,
+        tokenise(opened.documents(), source, tokenizer.serialised, settings.titles),
         settings.titles,
         settings.reading,
         passages_of(opened),
@@ -93,29 +108,24 @@ def _one_stage(values: Mapping[str, Any], where: str) -> FinetuneSettings:
         named = ", ".join(map(str, stages)) if isinstance(stages, Mapping) else repr(stages)
         raise SettingsError(
             f"{where}: there are several stages: {named}",
-            "run them, then audit one: isthmus negatives OUTPUT/STAGE-…",
+            "run them, then audit one: isthmus research negatives OUTPUT/STAGE-…",
         )
     alone = {key: value for key, value in values.items() if key != "stages"}
     return FinetuneSettings.parse(alone, where)
 
 
-def _of_run(folder: Path, flags: Mapping[str, Any], overrides: Overrides) -> FinetuneSettings:
-    if changed := [f"--{name}" for name, value in flags.items() if value] or list(overrides or ()):
-        raise SettingsError(
-            f"{changed[0]} cannot be changed: a run is inspected as it is",
-            "leave it out, or give --model and --collection instead of the run",
-        )
+def _of_run(folder: Path) -> FinetuneSettings:
     snapshot = read_snapshot(folder)
     identity = snapshot["identity"]
     if snapshot["verb"] != "finetune" or "stages" in identity["settings"]:
         stages = list(snapshot.get("results", {}).get("stages", {}).values())
         stages = stages or sorted(file.parent.name for file in folder.glob(f"*-*/{SNAPSHOT}"))
         raise InputError(
-            f"{str(folder)!r} holds no fine-tuning of one stage",
-            f"isthmus negatives {folder / next(iter(stages), '…')}",
+            f"{str(folder)!r} is not the output of one stage of fine-tuning",
+            f"isthmus research negatives {folder / next(iter(stages), '…')}",
             choices("", stages),
         )
-    # Stages that it refers to lie beside it.
-    beside = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
+    # Stages that it refers to are next to it.
+    others = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
     written = FinetuneSettings.parse({**identity["settings"], "output": str(folder)}, str(folder))
-    return with_folders(written, beside)
+    return with_folders(written, others)

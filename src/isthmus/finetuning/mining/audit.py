@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +75,23 @@ class Audit:
             f"{by} leaves them out (in a pipeline: stages.NAME.negatives.…; in a list of sources: "
             "negatives.0.…)"
         )
+
+    def __rich__(self) -> Group:
+        """The counts and the worst cases, for a terminal."""
+        counts = Table("negatives", "found", title=f"negatives of {self.collection}")
+        for what, found in self.counts:
+            counts.add_row(what, found)
+        table = Table("query", "its positive", "its negative", "which is", title="read these first")
+        for one in self.worst[:5]:
+            [(facts, negative)] = one.negatives
+            texts = (one.query, one.positives[0].contents(), negative.contents(), facts)
+            table.add_row(*(Text(_short(text, 120)) for text in texts))
+        said = [Text(self.verdict)] if self.advice else []
+        return Group(counts, *said, *([table] if self.worst else []))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Counts, verdict and examples."""
+        return {**asdict(self), "verdict": self.verdict}
 
 
 def audit(
@@ -210,20 +228,6 @@ def _words(text: str) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none to compare"
-
-
-def audit_table(audit: Audit) -> Group:
-    """The counts and the worst cases, for a terminal."""
-    counts = Table("negatives", "found", title=f"negatives of {audit.collection}")
-    for what, found in audit.counts:
-        counts.add_row(what, found)
-    table = Table("query", "its positive", "its negative", "which is", title="read these first")
-    for one in audit.worst[:5]:
-        [(facts, negative)] = one.negatives
-        texts = (one.query, one.positives[0].contents(), negative.contents(), facts)
-        table.add_row(*(Text(_short(text, 120)) for text in texts))
-    said = [Text(audit.verdict)] if audit.advice else []
-    return Group(counts, *said, *([table] if audit.worst else []))
 
 
 def write_page(audit: Audit, file: Path) -> None:
