@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from isthmus.errors import IsthmusError as IsthmusError
     from isthmus.evaluation.report import Report as Report
     from isthmus.finetuning.finetune import finetune as finetune
-    from isthmus.inspection.catalogue import listing as listing
     from isthmus.inspection.doctor import doctor as doctor
     from isthmus.inspection.explain import Explanation as Explanation
     from isthmus.inspection.explain import explain as explain
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from isthmus.inspection.negatives import negatives as negatives
     from isthmus.inspection.probe import ProbeReport as ProbeReport
     from isthmus.inspection.probe import probe as probe
+    from isthmus.inspection.recipes import recipes as recipes
     from isthmus.pretraining.pretrain import pretrain as pretrain
     from isthmus.records import Document as Document
     from isthmus.records import Query as Query
@@ -72,12 +72,12 @@ _HOMES = {
     "isthmus.errors": ["IsthmusError"],
     "isthmus.evaluation.report": ["Report"],
     "isthmus.finetuning.finetune": ["finetune"],
-    "isthmus.inspection.catalogue": ["listing"],
     "isthmus.inspection.doctor": ["doctor"],
     "isthmus.inspection.explain": ["Explanation", "explain"],
     "isthmus.inspection.inspect": ["Inspection", "inspect"],
     "isthmus.inspection.negatives": ["negatives"],
     "isthmus.inspection.probe": ["ProbeReport", "probe"],
+    "isthmus.inspection.recipes": ["recipes"],
     "isthmus.pretraining.pretrain": ["pretrain"],
     "isthmus.records": ["Document", "Query", "Ranking", "Run"],
     "isthmus.retrieval.hits": ["Hit", "Hits"],

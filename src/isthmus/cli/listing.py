@@ -24,6 +24,13 @@ def listing(
     Example: isthmus list parts; isthmus list neighbours; isthmus list cdmae > mine.yaml;
     isthmus list settings pretrain; isthmus list settings pretrain training
     """
-    from rich.console import Console
+    what, *names = words or ["recipes"]
+    if what != "settings":
+        name = next(iter(names), None) if what in ("recipes", "protocols", "parts") else what
+        typer.echo(isthmus.recipes(name, parts=what == "parts"))
+        return
+    from isthmus.inspection.settings import VERBS, settings_of
 
-    Console().print(isthmus.listing(*(words or ())), soft_wrap=True)
+    length = 2 if " ".join(names[:2]) in VERBS else 1
+    for one in settings_of(" ".join(names[:length]), ".".join(names[length:]).strip(".")):
+        typer.echo(f"{one.path} = {one.default}\n    {one.values}: {one.meaning}")

@@ -6,31 +6,31 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rich.console import Console
 from typer.testing import CliRunner
 
+import isthmus
 from isthmus.cli import app
 from isthmus.config import Recipe, find_recipe, shipped_recipes
 from isthmus.errors import InputError, SettingsError
-from isthmus.inspection.catalogue import listing
 
 
-def shown(*words: str) -> str:
-    console = Console(width=160, force_terminal=True, color_system=None)
-    with console.capture() as capture:
-        console.print(listing(*words), soft_wrap=True)
-    return capture.get()
+def test_the_lists() -> None:
+    names = [one.name for one in isthmus.recipes().entries]
+    assert {"cdmae", "dense", "adapt", "pretraining-small"} <= set(names)
+    line = next(line for line in str(isthmus.recipes()).splitlines() if line.startswith("  cdmae "))
+    assert "CDMAE, arXiv 2023" in line, "one line in a pipe"
+    assert {"view", "loss"} <= {one.type for one in isthmus.recipes(parts=True).entries}
 
 
 def test_a_part_with_its_settings() -> None:
-    text = shown("neighbours")
+    text = str(isthmus.recipes("neighbours"))
     assert "near, overlap, random, mixture" in text
     assert "most tokens of a span, special ones included" in text
 
 
 @pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes()])
 def test_a_printed_recipe_is_a_recipe(name: str, tmp_path: Path) -> None:
-    """As `isthmus list NAME > mine.yaml` makes it, on whatever terminal."""
+    """As `isthmus recipes NAME > mine.yaml` makes it, on whatever terminal."""
     printed = CliRunner().invoke(app, ["list", name], env={"COLUMNS": "40"}).stdout
     file = tmp_path / "mine.yaml"
     file.write_text(printed, encoding="utf-8")
@@ -41,25 +41,18 @@ def test_a_printed_recipe_is_a_recipe(name: str, tmp_path: Path) -> None:
     assert mine.settings == shipped.settings
 
 
-@pytest.mark.parametrize("under", ["training", "training."])
-def test_settings_under_a_path(under: str) -> None:
-    text = shown("settings", "finetune", under)
-    assert "training.seed" in text
-    assert "development" not in text.partition("Recipes set")[0]
-
-
 def test_a_users_own_recipe_with_those_it_builds_on(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("verb: finetune\nbase: three-stage\nsettings: {seed: 1}\n")
-    text = shown(str(tmp_path / "mine.yaml"))
+    text = str(isthmus.recipes(str(tmp_path / "mine.yaml")))
     assert text.index("seed: 1") < text.index("# three-stage, on") < text.index("# dense, on")
     with pytest.raises(InputError, match="there is no recipe file"):
-        listing(str(tmp_path / "yours.yaml"))
+        isthmus.recipes(str(tmp_path / "yours.yaml"))
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
-        listing("cdma")
+        isthmus.recipes("cdma")
     assert caught.value.expected.startswith("cdmae")
     with pytest.raises(SettingsError) as caught:
-        listing("parts", "neighbors")
+        isthmus.recipes("neighbors", parts=True)
     assert caught.value.expected.startswith("neighbours")
